@@ -1,0 +1,99 @@
+"""Settings: ``ROTA_*`` environment variables, overridden by options. All faults are reported at once."""
+
+from typing import Any, Self
+
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from shared.domain.errors import ConfigurationError
+
+DEFAULT_DATABASE_URL = "sqlite:///rota.db"
+
+
+class Settings(BaseSettings):
+    """What every Rota process is told. Each field is the environment variable ``ROTA_<NAME>``.
+
+    Settings.load(database_url="mysql://rota:…@db/rota").lookahead_seconds
+    """
+
+    model_config = SettingsConfigDict(env_prefix="ROTA_", extra="forbid", frozen=True)
+
+    database_url: SecretStr = Field(
+        default=SecretStr(DEFAULT_DATABASE_URL),
+        description="mysql://user:password@host/database, mariadb://…, or sqlite:///file (for one machine)",
+    )
+    call_timeout_seconds: float = Field(default=10, gt=0, description="limit for one database call")
+
+    lookahead_seconds: float = Field(default=5, ge=0.1, le=300, description="how far ahead fires are materialized")
+    tick_seconds: float = Field(default=1, gt=0, le=60, description="longest rest of the scheduler")
+    batch: int = Field(default=1000, ge=1, le=10_000, description="rows in one statement")
+    lock_lease_seconds: float = Field(default=2, gt=0, description="after this a task lock may be taken over")
+    assignment_timeout_seconds: float = Field(
+        default=30, gt=0, description="an assignment due for so long and not started is given to another worker"
+    )
+
+    app: str | None = Field(default=None, description="what the worker runs, as module:app")
+    worker_name: str | None = Field(default=None, description="unique among live workers; default host-pid")
+    capacity: int = Field(default=50, ge=1, le=10_000, description="instances a worker runs at once")
+    prefetch: int = Field(default=1000, ge=0, le=100_000, description="instances it may be assigned beyond that")
+    labels: dict[str, str] = Field(default_factory=dict, description='labels the worker carries, as {"gpu": "a100"}')
+    heartbeat_seconds: float = Field(default=3, gt=0, description="how often a worker beats")
+    liveness_seconds: int = Field(default=15, ge=2, description="silent for longer, a worker is dead and stops itself")
+    poll_seconds: float = Field(default=1, gt=0, le=60, description="how often a worker asks for work")
+    grace_seconds: float = Field(default=30, ge=0, description="on SIGTERM, how long running work may go on")
+    result_limit_bytes: int = Field(default=262_144, ge=1024, le=4_194_304, description="largest JSON result of a node")
+    allow_shell: bool = Field(default=False, description="let this worker run SHELL_COMMAND")
+    health_file: str | None = Field(default=None, description="file that a process touches as it beats; rota health")
+
+    @field_validator("database_url")
+    @classmethod
+    def _usable_url(cls, value: SecretStr) -> SecretStr:
+        try:
+            url = make_url(value.get_secret_value())
+        except ArgumentError:
+            raise ValueError("is not a database URL; write mysql://user:password@host/database") from None
+        backend = url.get_backend_name()
+        if backend not in ("mysql", "mariadb", "sqlite"):
+            raise ValueError(f"names the database {backend!r}; Rota runs on mysql, mariadb and sqlite")
+        if backend == "sqlite" and not url.database:
+            raise ValueError("names no file; processes meet in the database, so write sqlite:///rota.db")
+        if backend != "sqlite" and not url.database:
+            raise ValueError("names no database; write mysql://user:password@host/database")
+        return value
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Self:
+        if self.heartbeat_seconds * 2 >= self.liveness_seconds:
+            raise ValueError(
+                f"heartbeat_seconds {self.heartbeat_seconds:g} must be less than half of liveness_seconds "
+                f"{self.liveness_seconds}, or one late beat kills a worker"
+            )
+        return self
+
+    @classmethod
+    def load(cls, **options: Any) -> "Settings":
+        """Settings from the environment and options (None: not given).
+
+        Raises ConfigurationError with every fault, a line each.
+        """
+        given = {name: value for name, value in options.items() if value is not None}
+        try:
+            return cls(**given)
+        except ValidationError as error:
+            raise ConfigurationError(faults(error)) from None
+
+
+def faults(error: ValidationError) -> str:
+    """Every fault of a settings error, a line each; the values of secrets are not shown."""
+    lines = []
+    for fault in error.errors(include_url=False):
+        name = str(fault["loc"][0]) if fault["loc"] else ""
+        said = fault["msg"].removeprefix("Value error, ")
+        if not name:
+            lines.append(said)
+            continue
+        shown = "" if name == "database_url" else f" {fault['input']!r}"
+        lines.append(f"ROTA_{name.upper()}{shown}: {said}")
+    return "\n".join(lines)

@@ -1,0 +1,186 @@
+"""The database: one engine per process, sessions as Rota needs them, and whole transactions that are retried.
+
+A transaction that met a deadlock, a lock wait, a conflict at commit or a lost connection is run again from its
+beginning, with jitter. So every transaction in this package is written to be run twice: its writes are guarded, and
+what a lost commit may have done already is found again by key.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event, select
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from tenacity import RetryError, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+
+from shared.clock import DatabaseClock
+from shared.domain.errors import DatabaseProblem
+from shared.store.dialects import UtcNow
+
+T = TypeVar("T")
+
+DEADLOCK, LOCK_WAIT, CHANGED_SINCE_READ = 1213, 1205, 1020
+CONNECTION_LOST = frozenset({0, 1053, 1927, 2002, 2003, 2006, 2013, 2055, 4031})
+"""0 is PyMySQL's own for a connection that is closed; 1927 and 4031: killed, or closed while idle."""
+
+LOCK_WAIT_SECONDS = 2
+IDLE_IN_TRANSACTION_SECONDS = 3
+"""A process that is frozen inside a transaction frees its locks after this (MariaDB; MySQL: ``wait_timeout``)."""
+
+IDLE_SECONDS = 10
+"""``wait_timeout``: below the liveness limit, so that a frozen process holds no lock longer than it is alive."""
+
+
+class Database:
+    """An engine, the database's clock, and the two ways to use them: ``read`` and ``write``.
+
+    database = Database("mysql://rota:…@db/rota")
+    tasks = database.read(lambda connection: connection.execute(...).all())
+    database.close()
+    """
+
+    def __init__(self, url: str, *, call_timeout: float = 10, retry_seconds: float = 5) -> None:
+        self.url = normalised(url)
+        self.engine = _engine(self.url, call_timeout)
+        self._writer = self.engine.execution_options(rota_write=True)
+        self._retry_seconds = retry_seconds
+        self.clock = DatabaseClock(lambda: self.read(database_time))
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether this is the embedded default, for one machine."""
+        return self.engine.dialect.name == "sqlite"
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work`` in a transaction that only reads; retried whole."""
+        return self._run(self.engine, work)
+
+    def write(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work`` in a transaction and commit; retried whole.
+
+        Raises DatabaseProblem when the database stays away, and whatever ``work`` raises.
+        """
+        return self._run(self._writer, work)
+
+    def close(self) -> None:
+        """Close every connection."""
+        self.engine.dispose()
+
+    def _run(self, engine: Engine, work: Callable[[Connection], T]) -> T:
+        retrying = Retrying(
+            retry=retry_if_exception(is_transient),
+            wait=wait_random_exponential(multiplier=0.02, max=1),
+            stop=stop_after_delay(self._retry_seconds),
+        )
+        try:
+            done: T = retrying(_once, engine, work)
+        except RetryError as error:
+            cause = error.last_attempt.exception()
+            raise DatabaseProblem(f"{shown(self.url)}: {sentence(cause)}") from cause
+        return done
+
+
+def _once(engine: Engine, work: Callable[[Connection], T]) -> T:
+    with engine.begin() as connection:
+        return work(connection)
+
+
+def database_time(connection: Connection) -> datetime:
+    """The database's clock, naive UTC."""
+    moment: Any = connection.execute(select(UtcNow())).scalar_one()
+    return moment if isinstance(moment, datetime) else datetime.fromisoformat(moment)
+
+
+def code(error: BaseException | None) -> int | None:
+    """The database's own number for an error, if it has one."""
+    original = getattr(error, "orig", error)
+    arguments = getattr(original, "args", ())
+    return arguments[0] if arguments and isinstance(arguments[0], int) else None
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the same transaction may succeed when it is run again."""
+    if not isinstance(error, DBAPIError):
+        return False
+    if error.connection_invalidated or code(error) in {DEADLOCK, LOCK_WAIT, CHANGED_SINCE_READ, *CONNECTION_LOST}:
+        return isinstance(error, OperationalError | InterfaceError) or error.connection_invalidated
+    return "database is locked" in str(error.orig)
+
+
+def sentence(error: BaseException | None) -> str:
+    """The database's own words, without the statement and its values, which may hold secrets."""
+    original = getattr(error, "orig", error)
+    arguments = getattr(original, "args", ())
+    return str(arguments[-1] if arguments else original)
+
+
+def normalised(url: str) -> URL:
+    """A URL with the driver Rota uses: PyMySQL for mysql:// and mariadb://."""
+    parsed = make_url(url)
+    return parsed if parsed.get_backend_name() == "sqlite" else parsed.set(drivername="mysql+pymysql")
+
+
+def shown(url: URL) -> str:
+    """The URL without its password."""
+    return url.render_as_string(hide_password=True)
+
+
+def _engine(url: URL, call_timeout: float) -> Engine:
+    if url.get_backend_name() == "sqlite":
+        engine = create_engine(url, connect_args={"timeout": call_timeout, "check_same_thread": False})
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    engine = create_engine(
+        url,
+        isolation_level="READ COMMITTED",
+        pool_pre_ping=True,
+        pool_use_lifo=True,
+        pool_size=10,
+        max_overflow=20,
+        connect_args={
+            "charset": "utf8mb4",
+            "connect_timeout": call_timeout,
+            "read_timeout": call_timeout,
+            "write_timeout": call_timeout,
+        },
+    )
+    event.listen(engine, "connect", _prepare_mysql)
+    return engine
+
+
+def _prepare_mysql(connection: Any, record: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SET time_zone = '+00:00', wait_timeout = {IDLE_SECONDS}, innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}"
+        )
+        if "mariadb" in connection.get_server_info().lower():
+            cursor.execute(f"SET idle_transaction_timeout = {IDLE_IN_TRANSACTION_SECONDS}")
+
+
+def _prepare_sqlite(connection: Any, record: Any) -> None:
+    connection.isolation_level = None  # transactions begin where _begin_sqlite says
+    for pragma in ("journal_mode = WAL", "synchronous = FULL"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    write = connection.get_execution_options().get("rota_write")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+@contextmanager
+def opened(url: str, *, call_timeout: float = 10) -> Iterator[Database]:
+    """A database that is closed at the end of the block."""
+    database = Database(url, call_timeout=call_timeout)
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+def connect(url: str) -> Database:
+    """A database by its URL."""
+    return Database(url)
