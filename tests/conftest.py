@@ -1,0 +1,170 @@
+"""What every test may ask for.
+
+| fixture | what |
+| --- | --- |
+| `database_url` | the URL of an empty database, once for SQLite and once for MariaDB |
+| `sqlite_url`, `mariadb_url` | the same, of one kind only |
+| `migrated_url` | `database_url` with Rota's tables; `migrated_mariadb_url` for MariaDB only |
+| `database`, `engine` | the product's `Database` on `migrated_url`, and its SQLAlchemy engine |
+| `mariadb_database` | the same on MariaDB only |
+| `mariadb_server` | the server behind `mariadb_url`, shared by all tests: do not stop it |
+| `own_mariadb` | a server of the test's own, to kill, stop and start |
+| `rota` | a factory of `RotaProcess` whose processes end with the test |
+"""
+
+import shutil
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, make_url
+
+from shared.store.database import Database, opened
+from shared.store.tables import metadata
+from tests.databases import (
+    MariaDBServer,
+    PrivateMariaDB,
+    fresh_database,
+    run_sql,
+    server_for_tests,
+    tables_ddl,
+)
+from tests.processes import RotaProcess
+
+
+def upgrade(url: str) -> None:
+    """Stands in until migrations.upgrade is there."""
+    with opened(url) as target:
+        metadata.create_all(target.engine)
+
+
+failed = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let fixtures know at their end whether the test failed, so that they print logs only then."""
+    report = yield
+    item.stash[failed] = item.stash.get(failed, False) or report.failed
+    return report
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[MariaDBServer]:
+    """A MariaDB server, shared by all tests."""
+    with server_for_tests() as server:
+        yield server
+
+
+@pytest.fixture
+def mariadb_url(mariadb_server: MariaDBServer) -> Iterator[str]:
+    """The URL of an empty MariaDB database."""
+    with fresh_database(mariadb_server) as url:
+        yield url
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """The URL of an SQLite database that does not exist yet."""
+    return f"sqlite:///{tmp_path / 'rota.db'}"
+
+
+@pytest.fixture(params=["sqlite", "mariadb"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """The URL of an empty database, once for each kind."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated SQLite file, to be copied."""
+    path = tmp_path_factory.mktemp("template") / "rota.db"
+    upgrade(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def mariadb_template(mariadb_server: MariaDBServer) -> list[str]:
+    """The statements that make a migrated MariaDB database."""
+    with fresh_database(mariadb_server) as url:
+        upgrade(url)
+        return tables_ddl(url)
+
+
+@pytest.fixture
+def migrated_mariadb_url(mariadb_url: str, mariadb_template: list[str]) -> str:
+    """The URL of a MariaDB database with Rota's tables."""
+    run_sql(mariadb_url, *mariadb_template)
+    return mariadb_url
+
+
+@pytest.fixture
+def migrated_sqlite_url(sqlite_url: str, sqlite_template: Path) -> str:
+    """The URL of an SQLite database with Rota's tables."""
+    target = make_url(sqlite_url).database
+    assert target is not None
+    shutil.copy(sqlite_template, target)
+    return sqlite_url
+
+
+@pytest.fixture(params=["sqlite", "mariadb"])
+def migrated_url(request: pytest.FixtureRequest) -> str:
+    """The URL of a database with Rota's tables, once for each kind."""
+    url: str = request.getfixturevalue(f"migrated_{request.param}_url")
+    return url
+
+
+@pytest.fixture
+def database(migrated_url: str) -> Iterator[Database]:
+    """Rota's database with its tables, once for each kind."""
+    with opened(migrated_url) as opened_database:
+        yield opened_database
+
+
+@pytest.fixture
+def mariadb_database(migrated_mariadb_url: str) -> Iterator[Database]:
+    """Rota's database with its tables, on MariaDB."""
+    with opened(migrated_mariadb_url) as opened_database:
+        yield opened_database
+
+
+@pytest.fixture
+def engine(database: Database) -> Engine:
+    """The SQLAlchemy engine of `database`."""
+    return database.engine
+
+
+@pytest.fixture
+def own_mariadb(request: pytest.FixtureRequest) -> Iterator[PrivateMariaDB]:
+    """A MariaDB server of the test's own, running, to be killed, stopped and started."""
+    with PrivateMariaDB() as server:
+        yield server
+        if request.node.stash.get(failed, False):
+            print(server.log_tail())
+
+
+@pytest.fixture
+def rota(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., RotaProcess]]:
+    """`rota("worker", "--app", "…", database_url=url)` starts a `RotaProcess` and takes its arguments.
+
+    All end with the test; their logs are printed if it failed.
+    """
+    processes: list[RotaProcess] = []
+
+    with ExitStack() as stack:
+
+        def start(*arguments: str, **options: object) -> RotaProcess:
+            log = tmp_path / f"process-{len(processes)}-{arguments[0]}.log"
+            process = RotaProcess(*arguments, **{"log": log, **options})  # type: ignore[arg-type]
+            stack.callback(process.discard)
+            processes.append(process)
+            return process.start()
+
+        yield start
+        if request.node.stash.get(failed, False):
+            for process in processes:
+                print(process.log_tail(200))
