@@ -14,6 +14,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -359,7 +360,7 @@ class ExistingMariaDB:
 @contextlib.contextmanager
 def server_for_tests(environment: Mapping[str, str] = os.environ) -> Iterator[MariaDBServer]:
     """The server that `ROTA_TEST_MARIADB` asks for, or the best that this machine has."""
-    wanted = environment.get("ROTA_TEST_MARIADB") or ("container" if _image_is_here() else "private")
+    wanted = environment.get("ROTA_TEST_MARIADB") or ("container" if image_is_here() else "private")
     if wanted == "container":
         with ContainerMariaDB() as container:
             yield container
@@ -374,7 +375,8 @@ def server_for_tests(environment: Mapping[str, str] = os.environ) -> Iterator[Ma
         )
 
 
-def _image_is_here() -> bool:
+def image_is_here() -> bool:
+    """Whether a Docker engine answers and has the image, so that nothing needs to be downloaded."""
     try:
         client = docker.from_env(timeout=5)
     except docker.errors.DockerException:
@@ -456,3 +458,7 @@ def _free_port() -> int:
             except OSError:
                 continue
             return port
+
+
+if __name__ == "__main__":  # tests/setup.sh asks whether a container can serve
+    sys.exit(not image_is_here())

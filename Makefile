@@ -1,0 +1,26 @@
+# Every target does its own set-up (tests/setup.sh). Options for pytest: make test ARGS="-k materializer -x"
+.DEFAULT_GOAL := help
+.PHONY: help up test test-compose lint
+ARGS ?=
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' Makefile
+
+up: ## run a scheduler, a worker and the console on this machine, with the example tasks
+	@tests/setup.sh venv
+	.venv/bin/rota up --app examples.jobs:app
+
+test: ## run the tests, on SQLite and on MariaDB
+	@tests/setup.sh
+	.venv/bin/pytest -m "not compose" $(ARGS)
+
+test-compose: ## build the images and test them under Docker Compose
+	@tests/setup.sh venv
+	.venv/bin/pytest -m compose tests/compose $(ARGS)
+
+lint: ## check style and types
+	@tests/setup.sh venv
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+	.venv/bin/mypy --package tests

@@ -1,0 +1,79 @@
+#!/bin/sh
+# Sets up what the Makefile's targets need, once, and says nothing when it is there already.
+#   tests/setup.sh venv    .venv with Rota and its development tools
+#   tests/setup.sh         that and a MariaDB for the tests: Docker's, an installed one, or one from apt (as root)
+set -eu
+cd "$(dirname "$0")/.."
+
+say() { echo "setup: $*"; }
+
+fail() {
+    echo "setup: $*" >&2
+    exit 2
+}
+
+apt_install() {
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq </dev/null >/dev/null
+    for packages in "$@"; do # the first set that this release has
+        # shellcheck disable=SC2086 # a set is several words
+        if apt-get install -y -qq --no-install-recommends $packages </dev/null >/dev/null 2>&1; then
+            return 0
+        fi
+    done
+    return 1
+}
+
+may_apt() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
+
+find_python() {
+    for name in ${PYTHON:-python3 python3.11 python3.12 python3.13}; do
+        if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            echo "$name"
+            return 0
+        fi
+    done
+    return 1
+}
+
+ensure_venv() {
+    wanted=$(cksum <pyproject.toml)
+    if [ -x .venv/bin/python ] && [ "$(cat .venv/rota-stamp 2>/dev/null)" = "$wanted" ]; then
+        return
+    fi
+    if ! [ -x .venv/bin/pip ]; then
+        python=$(find_python) || fail "Rota needs Python 3.11 or newer; PYTHON=/path/to/python3.11 names one"
+        if ! "$python" -c 'import ensurepip' 2>/dev/null; then
+            may_apt || fail "this Python has no venv module; install python3-venv"
+            say "installing python3-venv"
+            apt_install python3-venv || fail "apt-get could not install python3-venv"
+        fi
+        say "making .venv"
+        "$python" -m venv --clear .venv
+    fi
+    say "installing Rota and its development tools into .venv"
+    .venv/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+    echo "$wanted" >.venv/rota-stamp
+}
+
+has_mariadbd() { PATH="$PATH:/usr/sbin:/usr/local/sbin" command -v mariadbd >/dev/null; }
+
+ensure_mariadb() {
+    case "${ROTA_TEST_MARIADB:-}" in
+    *://*) return ;; # a server that is there already
+    esac
+    if has_mariadbd || .venv/bin/python -m tests.databases; then
+        return
+    fi
+    if may_apt; then
+        say "installing MariaDB"
+        if apt_install 'mariadb-server-core mariadb-client-core' mariadb-server && has_mariadbd; then
+            return
+        fi
+    fi
+    fail "the tests need MariaDB 10.6 or newer: install mariadb-server, or pull Docker's mariadb:10.11," \
+        "or set ROTA_TEST_MARIADB=mysql+pymysql://user:password@host"
+}
+
+ensure_venv
+[ "${1:-}" = venv ] || ensure_mariadb
