@@ -432,6 +432,7 @@ def _data_template() -> Path:
             f"--user={account}",
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
+            "--force",  # even where the host cannot look up its own name
             "--skip-name-resolve",
             "--innodb-log-file-size=64M",
         ],
