@@ -1,0 +1,15 @@
+"""An app as a user would bring their own: watches that outlast a second, so that a killed worker leaves work behind."""
+
+import socket
+import time
+
+from rota import NodeContext, Rota
+
+app = Rota()
+
+
+@app.task("NIGHT_WATCH", cron="* * * * * *", seconds=True, overlap="allow", max_instances=100)
+def watch(ctx: NodeContext) -> dict[str, str]:
+    """A watch of five seconds, begun every second."""
+    time.sleep(5)
+    return {"host": socket.gethostname()}
