@@ -1,0 +1,113 @@
+"""A task as a person or code defines it, checked before it is written."""
+
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from shared.domain.errors import InvalidInput, RotaError
+from shared.domain.planning import PlanInputs
+from shared.domain.states import Backoff, MisfirePolicy, OverlapPolicy, TaskStatus, TriggerKind, WorkerLostPolicy
+from shared.domain.triggers.cron import Cron, load_zone
+
+
+class TaskDefinition(BaseModel):
+    """Everything of a task that its owner decides; the names are the columns of ``schedule_task``.
+
+    TaskDefinition.of(name="daily-report", type="REPORT", cron="30 16 * * *", timezone="Asia/Shanghai")
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1, max_length=63, pattern=r"^\S(.*\S)?$")
+    type: str = Field(min_length=1, max_length=127)
+    status: TaskStatus = TaskStatus.ON
+    param: dict[str, Any] | None = None
+    cron: str | None = Field(default=None, max_length=127)
+    cron_seconds: bool = False
+    timezone: str = Field(default="UTC", max_length=63)
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+    misfire_policy: MisfirePolicy = MisfirePolicy.FIRE_ONCE
+    misfire_grace_seconds: int = Field(default=10, ge=1, le=31_536_000)
+    overlap_policy: OverlapPolicy = OverlapPolicy.SKIP
+    max_instances: int | None = Field(default=None, ge=1, le=1000)
+    retries: int = Field(default=0, ge=0, le=1000)
+    retry_delay_seconds: int = Field(default=10, ge=0, le=86_400)
+    retry_backoff: Backoff = Backoff.EXPONENTIAL
+    on_worker_lost: WorkerLostPolicy = WorkerLostPolicy.RETRY
+    timeout_seconds: int | None = Field(default=None, ge=1, le=31_536_000)
+    priority: int = Field(default=5, ge=0, le=9)
+    required_labels: dict[str, str] | None = None
+
+    @classmethod
+    def of(cls, **fields: Any) -> "TaskDefinition":
+        """A checked definition.
+
+        Raises InvalidInput with every fault, a line each.
+        """
+        try:
+            return cls(**fields)
+        except ValidationError as error:
+            raise InvalidInput("\n".join(_fault(f) for f in error.errors(include_url=False))) from None
+
+    @field_validator("timezone")
+    @classmethod
+    def _known_zone(cls, value: str) -> str:
+        _as_value_error(load_zone, value)
+        return value
+
+    @field_validator("starts_at", "ends_at")
+    @classmethod
+    def _naive_utc(cls, value: datetime | None) -> datetime | None:
+        return value if value is None or value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Self:
+        if self.cron is not None:
+            _as_value_error(Cron.parse, self.cron, seconds=self.cron_seconds)
+        if self.starts_at and self.ends_at and self.ends_at < self.starts_at:
+            raise ValueError(f"ends_at {self.ends_at} is before starts_at {self.starts_at}")
+        if self.max_instances is not None and self.overlap_policy != OverlapPolicy.ALLOW:
+            raise ValueError(f"max_instances goes with overlap_policy allow, not {self.overlap_policy}")
+        return self
+
+    @property
+    def trigger_kind(self) -> TriggerKind:
+        """``cron`` where there is a cron expression, else ``manual``."""
+        return TriggerKind.MANUAL if self.cron is None else TriggerKind.CRON
+
+    @property
+    def inputs(self) -> PlanInputs:
+        """What its plan is made from."""
+        return PlanInputs(
+            trigger_kind=self.trigger_kind.value,
+            cron=self.cron,
+            cron_seconds=int(self.cron_seconds),
+            timezone=self.timezone,
+            starts_at=self.starts_at,
+            ends_at=self.ends_at,
+        )
+
+    def columns(self) -> dict[str, Any]:
+        """Its columns and their values, as written to ``schedule_task``."""
+        values = self.model_dump()
+        values["cron_seconds"] = int(self.cron_seconds)
+        values["trigger_kind"] = self.trigger_kind
+        return {name: getattr(value, "value", value) for name, value in values.items()}
+
+
+def _as_value_error(check: Any, *args: Any, **kwargs: Any) -> None:
+    try:
+        check(*args, **kwargs)
+    except RotaError as error:
+        raise ValueError(str(error)) from None
+
+
+def _fault(fault: Any) -> str:
+    said = str(fault["msg"]).removeprefix("Value error, ")
+    if not fault["loc"] or fault["type"] == "value_error":
+        return said
+    if fault["type"] == "extra_forbidden":
+        return f"{fault['loc'][0]} is no field of a task; there are: {', '.join(TaskDefinition.model_fields)}"
+    return f"{'.'.join(map(str, fault['loc']))} {fault['input']!r}: {said}"

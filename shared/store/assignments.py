@@ -1,0 +1,228 @@
+"""Giving pending instances to workers, and taking back what a worker will not run."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, and_, func, or_, select, update
+
+from shared.domain.states import InstanceStatus
+from shared.store.dialects import UtcNow, bound, json_rows
+from shared.store.tables import PRIORITIES, schedule_instance, schedule_task
+
+_instance = schedule_instance.c
+_task = schedule_task.c
+PENDING, ASSIGNED = InstanceStatus.PENDING.value, InstanceStatus.ASSIGNED.value
+
+Cursor = tuple[int, datetime, int]
+"""Where a scan of the pending instances stands: priority, due_at, id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A pending instance with what is needed to place it; ``task_type`` is None where its task does not exist."""
+
+    id: int
+    task_id: int
+    schedule_datetime: datetime
+    due_at: datetime
+    run_number: int | None
+    fire_key: str
+    priority: int
+    param: Any
+    reason: str | None
+    lost_by: str | None
+    task_type: str | None
+    task_param: Any
+    task_deleted: int | None
+    required_labels: dict[str, str] | None
+
+    @property
+    def cursor(self) -> Cursor:
+        """Where a scan goes on after it."""
+        return (self.priority, self.due_at, self.id)
+
+
+def adopt(connection: Connection, limit: int) -> int:
+    """Give rows inserted by SQL their ``due_at``: the nominal time. Returns how many there were."""
+    orphans = select(_instance.id).where(
+        _instance.status == PENDING,
+        _instance.schedule_worker_node_id.is_(None),
+        _instance.priority.in_(PRIORITIES),
+        _instance.due_at.is_(None),
+    )
+    ids = sorted(connection.scalars(orphans.limit(limit)))
+    if ids:
+        connection.execute(
+            update(schedule_instance)
+            .where(_instance.id.in_(ids), _instance.due_at.is_(None))
+            .values(due_at=_instance.schedule_datetime)
+        )
+    return len(ids)
+
+
+def pending(connection: Connection, horizon: datetime, limit: int, after: Cursor | None = None) -> list[Pending]:
+    """Pending instances due by ``horizon``, by priority and due time, from a cursor on."""
+    found: list[Pending] = []
+    priorities = PRIORITIES
+    if after is not None:
+        priority, due_at, last = after
+        rest = and_(
+            _instance.priority == priority,
+            _instance.due_at >= due_at,
+            or_(_instance.due_at > due_at, _instance.id > last),
+        )
+        found = _pending(connection, rest, horizon, limit)
+        priorities = tuple(p for p in PRIORITIES if p > priority)
+    if len(found) < limit and priorities:
+        found += _pending(connection, _instance.priority.in_(priorities), horizon, limit - len(found))
+    return found
+
+
+def _pending(connection: Connection, condition: Any, horizon: datetime, limit: int) -> list[Pending]:
+    statement = (
+        select(
+            _instance.id,
+            _instance.schedule_task_id,
+            _instance.schedule_datetime,
+            _instance.due_at,
+            _instance.run_number,
+            _instance.fire_key,
+            _instance.priority,
+            _instance.param,
+            _instance.reason,
+            _instance.lost_by,
+            _task.type,
+            _task.param,
+            _task.is_deleted,
+            _task.required_labels,
+        )
+        .join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id, isouter=True)
+        .where(
+            _instance.status == PENDING,
+            _instance.schedule_worker_node_id.is_(None),
+            condition,
+            _instance.due_at <= horizon,
+        )
+        .order_by(_instance.priority, _instance.due_at, _instance.id)
+        .limit(limit)
+    )
+    return [Pending(*facts, bool(deleted), labels or {}) for *facts, deleted, labels in connection.execute(statement)]
+
+
+def last_run_numbers(connection: Connection, task_ids: Collection[int]) -> dict[tuple[int, datetime, str], int]:
+    """The highest run number of each fire of these tasks that has rows still without one."""
+    unnumbered = (
+        select(_instance.schedule_task_id, _instance.schedule_datetime, _instance.fire_key)
+        .where(
+            _instance.status == PENDING,
+            _instance.schedule_worker_node_id.is_(None),
+            _instance.schedule_task_id.in_(sorted(task_ids)),
+            _instance.run_number.is_(None),
+        )
+        .distinct()
+        .subquery("unnumbered")
+    )
+    same_fire = and_(
+        _instance.schedule_task_id == unnumbered.c.schedule_task_id,
+        _instance.schedule_datetime == unnumbered.c.schedule_datetime,
+        _instance.fire_key == unnumbered.c.fire_key,
+    )
+    statement = (
+        select(
+            _instance.schedule_task_id, _instance.schedule_datetime, _instance.fire_key, func.max(_instance.run_number)
+        )
+        .join_from(unnumbered, schedule_instance, same_fire)
+        .group_by(_instance.schedule_task_id, _instance.schedule_datetime, _instance.fire_key)
+    )
+    return {(t, moment, key): number or 0 for t, moment, key, number in connection.execute(statement)}
+
+
+_given = json_rows("given", id="id", worker="id", run_number="int", param="json")
+
+_give = (
+    update(schedule_instance)
+    .where(_instance.id == _given.c.id, _instance.status == PENDING)
+    .values(
+        status=ASSIGNED,
+        schedule_worker_node_id=_given.c.worker,
+        gmt_assigned=UtcNow(),
+        run_number=func.coalesce(_instance.run_number, _given.c.run_number),
+        param=func.coalesce(_instance.param, _given.c.param),
+        reason=None,
+    )
+)
+
+
+def give(connection: Connection, rows: Iterable[tuple[int, int, int | None, str | None]]) -> None:
+    """Assign instances that are still pending: (instance id, worker id, run number, param as JSON)."""
+    ordered = sorted(rows)
+    if ordered:
+        connection.execute(_give, {"rows": bound(ordered)})
+
+
+_explained = json_rows("explained", id="id", reason="str")
+
+
+def explain(connection: Connection, reasons: dict[int, str]) -> None:
+    """Write why instances stay pending."""
+    if reasons:
+        connection.execute(
+            update(schedule_instance)
+            .where(_instance.id == _explained.c.id, _instance.status == PENDING)
+            .values(reason=_explained.c.reason),
+            {"rows": bound(sorted(reasons.items()))},
+        )
+
+
+def refuse(connection: Connection, reasons: dict[int, str]) -> None:
+    """Cancel pending instances that can never run, each with its reason."""
+    if reasons:
+        connection.execute(
+            update(schedule_instance)
+            .where(_instance.id == _explained.c.id, _instance.status == PENDING)
+            .values(
+                status=InstanceStatus.CANCELED.value,
+                reason=_explained.c.reason,
+                gmt_completed=UtcNow(),
+                gmt_modified=UtcNow(),
+                modifier="scheduler",
+            ),
+            {"rows": bound(sorted(reasons.items()))},
+        )
+
+
+def take_back_unstarted(connection: Connection, workers: Collection[int], cutoff: datetime, limit: int) -> int:
+    """Put back to pending what was assigned and due before ``cutoff`` and is not started; returns how many."""
+    overdue = (
+        select(_instance.id)
+        .where(
+            _instance.status == ASSIGNED,
+            _instance.schedule_worker_node_id.in_(sorted(workers)),
+            _instance.priority.in_(PRIORITIES),
+            _instance.due_at < cutoff,
+            _instance.gmt_assigned < cutoff,
+        )
+        .limit(limit)
+    )
+    ids = sorted(connection.scalars(overdue))
+    if not ids:
+        return 0
+    return connection.execute(
+        update(schedule_instance)
+        .where(_instance.id.in_(ids), _instance.status == ASSIGNED, _instance.gmt_assigned < cutoff)
+        .values(**_BACK_TO_PENDING, reason="its worker did not start it in time")
+    ).rowcount
+
+
+_BACK_TO_PENDING: dict[str, Any] = {"status": PENDING, "schedule_worker_node_id": None, "gmt_assigned": None}
+
+
+def take_back_assigned(connection: Connection, worker_id: int, limit: int) -> int:
+    """Put back to pending what a worker was assigned and has not claimed; returns how many (``limit``: maybe more)."""
+    mine = and_(_instance.status == ASSIGNED, _instance.schedule_worker_node_id == worker_id)
+    ids = sorted(connection.scalars(select(_instance.id).where(mine).limit(limit)))
+    if ids:
+        connection.execute(update(schedule_instance).where(_instance.id.in_(ids), mine).values(**_BACK_TO_PENDING))
+    return len(ids)

@@ -1,0 +1,134 @@
+"""Materializing: the instances of a batch of fires, and their nodes, each in one statement.
+
+Law 1: the unique key (schedule_task_id, schedule_datetime, fire_key, run_number) is the truth. An existing key counts
+as done, so a batch that is written again, after a lost commit or by a scheduler that slept, changes nothing.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, and_, case, insert, literal_column, select
+
+from shared.domain.jsontext import json_text
+from shared.domain.nodes import PlannedNode
+from shared.domain.states import InstanceStatus, Origin
+from shared.store.dialects import UtcNow, bound, ignore_conflicts, json_rows
+from shared.store.tables import schedule_instance, schedule_task_node
+
+_instance = schedule_instance.c
+
+
+@dataclass(frozen=True, slots=True)
+class Fire:
+    """One fire to materialize: given to a worker, or pending with the reason why not."""
+
+    task_id: int
+    schedule_datetime: datetime
+    priority: int
+    param: str | None
+    worker_id: int | None
+    nodes: Sequence[PlannedNode]
+    reason: str | None = None
+
+
+_fired = json_rows("fired", task="id", moment="time", priority="int", param="json", worker="id", reason="str")
+
+_insert_fires = ignore_conflicts(insert(schedule_instance)).from_select(
+    [
+        "schedule_task_id", "status", "schedule_datetime", "due_at", "run_number", "origin", "priority", "param",
+        "schedule_worker_node_id", "gmt_assigned", "reason", "creator", "modifier",
+    ],
+    select(
+        _fired.c.task,
+        case(
+            (_fired.c.worker.is_(None), literal_column(f"'{InstanceStatus.PENDING.value}'")),
+            else_=literal_column(f"'{InstanceStatus.ASSIGNED.value}'"),
+        ),
+        _fired.c.moment,
+        _fired.c.moment,
+        literal_column("0"),
+        literal_column(f"'{Origin.CRON.value}'"),
+        _fired.c.priority,
+        _fired.c.param,
+        _fired.c.worker,
+        case((_fired.c.worker.is_not(None), UtcNow())),
+        _fired.c.reason,
+        literal_column("'scheduler'"),
+        literal_column("'scheduler'"),
+    ),
+    include_defaults=False,
+)  # fmt: skip
+
+_node_of_fire = json_rows("planned", task="id", moment="time", worker="id", type="id", sequence="int", param="json")
+
+_insert_nodes_of_fires = ignore_conflicts(insert(schedule_task_node)).from_select(
+    ["schedule_instance_id", "schedule_task_node_type_id", "sequence", "param", "creator", "modifier"],
+    select(
+        _instance.id,
+        _node_of_fire.c.type,
+        _node_of_fire.c.sequence,
+        _node_of_fire.c.param,
+        literal_column("'scheduler'"),
+        literal_column("'scheduler'"),
+    )
+    .select_from(_node_of_fire)
+    .join(
+        schedule_instance,
+        and_(
+            _instance.schedule_task_id == _node_of_fire.c.task,
+            _instance.schedule_datetime == _node_of_fire.c.moment,
+            _instance.fire_key == literal_column("''"),
+            _instance.run_number == literal_column("0"),
+            _instance.status == literal_column(f"'{InstanceStatus.ASSIGNED.value}'"),
+            _instance.schedule_worker_node_id == _node_of_fire.c.worker,
+        ),
+    ),
+    include_defaults=False,
+)
+
+_pinned = json_rows("pinned", instance="id", type="id", sequence="int", param="json")
+
+_insert_nodes = ignore_conflicts(insert(schedule_task_node)).from_select(
+    ["schedule_instance_id", "schedule_task_node_type_id", "sequence", "param", "creator", "modifier"],
+    select(
+        _pinned.c.instance,
+        _pinned.c.type,
+        _pinned.c.sequence,
+        _pinned.c.param,
+        literal_column("'scheduler'"),
+        literal_column("'scheduler'"),
+    ),
+    include_defaults=False,
+)
+
+
+def materialize(connection: Connection, fires: Iterable[Fire]) -> None:
+    """Insert the fires' instances, and the nodes of those that were given to a worker."""
+    batch = sorted(fires, key=lambda fire: (fire.task_id, fire.schedule_datetime))
+    if not batch:
+        return
+    connection.execute(
+        _insert_fires,
+        {"rows": bound((f.task_id, f.schedule_datetime, f.priority, f.param, f.worker_id, f.reason) for f in batch)},
+    )
+    nodes = [
+        (f.task_id, f.schedule_datetime, f.worker_id, node.type_id, node.sequence, _json(node.param))
+        for f in batch
+        if f.worker_id is not None
+        for node in f.nodes
+    ]
+    if nodes:
+        connection.execute(_insert_nodes_of_fires, {"rows": bound(nodes)})
+
+
+def pin_nodes(connection: Connection, nodes: Iterable[tuple[int, PlannedNode]]) -> None:
+    """Write the nodes of instances, each with the instance's id; those pinned already stay as they are."""
+    rows = [(instance_id, n.type_id, n.sequence, _json(n.param)) for instance_id, n in nodes]
+    if rows:
+        connection.execute(_insert_nodes, {"rows": bound(sorted(rows, key=lambda row: (row[0], row[2])))})
+
+
+def _json(value: Any) -> str | None:
+    return None if value is None else json_text(value)

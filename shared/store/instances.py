@@ -1,0 +1,163 @@
+"""Instances as people see and steer them: list, show, run, replay, cancel."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, func, insert, select, update
+
+from shared.domain.errors import NotFound, NotPossible
+from shared.domain.states import TERMINAL, InstanceStatus, NodeStatus, Origin
+from shared.store import runs
+from shared.store.dialects import UtcNow
+from shared.store.tables import (
+    schedule_instance,
+    schedule_task,
+    schedule_task_node,
+    schedule_task_node_type,
+    schedule_worker_node,
+)
+
+_instance = schedule_instance.c
+_task = schedule_task.c
+_node = schedule_task_node.c
+_type = schedule_task_node_type.c
+_worker = schedule_worker_node.c
+
+_seen = (
+    select(schedule_instance, _task.name.label("task_name"), _task.timezone, _worker.name.label("worker_name"))
+    .join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id, isouter=True)
+    .join(schedule_worker_node, _worker.id == _instance.schedule_worker_node_id, isouter=True)
+)
+
+
+def find(connection: Connection, instance_id: int) -> Row[Any]:
+    """One instance, with ``task_name``, ``timezone`` and ``worker_name``.
+
+    Raises NotFound.
+    """
+    row = connection.execute(_seen.where(_instance.id == instance_id)).one_or_none()
+    if row is None:
+        raise NotFound(f"there is no instance {instance_id}; rota instance list shows the newest")
+    return row
+
+
+def nodes(connection: Connection, instance_id: int) -> list[Row[Any]]:
+    """The nodes of an instance in order, each with its ``type``."""
+    return list(
+        connection.execute(
+            select(schedule_task_node, _type.type)
+            .join_from(schedule_task_node, schedule_task_node_type, _type.id == _node.schedule_task_node_type_id)
+            .where(_node.schedule_instance_id == instance_id)
+            .order_by(_node.sequence)
+        )
+    )
+
+
+def listed(
+    connection: Connection,
+    limit: int,
+    *,
+    task_id: int | None = None,
+    status: str | None = None,
+    after_id: int = 0,
+) -> list[Row[Any]]:
+    """Instances, the newest first; of one task by ``schedule_datetime``. ``after_id`` keeps only those since."""
+    statement = _seen.where(_instance.id > after_id).limit(limit)
+    if task_id is None:
+        statement = statement.order_by(_instance.id.desc())
+    else:
+        statement = statement.where(_instance.schedule_task_id == task_id).order_by(
+            _instance.schedule_datetime.desc(), _instance.id.desc()
+        )
+    if status is not None:
+        statement = statement.where(_instance.status == status)
+    return list(connection.execute(statement))
+
+
+def ask(
+    connection: Connection,
+    task: Row[Any],
+    schedule_datetime: datetime,
+    by: str,
+    *,
+    param: Mapping[str, Any] | None = None,
+    origin: Origin = Origin.MANUAL,
+) -> int:
+    """Insert a run of a task for a nominal time (naive UTC), due at once; returns its id.
+
+    The scheduler gives it its run number under the task's lock, and a worker.
+    """
+    result = connection.execute(
+        insert(schedule_instance).values(
+            schedule_task_id=task.id,
+            schedule_datetime=schedule_datetime,
+            due_at=UtcNow(),
+            origin=origin.value,
+            priority=task.priority,
+            param=param,
+            creator=by,
+            modifier=by,
+        )
+    )
+    return int(result.lastrowid)
+
+
+def replay(connection: Connection, instance_id: int, by: str) -> int:
+    """Run an ended instance once more: a new instance for the same ``schedule_datetime``; returns its id.
+
+    It gets the old one's param and the next run number; the old one stays as history.
+    Raises NotFound, NotPossible.
+    """
+    row = find(connection, instance_id)
+    if InstanceStatus(row.status) not in TERMINAL:
+        raise NotPossible(
+            f"instance {instance_id} is {row.status}, not ended; cancel it first, or wait until it has ended"
+        )
+    task = connection.execute(
+        select(schedule_task).where(_task.id == row.schedule_task_id, _task.is_deleted == 0)
+    ).one_or_none()
+    if task is None:
+        raise NotPossible(f"instance {instance_id} belongs to a task that was deleted; nothing can run it")
+    return ask(connection, task, row.schedule_datetime, by, param=row.param, origin=Origin.REPLAY)
+
+
+def cancel(connection: Connection, instance_id: int, by: str, reason: str = "canceled by hand") -> bool:
+    """Cancel an instance: True if it is canceled now, False if its worker was asked to stop it.
+
+    Raises NotFound, or NotPossible for one that has ended.
+    """
+    waiting = and_(
+        _instance.id == instance_id,
+        _instance.status.in_([InstanceStatus.PENDING.value, InstanceStatus.ASSIGNED.value]),
+    )
+    canceled = connection.execute(
+        update(schedule_instance)
+        .where(waiting)
+        .values(
+            status=InstanceStatus.CANCELED.value,
+            reason=reason,
+            gmt_completed=UtcNow(),
+            gmt_modified=UtcNow(),
+            modifier=by,
+        )
+    )
+    if canceled.rowcount:
+        connection.execute(
+            update(schedule_task_node)
+            .where(_node.schedule_instance_id == instance_id, _node.status == NodeStatus.PENDING.value)
+            .values(status=NodeStatus.CANCELED.value)
+        )
+        return True
+    row = find(connection, instance_id)
+    if InstanceStatus(row.status) in TERMINAL:
+        raise NotPossible(f"instance {instance_id} has ended already: {row.status}")
+    runs.request_cancel(connection, [instance_id], reason)
+    return False
+
+
+def counts(connection: Connection) -> dict[str, int]:
+    """How many instances wait or run, by status; ended ones are not counted, there may be millions."""
+    live = [s.value for s in InstanceStatus if s not in TERMINAL]
+    statement = select(_instance.status, func.count()).where(_instance.status.in_(live)).group_by(_instance.status)
+    return dict.fromkeys(live, 0) | dict(connection.execute(statement).tuples().all())

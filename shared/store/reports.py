@@ -1,0 +1,137 @@
+"""What a worker says of its runs, many in one transaction: results and states together, fenced.
+
+``report`` locks the batch's instances in the order of their ids and keeps those that are still ours by id, worker,
+attempt and ``running``; the nodes and the instances of the others are left as they are, and their ids returned: the
+worker lost them, and stops them. A report that is written again after a lost commit finds its instances ended, or its
+nodes as it would write them.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, Connection, bindparam, case, func, literal_column, select, update
+
+from shared.domain.states import InstanceStatus, NodeStatus
+from shared.store.dialects import UtcNow, bound, json_rows
+from shared.store.tables import schedule_instance, schedule_task_node
+
+_instance = schedule_instance.c
+_node = schedule_task_node.c
+_PENDING: ColumnElement[str] = literal_column(f"'{InstanceStatus.PENDING.value}'")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """What became of one node. ``result`` is JSON text; times are the database's, naive UTC."""
+
+    id: int
+    status: NodeStatus
+    result: str | None = None
+    gmt_started: datetime | None = None
+    gmt_completed: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceReport:
+    """What became of the instance: ended, or ``pending`` again, to be run at ``due_at``."""
+
+    status: InstanceStatus
+    result: str | None
+    reason: str | None
+    gmt_started: datetime | None
+    gmt_completed: datetime | None
+    failures: int
+    due_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One step of a run, under its fence: nodes that changed, and the instance if it is through."""
+
+    instance_id: int
+    attempt: int
+    nodes: Sequence[NodeReport]
+    instance: InstanceReport | None = None
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it is."""
+        results = [node.result for node in self.nodes] + [self.instance.result if self.instance else None]
+        return 200 * len(results) + sum(len(result) * 2 for result in results if result)
+
+
+_done_node = json_rows("done", id="id", status="str", result="json", started="time", completed="time")
+
+_write_nodes = (
+    update(schedule_task_node)
+    .where(_node.id == _done_node.c.id)
+    .values(
+        status=_done_node.c.status,
+        execution_result=_done_node.c.result,
+        gmt_started=func.coalesce(_done_node.c.started, _node.gmt_started),
+        gmt_completed=_done_node.c.completed,
+    )
+)
+
+_done = json_rows(
+    "done", id="id", attempt="int", status="str", result="json", reason="str",
+    started="time", completed="time", failures="int", due="time",
+)  # fmt: skip
+_again = _done.c.status == _PENDING
+
+_write_instances = (
+    update(schedule_instance)
+    .where(
+        _instance.id == _done.c.id,
+        _instance.schedule_worker_node_id == bindparam("worker"),
+        _instance.attempt == _done.c.attempt,
+        _instance.status == InstanceStatus.RUNNING.value,
+    )
+    .values(
+        status=_done.c.status,
+        execution_result=_done.c.result,
+        reason=_done.c.reason,
+        gmt_started=func.coalesce(_done.c.started, _instance.gmt_started),
+        gmt_completed=_done.c.completed,
+        failures=_done.c.failures,
+        due_at=func.coalesce(_done.c.due, _instance.due_at),
+        schedule_worker_node_id=case((_again, None), else_=_instance.schedule_worker_node_id),
+        gmt_modified=UtcNow(),
+        modifier="worker",
+    )
+)
+
+
+def report(connection: Connection, worker_id: int, reports: Collection[Report]) -> set[int]:
+    """Write a batch of reports; returns the ids of the instances that are not this worker's any more."""
+    ours = _ours(connection, worker_id, reports)
+    kept = [r for r in reports if (r.instance_id, r.attempt) in ours]
+    nodes = sorted((n.id, n.status.value, n.result, n.gmt_started, n.gmt_completed) for r in kept for n in r.nodes)
+    if nodes:
+        connection.execute(_write_nodes, {"rows": bound(nodes)})
+    ended = sorted(
+        (
+            r.instance_id, r.attempt, i.status.value, i.result, i.reason,
+            i.gmt_started, i.gmt_completed, i.failures, i.due_at,
+        )
+        for r in kept
+        if (i := r.instance) is not None
+    )  # fmt: skip
+    if ended:
+        connection.execute(_write_instances, {"rows": bound(ended), "worker": worker_id})
+    return {r.instance_id for r in reports if (r.instance_id, r.attempt) not in ours}
+
+
+def _ours(connection: Connection, worker_id: int, reports: Iterable[Report]) -> set[tuple[int, int]]:
+    statement = (
+        select(_instance.id, _instance.attempt)
+        .where(
+            _instance.id.in_(sorted({r.instance_id for r in reports})),
+            _instance.schedule_worker_node_id == worker_id,
+            _instance.status == InstanceStatus.RUNNING.value,
+        )
+        .order_by(_instance.id)
+        .with_for_update()
+    )
+    return {(instance_id, attempt) for instance_id, attempt in connection.execute(statement)}

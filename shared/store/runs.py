@@ -1,0 +1,338 @@
+"""What a worker does with its instances: poll, claim, report, hand back. Every write is fenced.
+
+The fence is (id, schedule_worker_node_id, attempt, expected status): the worker's id is its epoch, a row of its own for
+each start, and ``attempt`` grows at every claim. Zero rows changed means: you lost it, stop.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, bindparam, case, exists, or_, select, update
+
+from shared.domain.states import PLANNED_ORIGINS, InstanceStatus, NodeStatus, OverlapPolicy, TaskStatus
+from shared.store.dialects import UtcNow, bound, ignore_conflicts, json_rows
+from shared.store.tables import (
+    OVERLAP_SLOTS,
+    PRIORITIES,
+    schedule_instance,
+    schedule_task,
+    schedule_task_node,
+    schedule_task_node_type,
+)
+
+_instance = schedule_instance.c
+_task = schedule_task.c
+_node = schedule_task_node.c
+_type = schedule_task_node_type.c
+ASSIGNED, RUNNING = InstanceStatus.ASSIGNED.value, InstanceStatus.RUNNING.value
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRun:
+    """One node of a claimed instance; ``result`` is set where an earlier attempt of it succeeded."""
+
+    id: int
+    type: str
+    category: str
+    sequence: int
+    status: str
+    param: Any
+    result: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A claimed instance: all that is needed to execute it. Times are naive UTC."""
+
+    id: int
+    attempt: int
+    task_id: int
+    task_name: str
+    timezone: str
+    schedule_datetime: datetime
+    due_at: datetime
+    run_number: int
+    origin: str
+    param: Any
+    failures: int
+    retries: int
+    retry_delay_seconds: int
+    retry_backoff: str
+    on_worker_lost: str
+    timeout_seconds: int | None
+    nodes: tuple[NodeRun, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a claim brought: runs that are ours, and instances whose overlap has to wait (id: seconds)."""
+
+    runs: list[Run] = field(default_factory=list)
+    waiting: list[int] = field(default_factory=list)
+
+
+def poll(connection: Connection, worker_id: int, horizon: datetime, limit: int) -> list[tuple[int, datetime]]:
+    """The worker's assigned instances due by ``horizon``, by priority and due time: (id, due_at)."""
+    statement = (
+        select(_instance.id, _instance.due_at)
+        .where(
+            _instance.status == ASSIGNED,
+            _instance.schedule_worker_node_id == worker_id,
+            _instance.priority.in_(PRIORITIES),
+            _instance.due_at <= horizon,
+        )
+        .order_by(_instance.priority, _instance.due_at)
+        .limit(limit)
+    )
+    return [(instance_id, due_at) for instance_id, due_at in connection.execute(statement)]
+
+
+_claimed = json_rows("claimed", id="id", slot="int")
+
+_may_run = exists(
+    select(_task.id).where(
+        _task.id == _instance.schedule_task_id,
+        _task.is_deleted == 0,
+        or_(
+            _task.status == TaskStatus.ON.value,
+            _instance.origin.not_in([origin.value for origin in PLANNED_ORIGINS]),
+        ),
+    )
+)
+
+
+_claim = ignore_conflicts(
+    update(schedule_instance)
+    .where(
+        _instance.id == _claimed.c.id,
+        _instance.status == ASSIGNED,
+        _instance.schedule_worker_node_id == bindparam("worker"),
+        _may_run,
+    )
+    .values(
+        status=RUNNING,
+        attempt=_instance.attempt + 1,
+        overlap_slot=_claimed.c.slot,
+        gmt_started=case((_instance.due_at > UtcNow(), _instance.due_at), else_=UtcNow()),
+        reason=None,
+    )
+)
+
+
+def claim(connection: Connection, worker_id: int, instance_ids: Collection[int], now: datetime) -> Claim:
+    """Claim assigned instances: one guarded UPDATE that looks at the task and, by the unique overlap key, at what runs.
+
+    A row count does not say which rows were won, so they are read again before the commit. If the answer to the commit
+    is lost, the same call finds what stands ``running`` under this worker: only this process can have done that.
+    """
+    ids = sorted(instance_ids)
+    wanted = _wanted(connection, worker_id, ids)
+    assigned = [row for row in wanted if row.status == ASSIGNED]
+    slots = _slots(connection, assigned)
+    if slots:
+        connection.execute(_claim, {"rows": bound(slots), "worker": worker_id})
+    attempts = _running(connection, worker_id, ids)
+    lost = [row for row in assigned if row.id not in attempts]
+    won = [row for row in wanted if row.id in attempts]
+    nodes = _start_nodes(connection, list(attempts)) if won else {}
+    return Claim(
+        runs=[_run(row, attempts[row.id], nodes.get(row.id, ())) for row in won],
+        waiting=_settle(connection, worker_id, lost, now) if lost else [],
+    )
+
+
+def _wanted(connection: Connection, worker_id: int, ids: list[int]) -> list[Row[Any]]:
+    statement = (
+        select(
+            *(_instance[name] for name in ("id", "status", "attempt", "schedule_task_id", "schedule_datetime")),
+            *(_instance[name] for name in ("due_at", "run_number", "origin", "param", "failures")),
+            *(_task[name] for name in ("name", "timezone", "retries", "retry_delay_seconds", "retry_backoff")),
+            *(_task[name] for name in ("on_worker_lost", "timeout_seconds", "overlap_policy", "max_instances")),
+        )
+        .join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id)
+        .where(
+            _instance.id.in_(ids),
+            _instance.schedule_worker_node_id == worker_id,
+            _instance.status.in_([ASSIGNED, RUNNING]),
+        )
+        .order_by(_instance.id)
+    )
+    return list(connection.execute(statement))
+
+
+def _slots(connection: Connection, rows: list[Row[Any]]) -> list[tuple[int, int | None]]:
+    """The overlap slot each instance is to run in: (id, slot); without those that find no slot free."""
+    limited = {row.schedule_task_id for row in rows if row.max_instances is not None}
+    taken = _taken(connection, {task: _limit(rows, task) for task in limited}) if limited else {}
+    slots: list[tuple[int, int | None]] = []
+    for row in rows:
+        if row.overlap_policy != OverlapPolicy.ALLOW:
+            slots.append((row.id, 0))
+        elif row.max_instances is None:
+            slots.append((row.id, None))
+        else:
+            used = taken.setdefault(row.schedule_task_id, set())
+            free = next((slot for slot in range(row.max_instances) if slot not in used), None)
+            if free is not None:
+                used.add(free)
+                slots.append((row.id, free))
+    return slots
+
+
+def _limit(rows: list[Row[Any]], task_id: int) -> int:
+    return max(int(row.max_instances) for row in rows if row.schedule_task_id == task_id)
+
+
+def _taken(connection: Connection, limits: dict[int, int]) -> dict[int, set[int]]:
+    keys = [task_id * OVERLAP_SLOTS + slot for task_id, limit in limits.items() for slot in range(limit)]
+    taken: dict[int, set[int]] = {}
+    for key in connection.scalars(select(_instance.overlap_key).where(_instance.overlap_key.in_(keys))):
+        taken.setdefault(key // OVERLAP_SLOTS, set()).add(key % OVERLAP_SLOTS)
+    return taken
+
+
+def _running(connection: Connection, worker_id: int, ids: list[int]) -> dict[int, int]:
+    statement = select(_instance.id, _instance.attempt).where(
+        _instance.id.in_(ids), _instance.schedule_worker_node_id == worker_id, _instance.status == RUNNING
+    )
+    return dict(connection.execute(statement).tuples().all())
+
+
+def _start_nodes(connection: Connection, ids: list[int]) -> dict[int, tuple[NodeRun, ...]]:
+    statement = (
+        select(
+            _node.schedule_instance_id, _node.id, _type.type, _type.category, _node.sequence, _node.status,
+            _node.param, _node.execution_result,
+        )
+        .join_from(schedule_task_node, schedule_task_node_type, _type.id == _node.schedule_task_node_type_id)
+        .where(_node.schedule_instance_id.in_(ids))
+        .order_by(_node.schedule_instance_id, _node.sequence)
+    )  # fmt: skip
+    nodes: dict[int, tuple[NodeRun, ...]] = {}
+    for instance_id, *columns in connection.execute(statement):
+        nodes[instance_id] = (*nodes.get(instance_id, ()), NodeRun(*columns))
+    first = sorted(
+        next((node.id for node in of_one if node.status != NodeStatus.SUCCEED), 0) for of_one in nodes.values()
+    )
+    connection.execute(
+        update(schedule_task_node)
+        .where(_node.id.in_(first))
+        .values(status=NodeStatus.RUNNING.value, gmt_started=UtcNow(), gmt_completed=None)
+    )
+    return nodes
+
+
+def _run(row: Row[Any], attempt: int, nodes: tuple[NodeRun, ...]) -> Run:
+    return Run(
+        id=row.id,
+        attempt=attempt,
+        task_id=row.schedule_task_id,
+        task_name=row.name,
+        timezone=row.timezone,
+        schedule_datetime=row.schedule_datetime,
+        due_at=row.due_at,
+        run_number=row.run_number,
+        origin=row.origin,
+        param=row.param,
+        failures=row.failures,
+        retries=row.retries,
+        retry_delay_seconds=row.retry_delay_seconds,
+        retry_backoff=row.retry_backoff,
+        on_worker_lost=row.on_worker_lost,
+        timeout_seconds=row.timeout_seconds,
+        nodes=nodes,
+    )
+
+
+_settled = json_rows("settled", id="id", reason="str")
+
+_cancel_settled = (
+    update(schedule_instance)
+    .where(
+        _instance.id == _settled.c.id,
+        _instance.status == ASSIGNED,
+        _instance.schedule_worker_node_id == bindparam("worker"),
+    )
+    .values(
+        status=InstanceStatus.CANCELED.value,
+        reason=_settled.c.reason,
+        gmt_completed=UtcNow(),
+        gmt_modified=UtcNow(),
+        modifier="worker",
+    )
+)
+
+
+def _settle(connection: Connection, worker_id: int, lost: list[Row[Any]], now: datetime) -> list[int]:
+    """Decide about assigned instances that a claim did not win; returns those that are to be tried again."""
+    states = {
+        instance_id: (deleted, status)
+        for instance_id, deleted, status in connection.execute(
+            select(_instance.id, _task.is_deleted, _task.status)
+            .join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id)
+            .where(
+                _instance.id.in_([row.id for row in lost]),
+                _instance.schedule_worker_node_id == worker_id,
+                _instance.status == ASSIGNED,
+            )
+        )
+    }
+    holders = _holders(connection, lost)
+    canceled: list[tuple[int, str]] = []
+    replaced: set[int] = set()
+    waiting: list[int] = []
+    for row in (row for row in lost if row.id in states):
+        deleted, status = states[row.id]
+        before = holders.get(row.schedule_task_id, [])
+        if deleted:
+            canceled.append((row.id, "its task was deleted"))
+        elif status == TaskStatus.OFF and row.origin in PLANNED_ORIGINS:
+            canceled.append((row.id, "its task was off when it was due"))
+        elif row.due_at <= now and before and _skips(row):
+            canceled.append((row.id, f"overlap: instance {before[0]} still ran when it was due"))
+        else:
+            waiting.append(row.id)
+            if row.due_at <= now and row.overlap_policy == OverlapPolicy.REPLACE:
+                replaced.update(before)
+    if canceled:
+        connection.execute(_cancel_settled, {"rows": bound(canceled), "worker": worker_id})
+    if replaced:
+        request_cancel(connection, replaced, "replaced by its task's next fire")
+    return waiting
+
+
+def _skips(row: Row[Any]) -> bool:
+    """Only a fire is skipped: what somebody asked for, and what has begun already, waits for its turn."""
+    return row.overlap_policy == OverlapPolicy.SKIP and row.origin in PLANNED_ORIGINS and row.attempt == 0
+
+
+def _holders(connection: Connection, rows: list[Row[Any]]) -> dict[int, list[int]]:
+    keys = {row.schedule_task_id * OVERLAP_SLOTS for row in rows}
+    holders: dict[int, list[int]] = {}
+    statement = select(_instance.id, _instance.schedule_task_id).where(_instance.overlap_key.in_(sorted(keys)))
+    for instance_id, task_id in connection.execute(statement):
+        holders.setdefault(task_id, []).append(instance_id)
+    return holders
+
+
+def request_cancel(connection: Connection, instance_ids: Collection[int], reason: str) -> int:
+    """Ask the workers that run these instances to stop them; returns how many are asked that were not."""
+    return connection.execute(
+        update(schedule_instance)
+        .where(
+            _instance.id.in_(sorted(instance_ids)),
+            _instance.status == RUNNING,
+            _instance.gmt_cancel_requested.is_(None),
+        )
+        .values(gmt_cancel_requested=UtcNow(), reason=reason)
+    ).rowcount
+
+
+def held(connection: Connection, worker_id: int) -> list[tuple[int, int, bool]]:
+    """What stands ``running`` under a worker: (id, attempt, whether somebody asked to cancel it)."""
+    statement = select(_instance.id, _instance.attempt, _instance.gmt_cancel_requested).where(
+        _instance.status == RUNNING, _instance.schedule_worker_node_id == worker_id
+    )
+    return [(i, attempt, requested is not None) for i, attempt, requested in connection.execute(statement)]

@@ -1,0 +1,155 @@
+"""Worker processes: a row for each start, its epoch; heartbeats, drain and death as guarded updates."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from shared.domain.errors import NameTaken
+from shared.domain.states import InstanceStatus, WorkerState
+from shared.store.dialects import SecondsBefore, UtcNow
+from shared.store.tables import schedule_instance, schedule_worker_node
+
+_worker = schedule_worker_node.c
+_instance = schedule_instance.c
+_silent = _worker.last_heartbeat < SecondsBefore(UtcNow(), _worker.liveness_seconds)
+_ALIVE = (WorkerState.LIVE.value, WorkerState.DRAINING.value)
+ACTIVE = (InstanceStatus.ASSIGNED.value, InstanceStatus.RUNNING.value)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDeclaration:
+    """A worker as it registers itself."""
+
+    name: str
+    host: str
+    pid: int
+    process_identity: str
+    version: str
+    capacity: int
+    prefetch: int
+    liveness_seconds: int
+    node_types: list[str]
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveWorker:
+    """A worker that work may be given to."""
+
+    id: int
+    name: str
+    room: int
+    labels: Mapping[str, str]
+    node_types: frozenset[str]
+
+
+def register(connection: Connection, worker: WorkerDeclaration) -> int:
+    """Insert the worker's row and return its id: the epoch that fences all it writes.
+
+    Raises NameTaken when a live worker has that name.
+    """
+    values: dict[str, Any] = {name: getattr(worker, name) for name in worker.__dataclass_fields__}
+    values.update(labels=dict(worker.labels), creator=worker.name, modifier=worker.name)
+    try:
+        result = connection.execute(insert(schedule_worker_node).values(**values))
+    except IntegrityError as error:
+        raise NameTaken(
+            f"a live worker is named {worker.name!r}; give this one another --name, or stop that one"
+        ) from error
+    return int(result.lastrowid)
+
+
+def alive(connection: Connection) -> list[Row[Any]]:
+    """The rows of all workers that are not dead."""
+    return list(connection.execute(select(schedule_worker_node).where(_worker.state.in_(_ALIVE))))
+
+
+def heartbeat(connection: Connection, worker_id: int, load: int) -> bool:
+    """Renew the lease. False: the worker was declared dead, and must stop."""
+    renewed = connection.execute(
+        update(schedule_worker_node)
+        .where(_worker.id == worker_id, _worker.state.in_(_ALIVE))
+        .values(last_heartbeat=UtcNow(), current_load=load)
+    )
+    return renewed.rowcount == 1
+
+
+def drain(connection: Connection, worker_id: int, reason: str, by: str) -> bool:
+    """Let a live worker take no more; False if it is not live."""
+    changed = connection.execute(
+        update(schedule_worker_node)
+        .where(_worker.id == worker_id, _worker.state == WorkerState.LIVE.value)
+        .values(state=WorkerState.DRAINING.value, reason=reason, modifier=by, gmt_modified=UtcNow())
+    )
+    return changed.rowcount == 1
+
+
+def bury(connection: Connection, worker_ids: Collection[int], reason: str, by: str) -> int:
+    """Mark workers dead, whose processes are known to be gone; returns how many were not dead yet."""
+    return _bury(connection, _worker.id.in_(sorted(worker_ids)), reason, by) if worker_ids else 0
+
+
+def bury_silent(connection: Connection, by: str) -> int:
+    """Mark dead every worker that was silent for longer than its liveness limit; the database's clock decides.
+
+    The same row is updated by the heartbeat: whichever comes first, the other finds its guard false.
+    """
+    return _bury(connection, _silent, "silent for longer than its liveness limit", by)
+
+
+def _bury(connection: Connection, condition: Any, reason: str, by: str) -> int:
+    return connection.execute(
+        update(schedule_worker_node)
+        .where(_worker.state.in_(_ALIVE), condition)
+        .values(state=WorkerState.DEAD.value, reason=reason, gmt_dead=UtcNow(), modifier=by, gmt_modified=UtcNow())
+    ).rowcount
+
+
+def loads(connection: Connection) -> dict[int, int]:
+    """How many instances each worker holds, assigned or running, counted from the rows; dead holders too."""
+    statement = (
+        select(_instance.schedule_worker_node_id, func.count())
+        .where(_instance.status.in_(ACTIVE), _instance.schedule_worker_node_id.is_not(None))
+        .group_by(_instance.schedule_worker_node_id)
+    )
+    return dict(connection.execute(statement).tuples().all())
+
+
+def fleet(connection: Connection) -> tuple[list[LiveWorker], dict[int, int]]:
+    """The workers that work may be given to, with the room each has, and the load of every holder."""
+    load = loads(connection)
+    statement = select(
+        _worker.id, _worker.name, _worker.capacity, _worker.prefetch, _worker.labels, _worker.node_types
+    ).where(_worker.state == WorkerState.LIVE.value, ~_silent)
+    live = [
+        LiveWorker(
+            id=row.id,
+            name=row.name,
+            room=row.capacity + row.prefetch - load.get(row.id, 0),
+            labels=row.labels or {},
+            node_types=frozenset(row.node_types),
+        )
+        for row in connection.execute(statement)
+    ]
+    return live, load
+
+
+def alive_ids(connection: Connection) -> dict[int, str]:
+    """The workers that are not dead, and their state."""
+    statement = select(_worker.id, _worker.state).where(_worker.state.in_(_ALIVE))
+    return dict(connection.execute(statement).tuples().all())
+
+
+def last_seen(connection: Connection, name: str) -> datetime | None:
+    """The last heartbeat of the live worker of that name; None if there is none."""
+    return connection.scalar(select(_worker.last_heartbeat).where(_worker.live_name == name))
+
+
+def listed(connection: Connection, limit: int, *, all_states: bool = False) -> list[Row[Any]]:
+    """Workers for people to see, the newest first; only those alive unless ``all_states``."""
+    statement = select(schedule_worker_node).order_by(_worker.id.desc()).limit(limit)
+    return list(connection.execute(statement if all_states else statement.where(_worker.state.in_(_ALIVE))))
