@@ -59,6 +59,11 @@ class DatabaseClock:
             self._samples.append((round_trip, zero, after))
             self._zero = min(self._samples)[1]
 
+    def calibrate(self, times: int = 5) -> None:
+        """Measure several times: the first round trip may have opened a connection."""
+        for _ in range(times):
+            self.measure()
+
     def now(self) -> datetime:
         """The database's time, naive UTC, microseconds."""
         while (zero := self._zero) is None:

@@ -1,0 +1,127 @@
+"""Materializing: from tasks that are due to instances in the database, each fire exactly once.
+
+A batch goes through the protocol of ``shared.store.locks``: acquire, read again, decide, and in one transaction hold,
+write, advance, release. Killed between any two of its statements, it has either written a fire and advanced its task,
+or neither; its leases run out by themselves.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from scheduler_service.leases import new_token
+from scheduler_service.notices import Notices
+from scheduler_service.placement import Fleet
+from shared.domain.errors import RotaError
+from shared.domain.jsontext import json_text
+from shared.domain.nodes import Catalog
+from shared.domain.planning import PlannedTask, decide
+from shared.settings import Settings
+from shared.store import fires, locks, node_types, plans, workers
+from shared.store.database import Database, sentence
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one batch writes."""
+
+    advances: list[plans.Advance] = field(default_factory=list)
+    fires: list[fires.Fire] = field(default_factory=list)
+
+
+class Materializer:
+    """The duty: find, lock, read again, decide and place, write."""
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self._database = database
+        self._settings = settings
+        self._notices = Notices("materializer")
+        self._rest = min(settings.tick_seconds, settings.lookahead_seconds / 2)
+
+    def step(self) -> float:
+        """One batch; returns the seconds to rest, 0 when there is more to do at once."""
+        now = self._database.clock.now()
+        horizon = now + timedelta(seconds=self._settings.lookahead_seconds)
+        due = self._database.read(lambda c: plans.due(c, now, horizon, self._settings.batch))
+        if not due:
+            return self._rest
+        token = new_token()
+        lease = self._settings.lock_lease_seconds
+        got = self._database.write(lambda c: locks.acquire(c, token, due, lease))
+        if not got:
+            return self._rest
+        tasks, catalog, fleet = self._database.read(
+            lambda c: (plans.locked(c, token, got), node_types.catalog(c), Fleet(workers.fleet(c)))
+        )
+        batch = self._decide(tasks, catalog, fleet, now, horizon)
+        self._write(token, batch, now)
+        unfinished = any(a.next_fire_at is not None and a.next_fire_at <= horizon for a in batch.advances)
+        return 0 if len(due) >= self._settings.batch or unfinished else self._rest
+
+    def _decide(
+        self, tasks: Sequence[PlannedTask], catalog: Catalog, fleet: Fleet, now: datetime, horizon: datetime
+    ) -> Batch:
+        batch = Batch()
+        complaints: set[str] = set()
+        for task in tasks:
+            try:
+                planned = _fires_of(task, catalog, fleet, now, horizon)
+            except RotaError as error:
+                planned = Batch([plans.Advance(task, None, error=str(error))])
+                log.error("task %r is set aside until it is edited: %s", task.name, error)
+            except Exception as error:
+                planned = Batch([plans.Advance(task, None, error=f"{type(error).__name__}: {error}")])
+                log.exception("task %r is set aside until it is edited", task.name)
+            batch.advances += planned.advances
+            batch.fires += planned.fires
+            complaints.update(f"task type {task.type}: {f.reason}" for f in planned.fires if f.reason)
+        self._notices.now(complaints)
+        return batch
+
+    def _write(self, token: str, batch: Batch, now: datetime) -> None:
+        """Write a batch; one that the database refuses is halved until the task at fault is alone, and set aside."""
+        try:
+            self._database.write(lambda c: _write(c, token, batch, now))
+        except DBAPIError as error:
+            if len(batch.advances) == 1:
+                task = batch.advances[0].task
+                log.error("task %r is set aside until it is edited: %s", task.name, sentence(error))  # noqa: TRY400
+                aside = Batch([plans.Advance(task, None, error=sentence(error)[:1000])])
+                self._database.write(lambda c: _write(c, token, aside, now))
+                return
+            middle = len(batch.advances) // 2
+            for advances in (batch.advances[:middle], batch.advances[middle:]):
+                ids = {a.task.id for a in advances}
+                self._write(token, Batch(advances, [f for f in batch.fires if f.task_id in ids]), now)
+
+
+def _fires_of(task: PlannedTask, catalog: Catalog, fleet: Fleet, now: datetime, horizon: datetime) -> Batch:
+    decision = decide(task, now, horizon)
+    advance = plans.Advance(task, decision.next_fire_at, decision.misfires, decision.held_back)
+    if not decision.fires:
+        return Batch([advance])
+    nodes = catalog.nodes_of(task.type, task.param)
+    param = None if task.param is None else json_text(task.param)
+    placed = []
+    for moment in decision.fires:
+        worker = fleet.choose(nodes, task.required_labels)
+        reason = fleet.why_not(nodes, task.required_labels) if worker is None else None
+        placed.append(fires.Fire(task.id, moment, task.priority, param, worker, nodes, reason))
+    return Batch([advance], placed)
+
+
+def _write(connection: Connection, token: str, batch: Batch, now: datetime) -> None:
+    ids = [a.task.id for a in batch.advances]
+    held = locks.hold(connection, token, ids)
+    advances = [a for a in batch.advances if a.task.id in held]
+    replanned = [a.task.id for a in advances if a.task.is_deleted or (a.task.is_stale and a.task.was_planned)]
+    plans.drop_ahead(connection, replanned, now)
+    fires.materialize(connection, [f for f in batch.fires if f.task_id in held])
+    plans.advance(connection, advances)
+    locks.release(connection, token, held)

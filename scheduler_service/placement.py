@@ -1,0 +1,85 @@
+"""Which worker an instance is given to: the least loaded of those that can run its nodes and carry its labels."""
+
+import heapq
+import random
+from collections.abc import Iterable, Mapping, Sequence
+
+from shared.domain.nodes import PlannedNode
+from shared.store.workers import LiveWorker
+
+Needs = tuple[frozenset[str], frozenset[tuple[str, str]]]
+
+
+class Fleet:
+    """The live workers as one batch fills them: what it gives counts at once.
+
+    A worker's load is the share of its capacity that is taken, so that a large worker gets more than a small one. It
+    may be given more than its capacity, by its prefetch: capacity bounds what runs, not what waits in its queue.
+    """
+
+    def __init__(self, workers: Iterable[LiveWorker]) -> None:
+        self._workers = {worker.id: worker for worker in workers}
+        self._given = {worker.id: worker.load for worker in self._workers.values()}
+        self._heaps: dict[Needs, list[tuple[float, float, int]]] = {}
+
+    def choose(self, nodes: Sequence[PlannedNode], labels: Mapping[str, str], avoid: str | None = None) -> int | None:
+        """The id of the least loaded worker that fits and has room, and count the instance as given to it.
+
+        ``avoid`` names a worker that is taken only if there is no other. None: nobody fits, or all that fit are full.
+        """
+        heap = self._heap(_needs(nodes, labels))
+        first = self._least(heap)
+        if first is None:
+            return None
+        chosen = first
+        if avoid is not None and self._workers[first].name == avoid:
+            entry = heapq.heappop(heap)
+            chosen = self._least(heap) or first
+            heapq.heappush(heap, entry)
+        self._given[chosen] += 1
+        return chosen
+
+    def why_not(self, nodes: Sequence[PlannedNode], labels: Mapping[str, str]) -> str:
+        """Why ``choose`` found nobody, in a sentence."""
+        if not self._workers:
+            return "no worker is live"
+        types, _ = _needs(nodes, labels)
+        able = [worker for worker in self._workers.values() if types <= worker.node_types]
+        if not able:
+            return f"no live worker can run {', '.join(sorted(types))}"
+        if not any(_carries(worker, labels) for worker in able):
+            wanted = ", ".join(f"{name}={value}" for name, value in sorted(labels.items()))
+            return f"no live worker that can run it carries the labels {wanted}"
+        return "every worker that fits is full"
+
+    def _heap(self, needs: Needs) -> list[tuple[float, float, int]]:
+        if needs not in self._heaps:
+            types, labels = needs
+            fitting = (w for w in self._workers.values() if types <= w.node_types and _carries(w, dict(labels)))
+            self._heaps[needs] = [self._entry(worker) for worker in fitting]
+            heapq.heapify(self._heaps[needs])
+        return self._heaps[needs]
+
+    def _least(self, heap: list[tuple[float, float, int]]) -> int | None:
+        """The top of the heap that has room; entries whose load grew since they were pushed are put back right."""
+        while heap:
+            load, _, worker_id = heap[0]
+            worker = self._workers[worker_id]
+            if self._given[worker_id] >= worker.capacity + worker.prefetch:
+                heapq.heappop(heap)
+            elif load < self._given[worker_id] / worker.capacity:
+                heapq.heapreplace(heap, self._entry(worker))
+            else:
+                return worker_id
+        return None
+
+    def _entry(self, worker: LiveWorker) -> tuple[float, float, int]:
+        return (self._given[worker.id] / worker.capacity, random.random(), worker.id)  # noqa: S311 - breaks ties
+
+
+def _needs(nodes: Sequence[PlannedNode], labels: Mapping[str, str]) -> Needs:
+    return frozenset(node.type for node in nodes), frozenset(labels.items())
+
+
+def _carries(worker: LiveWorker, labels: Mapping[str, str]) -> bool:
+    return all(worker.labels.get(name) == value for name, value in labels.items())

@@ -1,0 +1,87 @@
+"""Reaping: whatever is held by a worker that is not live comes back, on every pass.
+
+Every pass, not only when a worker is declared dead: another scheduler may have been assigning to it at that moment.
+"""
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+
+from sqlalchemy import Connection
+
+from shared.clock import boottime
+from shared.domain.states import WorkerState
+from shared.settings import Settings
+from shared.store import assignments, losses, workers
+from shared.store.database import Database
+
+log = logging.getLogger(__name__)
+
+
+class Reaper:
+    """The duty: declare the silent dead, recover what they held, take back what is not started in time.
+
+    While the database is away no worker can beat. So after an outage of its own, and when it starts, the reaper watches
+    for one full liveness limit before it declares anyone dead.
+    """
+
+    def __init__(self, database: Database, settings: Settings, by: str) -> None:
+        self._database = database
+        self._settings = settings
+        self._by = by
+        self._watching_since = boottime()
+        self._last_pass = boottime()
+
+    def step(self) -> float:
+        """One pass; returns the seconds to rest."""
+        self._declare_dead()
+        self._recover()
+        self._take_back_unstarted()
+        return self._settings.tick_seconds
+
+    def _declare_dead(self) -> None:
+        liveness = self._settings.liveness_seconds
+        now = boottime()
+        if now - self._last_pass > liveness / 2:
+            self._watching_since = now
+            log.warning(
+                "reaper: was away for %.0f s; it declares nobody dead for %d s", now - self._last_pass, liveness
+            )
+        if now - self._watching_since >= liveness:
+            buried = self._database.write(lambda c: workers.bury_silent(c, self._by))
+            if buried:
+                log.warning("reaper: declared %d silent worker(s) dead", buried)
+        else:
+            self._database.read(workers.alive_ids)
+        self._last_pass = boottime()
+
+    def _recover(self) -> None:
+        holders, alive = self._database.read(lambda c: (workers.loads(c), workers.alive_ids(c)))
+        limit = self._settings.batch
+        for worker_id in sorted(holders):
+            state = alive.get(worker_id)
+            if state == WorkerState.LIVE:
+                continue
+            taken = self._all(partial(assignments.take_back_assigned, worker_id=worker_id, limit=limit))
+            recover = partial(losses.recover, worker_id=worker_id, limit=limit)
+            lost = self._all(recover) if state is None else 0
+            log.info("reaper: worker %d is not live: took back %d assigned, %d running", worker_id, taken, lost)
+
+    def _all(self, work: Callable[[Connection], int]) -> int:
+        total = 0
+        while True:
+            done = self._database.write(work)
+            total += done
+            if done < self._settings.batch:
+                return total
+
+    def _take_back_unstarted(self) -> None:
+        cutoff = self._database.clock.now() - timedelta(seconds=self._settings.assignment_timeout_seconds)
+        alive = self._database.read(workers.alive_ids)
+        if alive:
+            taken = self._database.write(
+                lambda c: assignments.take_back_unstarted(c, alive, cutoff, self._settings.batch)
+            )
+            if taken:
+                log.warning("reaper: took back %d assignments that were not started in time", taken)
