@@ -67,6 +67,9 @@ MYSQL_OPTIONS: dict[str, Any] = {
     "mariadb_collate": "utf8mb4_bin",
 }
 
+OPTIONS: dict[str, Any] = {**MYSQL_OPTIONS, "sqlite_autoincrement": True}
+"""SQLite gives the id of a deleted row again unless told otherwise; an id here is an epoch, or names a history."""
+
 OVERLAP_SLOTS = 32768
 """``overlap_key`` is the task's id times this, plus the slot."""
 
@@ -229,7 +232,7 @@ schedule_task = Table(
     *checked_times("next_fire_at", "starts_at", "ends_at"),
     CheckConstraint("priority BETWEEN 0 AND 9", name="priority"),
     comment="what is to run, when, and how; edit it with plain SQL",
-    **MYSQL_OPTIONS,
+    **OPTIONS,
 )
 schedule_task.append_column(
     Column(
@@ -300,7 +303,7 @@ schedule_instance = Table(
         "schedule_task_id", "schedule_datetime", "fire_key", "run_number", name="uq_schedule_instance_fire"
     ),
     comment="one run of a task for one time; insert (schedule_task_id, schedule_datetime) to run a missed time",
-    **MYSQL_OPTIONS,
+    **OPTIONS,
 )
 _i = schedule_instance.c
 occupies_slot = and_(column("status") == literal_column("'running'"), column("overlap_slot").is_not(None))
@@ -329,7 +332,7 @@ schedule_task_node_type = Table(
     UniqueConstraint("type"),
     Index("ix_schedule_task_node_type_category", "category", "sequence"),
     comment="the node types that workers can run",
-    **MYSQL_OPTIONS,
+    **OPTIONS,
 )
 
 schedule_task_node = Table(
@@ -353,7 +356,7 @@ schedule_task_node = Table(
     *audit(),
     UniqueConstraint("schedule_instance_id", "sequence", name="uq_schedule_task_node_order"),
     comment="the nodes of an instance, pinned when it is assigned, in order",
-    **MYSQL_OPTIONS,
+    **OPTIONS,
 )
 
 schedule_worker_node = Table(
@@ -401,7 +404,7 @@ schedule_worker_node = Table(
     Column("reason", String(1023), comment="why it is dead or draining"),
     *audit(),
     comment="a worker process, once for each start: its epoch",
-    **MYSQL_OPTIONS,
+    **OPTIONS,
 )
 _w = schedule_worker_node.c
 schedule_worker_node.append_column(
@@ -425,5 +428,5 @@ schedule_task_lock = Table(
     *audit(),
     Index("ix_schedule_task_lock_holder", "locked_by"),
     comment="a lease on a task while a scheduler materializes or assigns; for economy, the unique keys are for truth",
-    **MYSQL_OPTIONS,
+    **OPTIONS,
 )

@@ -1,0 +1,13 @@
+"""${message}.
+
+Revision ID: ${up_revision}
+Revises: ${down_revision | comma,n}
+"""
+
+revision = ${repr(up_revision)}
+down_revision: str | None = ${repr(down_revision)}
+
+
+def upgrade() -> None:
+    """Run it twice and it must do no harm: on MySQL a killed migration leaves its first half (migrations/steps.py)."""
+    ${upgrades if upgrades else "raise NotImplementedError"}
