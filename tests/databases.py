@@ -35,6 +35,7 @@ from tests.processes import guard, marked_environment, wait_until
 IMAGE = "mariadb:10.11"
 USER = "rota"
 PASSWORD = "rota"
+CLIENT_ERRORS = 2000  # and above: the server was not reached at all
 # What a server is told beyond its place. Its zone is not UTC, so that a session which forgot to say UTC shows.
 SERVER_OPTIONS = (
     "--innodb-flush-log-at-trx-commit=1",
@@ -207,11 +208,7 @@ class PrivateMariaDB:
         def answers() -> bool:
             if not self.alive:
                 raise RuntimeError(f"mariadbd ended while it started\n{self.log_tail()}")
-            try:
-                run_sql(self.admin_url(), "SELECT 1")
-            except pymysql.err.OperationalError:
-                return False
-            return True
+            return _accepts_connections(self.admin_url())
 
         try:
             wait_until(answers, deadline, "MariaDB to answer")
@@ -337,11 +334,7 @@ class ContainerMariaDB:
         return ("127.0.0.1" if host == "localhost" else host), int(self._container.get_exposed_port(3306))
 
     def _answers(self) -> bool:
-        try:
-            run_sql(self.admin_url(), "SELECT 1")
-        except pymysql.err.OperationalError:
-            return False
-        return True
+        return _accepts_connections(self.admin_url())
 
 
 class ExistingMariaDB:
@@ -386,6 +379,17 @@ def image_is_here() -> bool:
             client.images.get(IMAGE)
         except docker.errors.DockerException:
             return False
+    return True
+
+
+def _accepts_connections(url: str) -> bool:
+    """Whether the server is up; raises what a server that is up answers instead, such as a refused password."""
+    try:
+        connect(url).close()
+    except pymysql.err.OperationalError as error:
+        if error.args[0] >= CLIENT_ERRORS:
+            return False
+        raise
     return True
 
 
