@@ -66,7 +66,7 @@ class Assigner:
         self._complaints.update(f"task type {p.task_type}: {reason}" for p, reason in waiting)
         unexplained = {p.id: reason for p, reason in waiting if p.reason != reason}
         if unexplained or refused:
-            self._database.write(lambda c: (assignments.explain(c, unexplained), assignments.refuse(c, refused)))
+            self._database.write(lambda c: _explain(c, unexplained, refused))
         if placed:
             self._give(placed)
 
@@ -104,6 +104,11 @@ def _place(
         else:
             placed.append((one, worker, nodes))
     return placed, waiting, refused
+
+
+def _explain(connection: Connection, unexplained: dict[int, str], refused: dict[int, str]) -> None:
+    assignments.explain(connection, unexplained)
+    assignments.refuse(connection, refused)
 
 
 def _write(connection: Connection, token: str, got: set[int], placed: Sequence[Placed]) -> None:

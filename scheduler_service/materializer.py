@@ -74,7 +74,7 @@ class Materializer:
                 planned = _fires_of(task, catalog, fleet, now, horizon)
             except RotaError as error:
                 planned = Batch([plans.Advance(task, None, error=str(error))])
-                log.error("task %r is set aside until it is edited: %s", task.name, error)
+                log.warning("task %r is set aside until it is edited: %s", task.name, error)
             except Exception as error:
                 planned = Batch([plans.Advance(task, None, error=f"{type(error).__name__}: {error}")])
                 log.exception("task %r is set aside until it is edited", task.name)
@@ -91,7 +91,7 @@ class Materializer:
         except DBAPIError as error:
             if len(batch.advances) == 1:
                 task = batch.advances[0].task
-                log.error("task %r is set aside until it is edited: %s", task.name, sentence(error))  # noqa: TRY400
+                log.warning("task %r is set aside until it is edited: %s", task.name, sentence(error))
                 aside = Batch([plans.Advance(task, None, error=sentence(error)[:1000])])
                 self._database.write(lambda c: _write(c, token, aside, now))
                 return

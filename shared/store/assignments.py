@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, and_, func, or_, select, update
 
 from shared.domain.states import InstanceStatus
-from shared.store.dialects import UtcNow, bound, json_rows
+from shared.store.dialects import UtcNow, bound, ignore_conflicts, json_rows
 from shared.store.tables import PRIORITIES, schedule_instance, schedule_task
 
 _instance = schedule_instance.c
@@ -108,7 +108,8 @@ def _pending(connection: Connection, condition: Any, horizon: datetime, limit: i
         .order_by(_instance.priority, _instance.due_at, _instance.id)
         .limit(limit)
     )
-    return [Pending(*facts, bool(deleted), labels or {}) for *facts, deleted, labels in connection.execute(statement)]
+    rows: list[Any] = list(connection.execute(statement))
+    return [Pending(*row) for row in rows]
 
 
 def last_run_numbers(connection: Connection, task_ids: Collection[int]) -> dict[tuple[int, datetime, str], int]:
@@ -141,7 +142,7 @@ def last_run_numbers(connection: Connection, task_ids: Collection[int]) -> dict[
 
 _given = json_rows("given", id="id", worker="id", run_number="int", param="json")
 
-_give = (
+_give = ignore_conflicts(
     update(schedule_instance)
     .where(_instance.id == _given.c.id, _instance.status == PENDING)
     .values(
@@ -156,7 +157,10 @@ _give = (
 
 
 def give(connection: Connection, rows: Iterable[tuple[int, int, int | None, str | None]]) -> None:
-    """Assign instances that are still pending: (instance id, worker id, run number, param as JSON)."""
+    """Assign instances that are still pending: (instance id, worker id, run number, param as JSON).
+
+    One whose run number is taken meanwhile stays pending; the next pass gives it another.
+    """
     ordered = sorted(rows)
     if ordered:
         connection.execute(_give, {"rows": bound(ordered)})

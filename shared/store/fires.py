@@ -99,6 +99,14 @@ _insert_nodes = ignore_conflicts(insert(schedule_task_node)).from_select(
         _pinned.c.param,
         literal_column("'scheduler'"),
         literal_column("'scheduler'"),
+    )
+    .select_from(_pinned)
+    .join(
+        schedule_instance,
+        and_(
+            _instance.id == _pinned.c.instance,
+            _instance.status == literal_column(f"'{InstanceStatus.ASSIGNED.value}'"),
+        ),
     ),
     include_defaults=False,
 )
@@ -124,7 +132,10 @@ def materialize(connection: Connection, fires: Iterable[Fire]) -> None:
 
 
 def pin_nodes(connection: Connection, nodes: Iterable[tuple[int, PlannedNode]]) -> None:
-    """Write the nodes of instances, each with the instance's id; those pinned already stay as they are."""
+    """Write the nodes of instances, each with the instance's id; those pinned already stay.
+
+    Instances that were not assigned after all get none.
+    """
     rows = [(instance_id, n.type_id, n.sequence, _json(n.param)) for instance_id, n in nodes]
     if rows:
         connection.execute(_insert_nodes, {"rows": bound(sorted(rows, key=lambda row: (row[0], row[2])))})

@@ -42,7 +42,9 @@ class LiveWorker:
 
     id: int
     name: str
-    room: int
+    capacity: int
+    prefetch: int
+    load: int
     labels: Mapping[str, str]
     node_types: frozenset[str]
 
@@ -119,23 +121,24 @@ def loads(connection: Connection) -> dict[int, int]:
     return dict(connection.execute(statement).tuples().all())
 
 
-def fleet(connection: Connection) -> tuple[list[LiveWorker], dict[int, int]]:
-    """The workers that work may be given to, with the room each has, and the load of every holder."""
+def fleet(connection: Connection) -> list[LiveWorker]:
+    """The workers that work may be given to, each with its load."""
     load = loads(connection)
     statement = select(
         _worker.id, _worker.name, _worker.capacity, _worker.prefetch, _worker.labels, _worker.node_types
     ).where(_worker.state == WorkerState.LIVE.value, ~_silent)
-    live = [
+    return [
         LiveWorker(
             id=row.id,
             name=row.name,
-            room=row.capacity + row.prefetch - load.get(row.id, 0),
+            capacity=row.capacity,
+            prefetch=row.prefetch,
+            load=load.get(row.id, 0),
             labels=row.labels or {},
             node_types=frozenset(row.node_types),
         )
         for row in connection.execute(statement)
     ]
-    return live, load
 
 
 def alive_ids(connection: Connection) -> dict[int, str]:

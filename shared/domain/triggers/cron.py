@@ -2,11 +2,11 @@
 
 croniter (7.x) parses and expands the fields; this module alone imports it. The fires are found on naive local time,
 over that expansion, and mapped to UTC here, because croniter's own treatment of daylight saving time fires
-`30 1 * * *` twice in the night when the clocks go back, and gives `0 */2 * * *` an extra fire in the other one.
+``30 1 * * *`` twice in the night when the clocks go back, and gives ``0 */2 * * *`` an extra fire in the other one.
 
-DST: the rule when clocks are moved, as Vixie cron has it (crontab(5), cron(8)):
+DST: the rule when clocks are moved, which is that of Debian's Vixie cron (cron(8)) for its changes below three hours:
 
-- A fixed local time (neither the minute nor the hour field begins with `*`) fires exactly once for each time it
+- A fixed local time (neither the minute nor the hour field begins with ``*``) fires exactly once for each time it
   names. When clocks go back and a time occurs twice (a fold), it fires at the first one. When they go forward and it
   does not occur (a gap), it fires at the first instant after the gap; several such times are one fire. So "every
   night at 02:30" runs every night, and once.
@@ -42,10 +42,10 @@ class Cron:
     """A cron expression that is known to be valid and to fire; immutable, and safe to share between threads.
 
     Five fields: minute, hour, day of month, month, day of week (0 and 7 are Sunday); a sixth before them gives
-    seconds, if `seconds` says so, in Quartz's order. Fields take lists, ranges (which may wrap: `22-2`), steps, and
-    names of months and days. `L` is the month's last day, `15W` the weekday nearest to the 15th, `1#2` the second
-    Monday, `L5` the last Friday; and `@hourly`, `@daily`, `@midnight`, `@weekly`, `@monthly`, `@yearly`, `@annually`
-    stand for what they say. If day of month and day of week both restrict, either is enough.
+    seconds, if ``seconds`` says so, in Quartz's order. Fields take lists, ranges (which may wrap: ``22-2``), steps, and
+    names of months and days. ``L`` is the month's last day, ``15W`` the weekday nearest to the 15th, ``1#2`` the second
+    Monday, ``L5`` the last Friday. ``@hourly``, ``@daily``, ``@midnight``, ``@weekly``, ``@monthly``, ``@yearly`` and
+    ``@annually`` stand for what they say. If day of month and day of week both restrict, either is enough.
 
         >>> Cron.parse("30 16 * * *").next_after(datetime(2026, 7, 1), load_zone("Asia/Shanghai"))
         datetime.datetime(2026, 7, 1, 8, 30)
@@ -95,7 +95,7 @@ class Cron:
     def latest_at_or_before(self, moment: datetime, zone: ZoneInfo) -> datetime | None:
         """The last fire that is not after a moment; both naive UTC. None if there is none since the year 2.
 
-        It looks backwards from the moment, so it costs the same as `next_after` however often the expression fires.
+        It looks backwards from the moment, so it costs the same as ``next_after`` however often the expression fires.
 
             >>> Cron.parse("*/5 * * * *").latest_at_or_before(datetime(2026, 7, 1, 12, 4, 59), load_zone("UTC"))
             datetime.datetime(2026, 7, 1, 12, 0)
@@ -140,7 +140,7 @@ class Cron:
     def _step_to_transition(
         self, cursor: datetime, reading: datetime, offset: timedelta, zone: ZoneInfo
     ) -> tuple[bool, datetime]:
-        """`_step_forward` where clocks were moved shortly before, or will be shortly after."""
+        """``_step_forward`` where clocks were moved shortly before, or will be shortly after."""
         before = offset_at(cursor - SECOND, zone)
         if self._fixed and before < offset and self._names_any(cursor + before, cursor + offset):
             return True, cursor  # the first instant after a gap that has swallowed a fire
@@ -224,5 +224,5 @@ def _expand(text: str, fields: tuple[str, ...]) -> WallClock:
 
 
 def _values(expanded: list[int | str]) -> tuple[int, ...] | None:
-    """One field of croniter's expansion, ascending; None if it is `*`."""
+    """One field of croniter's expansion, ascending; None if it is ``*``."""
     return None if "*" in expanded else tuple(sorted(value for value in expanded if isinstance(value, int)))

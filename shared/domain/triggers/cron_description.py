@@ -20,7 +20,7 @@ _TIMES_LISTED = 6
 
 
 def describe(clock: WallClock) -> str:
-    """What that clock names, for example `every day at 16:30` or `every 5 minutes on Monday through Friday`."""
+    """What that clock names, for example ``every day at 16:30`` or ``every 5 minutes on Monday through Friday``."""
     times = _times(clock)
     if clock.restricts_days or clock.restricts_weekdays:
         return f"{f'at {times}' if times else _pattern(clock)} {_days(clock)}"
@@ -29,7 +29,10 @@ def describe(clock: WallClock) -> str:
 
 
 def listing(values: Sequence[int], name: Callable[[int], str] = str) -> str:
-    """`1`, `1 and 2`, `1 through 5 and 9` or, for four and more at even distance, `0 through 55 in steps of 5`."""
+    """``1``, ``1 and 2``, ``1 through 5 and 9`` or, for four or more at even distance, ``0 through 55 in steps of 5``.
+
+    ``values`` ascend, and are at least one.
+    """
     return _joined(_parts(values, name))
 
 
@@ -106,7 +109,7 @@ def _rhythm(minutes: tuple[int, ...], hours: tuple[int, ...]) -> str | None:
 
 
 def _by_field(fields: dict[str, tuple[int, ...]]) -> str:
-    """`at minutes 3 and 7 of hours 9 through 17`, which is exact for any fields."""
+    """``at minutes 3 and 7 of hours 9 through 17``, which is exact for any fields."""
     sizes = {"second": 60, "minute": 60, "hour": 24}
     phrases = [
         f"every {unit}" if len(values) == sizes[unit] else f"{unit}{'s' * (len(values) > 1)} {listing(values)}"
@@ -121,7 +124,7 @@ def _months(clock: WallClock) -> str:
 
 
 def _days(clock: WallClock) -> str:
-    """Which days, if not all: `on the 13th of every month or on Friday (either is enough)`."""
+    """Which days, if not all: ``on the 13th of every month or on Friday (either is enough)``."""
     phrases = []
     if clock.restricts_days:
         phrases.append(_days_of_month(clock))

@@ -13,7 +13,7 @@ from typing import NoReturn
 from shared.domain.errors import InvalidCron
 
 MAX_LENGTH = 127
-"""Characters in an expression, as wide as the column `schedule_task.cron`."""
+"""Characters in an expression, as wide as the column ``schedule_task.cron``."""
 
 ALIASES = {
     "@hourly": "0 * * * *",
@@ -26,8 +26,18 @@ ALIASES = {
 }
 
 MONTHS = {
-    **{"jan": 1, "feb": 2, "mar": 3, "apr": 4, "may": 5, "jun": 6},
-    **{"jul": 7, "aug": 8, "sep": 9, "oct": 10, "nov": 11, "dec": 12},
+    "jan": 1,
+    "feb": 2,
+    "mar": 3,
+    "apr": 4,
+    "may": 5,
+    "jun": 6,
+    "jul": 7,
+    "aug": 8,
+    "sep": 9,
+    "oct": 10,
+    "nov": 11,
+    "dec": 12,
 }
 WEEKDAYS = {"sun": 0, "mon": 1, "tue": 2, "wed": 3, "thu": 4, "fri": 5, "sat": 6}
 
@@ -75,7 +85,7 @@ _QUARTZ_LAST = re.compile(r"(?P<day>[0-7]|[a-z]{3})l")
 
 
 class _Refused(Exception):
-    """What is wrong, and what would be right; `read_fields` adds the expression."""
+    """What is wrong, and what would be right; ``read_fields`` adds the expression."""
 
     def __init__(self, reason: str, remedy: str) -> None:
         super().__init__(reason, remedy)
@@ -104,10 +114,10 @@ def normalise(expression: str) -> str:
 
 
 def read_fields(text: str, *, seconds: bool) -> tuple[str, ...]:
-    """Six checked fields in lower case, seconds first (`0` where they are not declared).
+    """Six checked fields in lower case, seconds first (``0`` where they are not declared).
 
-    Ranges that wrap around and have a step are written out, as croniter 7.0.0 counts them wrongly (`21-3/2` hours:
-    21, 23, 2), and `*/1` becomes `*`, which it is.
+    Ranges that wrap around and have a step are written out, as croniter 7.0.0 counts them wrongly (``21-3/2`` hours:
+    21, 23, 2), and ``*/1`` becomes ``*``, which it is.
 
         >>> read_fields("0 21-3/2 * * MON-FRI", seconds=False)
         ('0', '0', '21,23,1,3', '*', '*', 'mon-fri')

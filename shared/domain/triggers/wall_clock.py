@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 FIRST_YEAR, LAST_YEAR = 2, 9998
-"""Years that are searched: one less at each end than `datetime` holds, so that a zone's offset never overflows."""
+"""Years that are searched: one less at each end than ``datetime`` holds, so that a zone's offset never overflows."""
 
 LAST = -1
-"""In `WallClock.nth_weekdays`, the last such weekday of the month."""
+"""In ``WallClock.nth_weekdays``, the last such weekday of the month."""
 
 _Time = tuple[int, int, int]
 
@@ -22,8 +22,8 @@ _Time = tuple[int, int, int]
 class WallClock:
     """What each field of an expression allows; sequences ascend. Sunday is 0.
 
-    `days` or `weekdays` is None where that field is `*`. If both restrict, a day needs to satisfy only one of them
-    (Vixie cron, crontab(5)).
+    ``days`` or ``weekdays`` is None where that field is ``*``. If both restrict, a day needs to satisfy only one of
+    them (Vixie cron, crontab(5)).
     """
 
     seconds: tuple[int, ...]
@@ -130,12 +130,12 @@ class WallClock:
 
 
 def _first(weekday: int, first_weekday: int) -> int:
-    """The first day of a month that is that weekday (Sunday is 0), if the 1st is `first_weekday` (Monday is 0)."""
+    """The first day of a month that is that weekday (Sunday is 0), if the 1st is ``first_weekday`` (Monday is 0)."""
     return (weekday - first_weekday - 1) % 7 + 1
 
 
 def _nearest_weekday(day: int, first_weekday: int, length: int) -> int:
-    """The day from Monday to Friday that is nearest to that one and in the same month (`W`, as in Quartz)."""
+    """The day from Monday to Friday that is nearest to that one and in the same month (``W``, as in Quartz)."""
     weekday = (first_weekday + day - 1) % 7
     if weekday == 5:
         return day - 1 if day > 1 else day + 2

@@ -17,7 +17,7 @@ _NOT_ZONES = {"localtime", "Factory"}  # the host's own zone, and the database's
 def load_zone(name: str) -> ZoneInfo:
     """The time zone of that name in the IANA database; cached.
 
-    Raises InvalidTimezone for anything else (`localtime`, which differs from host to host, among it), naming the
+    Raises InvalidTimezone for anything else (``localtime``, which differs from host to host, among it), naming the
     value and what is spelt alike.
 
         >>> load_zone("Asia/Shanghai")
@@ -55,13 +55,13 @@ def offsets_of(reading: datetime, zone: ZoneInfo) -> tuple[timedelta, timedelta]
     (PEP 495).
     """
     local = reading.replace(tzinfo=zone)
-    return cast(timedelta, local.utcoffset()), cast(timedelta, local.replace(fold=1).utcoffset())
+    return cast("timedelta", local.utcoffset()), cast("timedelta", local.replace(fold=1).utcoffset())
 
 
 def transition_between(early: datetime, late: datetime, zone: ZoneInfo) -> datetime | None:
     """The instant in (early, late] from which another offset holds, or None.
 
-    Bisects by seconds; `early` and `late` must be so near that only one transition can lie between them. (In the
+    Bisects by seconds; ``early`` and ``late`` must be so near that only one transition can lie between them. (In the
     database, 2026f, no two of a zone are within three days of each other.)
     """
     offset = offset_at(early, zone)
