@@ -1,0 +1,263 @@
+"""What a task author writes: an app, its task types and nodes, and its schedules."""
+
+import importlib
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel
+
+from shared.domain.errors import ConfigurationError, InvalidInput, NameTaken
+from shared.domain.task import TaskDefinition
+from shared.store.node_types import NodeTypeDeclaration
+from worker_service.context import NodeContext
+
+Result = Any
+Handler = Callable[[NodeContext[Any]], Result | Awaitable[Result]]
+H = TypeVar("H", bound=Callable[..., Any])
+Execution = Literal["async", "thread", "process"]
+
+TYPE_NAME = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node type with its handler."""
+
+    type: str
+    category: str
+    sequence: int
+    handler: Handler
+    execution: Execution
+    timeout: float | None = None
+    retries: int | None = None
+    param_model: type[BaseModel] | None = None
+
+    def declaration(self) -> NodeTypeDeclaration:
+        """The node type as it is registered in the database: never a path to code."""
+        defaults = {"execution": self.execution, "timeout": self.timeout, "retries": self.retries}
+        return NodeTypeDeclaration(
+            type=self.type,
+            category=self.category,
+            sequence=self.sequence,
+            defaults={name: value for name, value in defaults.items() if value is not None},
+            param_schema=None if self.param_model is None else self.param_model.model_json_schema(),
+        )
+
+
+class TaskType:
+    """A task type: a category of nodes that run in the order they are declared in.
+
+    report = app.task_type("REPORT", param=ReportParam)
+
+    @report.node("EXTRACT", timeout=60)
+    def extract(ctx: NodeContext[ReportParam]) -> dict: ...
+    """
+
+    def __init__(self, app: "Rota", category: str, param: type[BaseModel] | None) -> None:
+        self._app = app
+        self.category = category
+        self.param = param
+        self._nodes = 0
+
+    def node(
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,
+        retries: int | None = None,
+        execution: Execution | None = None,
+    ) -> Callable[[H], H]:
+        """Declare the next node: CATEGORY_NAME. The function stays plainly callable.
+
+        ``timeout`` is in seconds (default: the task's). ``retries`` after a failure (default: the task's).
+        ``execution``: an ``async def`` runs on the event loop, a ``def`` on a thread; ``"process"`` runs a ``def`` in
+        a process of its own, which can be killed at its timeout or when it is canceled.
+
+        Raises InvalidInput for a bad name or handler, NameTaken for a node declared twice.
+        """
+        return self._register(f"{self.category}_{_checked(name)}", timeout, retries, execution)
+
+    def _register(
+        self, node_type: str, timeout: float | None, retries: int | None, execution: Execution | None
+    ) -> Callable[[H], H]:
+        def decorate(handler: H) -> H:
+            self._nodes += 1
+            self._app.add(
+                Node(
+                    type=node_type,
+                    category=self.category,
+                    sequence=self._nodes,
+                    handler=handler,
+                    execution=_execution(node_type, handler, execution),
+                    timeout=timeout,
+                    retries=retries,
+                    param_model=self.param,
+                )
+            )
+            return handler
+
+        return decorate
+
+
+class Rota:
+    """An app: what a worker can run, and the tasks that the code declares.
+
+    app = Rota()
+
+    @app.task("CLEANUP_TEMP", cron="0 3 * * *")
+    async def cleanup(ctx: NodeContext) -> dict:
+        return {"removed": 17}
+    """
+
+    def __init__(self, database_url: str | None = None) -> None:
+        self.database_url = database_url
+        self.target: str | None = None
+        """Where it was loaded from, as ``module:app``: how a child process finds it again."""
+
+        self._nodes: dict[str, Node] = {}
+        self._types: dict[str, TaskType] = {}
+        self._schedules: dict[str, TaskDefinition] = {}
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """The nodes by type."""
+        return self._nodes
+
+    @property
+    def schedules(self) -> list[TaskDefinition]:
+        """The tasks that the code declares."""
+        return list(self._schedules.values())
+
+    def add(self, node: Node) -> None:
+        """Register a node.
+
+        Raises NameTaken when its type is declared already.
+        """
+        if node.type in self._nodes:
+            raise NameTaken(f"node type {node.type} is declared twice in this app")
+        self._nodes[node.type] = node
+
+    def task_type(self, category: str, *, param: type[BaseModel] | None = None) -> TaskType:
+        """Declare a task type; its nodes follow by ``.node``.
+
+        ``param`` is checked when a task is saved and again when it runs. Raises InvalidInput, NameTaken.
+        """
+        if category in self._types:
+            raise NameTaken(f"task type {category} is declared twice in this app")
+        self._types[category] = TaskType(self, _checked(category), param)
+        return self._types[category]
+
+    def task(
+        self,
+        type: str,  # noqa: A002 - the column's name
+        *,
+        name: str | None = None,
+        cron: str | None = None,
+        seconds: bool = False,
+        timezone: str = "UTC",
+        param: type[BaseModel] | None = None,
+        timeout: float | None = None,
+        retries: int | None = None,
+        execution: Execution | None = None,
+        **fields: Any,
+    ) -> Callable[[H], H]:
+        """The common case: one function is one task type with one node, and with ``cron`` one task.
+
+        The task's name defaults to the type in lower case with dashes (``cleanup-temp``). ``fields`` are further
+        fields of the task: ``overlap_policy``, ``priority``, ``on_worker_lost``, … (``TaskDefinition``).
+        """
+        task_type = self.task_type(type, param=param)
+        if cron is not None:
+            task_name = name or type.lower().replace("_", "-")
+            self.schedule(task_name, task_type, cron=cron, seconds=seconds, timezone=timezone, **fields)
+        elif name is not None or fields:
+            raise InvalidInput(f"task type {type}: name and task fields go with cron; or use app.schedule")
+        return task_type._register(type, timeout, retries, execution)  # noqa: SLF001 - one unit
+
+    def schedule(
+        self,
+        name: str,
+        task_type: TaskType | str,
+        *,
+        cron: str | None = None,
+        seconds: bool = False,
+        timezone: str = "UTC",
+        param: BaseModel | dict[str, Any] | None = None,
+        **fields: Any,
+    ) -> None:
+        """Declare a task, upserted by name when a worker starts.
+
+        Only fields whose declared value changed since the last declaration are written, and never ``status``: an
+        operator's edit survives restarts. Without ``cron`` the task runs only when asked.
+        Raises InvalidInput with every fault, InvalidCron, NameTaken.
+        """
+        if name in self._schedules:
+            raise NameTaken(f"task {name!r} is declared twice in this app")
+        given = param.model_dump(mode="json") if isinstance(param, BaseModel) else param
+        model = task_type.param if isinstance(task_type, TaskType) else None
+        if model is not None and isinstance(given, dict):
+            model.model_validate(given)
+        self._schedules[name] = TaskDefinition.of(
+            name=name,
+            type=task_type.category if isinstance(task_type, TaskType) else task_type,
+            cron=cron,
+            cron_seconds=seconds,
+            timezone=timezone,
+            param=given,
+            **fields,
+        )
+
+
+def load_app(target: str | None) -> Rota:
+    """The app that ``module:app`` names; None: an app with the built-in types only.
+
+    Raises ConfigurationError, saying what of the path is wrong.
+    """
+    if target is None:
+        return Rota()
+    module_name, colon, attribute = target.partition(":")
+    if not module_name or not colon or not attribute:
+        raise ConfigurationError(f"app {target!r}: write module:app, for example jobs:app")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise ConfigurationError(
+                f"app {target!r}: there is no module {error.name!r} in this folder or on PYTHONPATH"
+            ) from None
+        raise ConfigurationError(f"app {target!r}: its import failed: {error}") from error
+    except Exception as error:
+        raise ConfigurationError(f"app {target!r}: its import failed: {type(error).__name__}: {error}") from error
+    app = getattr(module, attribute, None)
+    if not isinstance(app, Rota):
+        found = "nothing of that name" if app is None else f"a {type(app).__name__}"
+        raise ConfigurationError(f"app {target!r}: {module_name} holds {found} where a rota.Rota is needed")
+    app.target = target
+    return app
+
+
+def _checked(name: str) -> str:
+    if not TYPE_NAME.fullmatch(name) or len(name) > 63:
+        raise InvalidInput(
+            f"{name!r} is no type name; write capitals, digits and underscores, like REPORT or SEND_MAIL"
+        )
+    return name
+
+
+def _execution(node_type: str, handler: Callable[..., Any], asked: Execution | None) -> Execution:
+    if not callable(handler):
+        raise InvalidInput(f"{node_type}: {handler!r} is not a function")
+    is_async = inspect.iscoroutinefunction(handler)
+    try:
+        inspect.signature(handler).bind(None)
+    except TypeError:
+        raise InvalidInput(f"{node_type}: {handler.__qualname__} must take one argument, the NodeContext") from None
+    if asked is None:
+        return "async" if is_async else "thread"
+    if is_async != (asked == "async"):
+        kind = "an async def" if is_async else "a def"
+        raise InvalidInput(f'{node_type}: {handler.__qualname__} is {kind}, which cannot run with execution="{asked}"')
+    return asked
