@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, make_url
 
+from migrations import upgrade
 from shared.store.database import Database, opened
-from shared.store.tables import metadata
 from tests.databases import (
     MariaDBServer,
     PrivateMariaDB,
@@ -31,13 +31,6 @@ from tests.databases import (
     tables_ddl,
 )
 from tests.processes import RotaProcess
-
-
-def upgrade(url: str) -> None:
-    """Stands in until migrations.upgrade is there."""
-    with opened(url) as target:
-        metadata.create_all(target.engine)
-
 
 failed = pytest.StashKey[bool]()
 

@@ -8,9 +8,17 @@ import pymysql
 import pytest
 from sqlalchemy import inspect, make_url
 
+import migrations
 from shared.store.database import Database
 from shared.store.tables import metadata
-from tests.databases import MariaDBServer, PrivateMariaDB, fresh_database, run_sql, server_for_tests
+from tests.databases import (
+    MariaDBServer,
+    PrivateMariaDB,
+    fresh_database,
+    run_sql,
+    server_for_tests,
+    tables_ddl,
+)
 from tests.processes import wait_until
 
 
@@ -92,6 +100,15 @@ def test_an_unknown_kind_of_server_is_refused_in_a_sentence() -> None:
         pass
 
 
-def test_the_copied_schema_is_the_migrated_one(database: Database) -> None:
+def test_the_copied_schema_is_the_migrated_one(migrated_url: str, database: Database) -> None:
+    assert migrations.current(migrated_url) == migrations.head()
     found = set(inspect(database.engine).get_table_names())
     assert found >= {table.name for table in metadata.sorted_tables}
+
+
+def test_a_copied_database_does_not_differ_from_its_model(
+    mariadb_server: MariaDBServer, migrated_mariadb_url: str
+) -> None:
+    with fresh_database(mariadb_server) as url:
+        migrations.upgrade(url)
+        assert tables_ddl(migrated_mariadb_url) == tables_ddl(url)

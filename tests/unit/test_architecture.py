@@ -25,7 +25,7 @@ CLOCK_READS = {
     "date": {"today"},
 }
 STATEMENTS = {"select", "insert", "update", "delete", "text", "table"}
-TABLES = "schedule_(?:task|instance|task_node|task_node_type|worker_node|task_lock)"
+TABLES = "(?:schedule_(?:task|instance|task_node|task_node_type|worker_node|task_lock)|rota_[a-z_]+)"
 SQL_ON_TABLES = re.compile(rf"\b(?:FROM|INTO|UPDATE|JOIN|TABLE|REPLACE|TRUNCATE)\s+[`\"]?{TABLES}\b")
 
 
