@@ -176,7 +176,7 @@ def fires_each_second_ran_once(project: Project, until: str) -> None:
             timestampdiff(SECOND, min(instance.schedule_datetime), max(instance.schedule_datetime)) + 1,
             sum(instance.status = 'succeed')
         FROM schedule_instance AS instance JOIN schedule_task AS task ON task.id = instance.schedule_task_id
-        WHERE task.name = 'NIGHT_WATCH' AND instance.schedule_datetime <= '{until}'"""
+        WHERE task.name = 'night-watch' AND instance.schedule_datetime <= '{until}'"""
     ((rows, fires, seconds, succeeded),) = project.sql(facts)
     assert rows == fires == seconds == succeeded
 

@@ -8,7 +8,7 @@ from rota import NodeContext, Rota
 app = Rota()
 
 
-@app.task("NIGHT_WATCH", cron="* * * * * *", seconds=True, overlap="allow", max_instances=100)
+@app.task("NIGHT_WATCH", cron="* * * * * *", seconds=True, overlap_policy="allow", max_instances=100)
 def watch(ctx: NodeContext) -> dict[str, str]:
     """A watch of five seconds, begun every second."""
     time.sleep(5)
