@@ -18,6 +18,7 @@ Result = Any
 Handler = Callable[[NodeContext[Any]], Result | Awaitable[Result]]
 H = TypeVar("H", bound=Callable[..., Any])
 Execution = Literal["async", "thread", "process"]
+ParamModel = type[BaseModel]
 
 TYPE_NAME = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*")
 
@@ -33,7 +34,7 @@ class Node:
     execution: Execution
     timeout: float | None = None
     retries: int | None = None
-    param_model: type[BaseModel] | None = None
+    param_model: ParamModel | None = None
 
     def declaration(self) -> NodeTypeDeclaration:
         """The node type as it is registered in the database: never a path to code."""
@@ -56,7 +57,7 @@ class TaskType:
     def extract(ctx: NodeContext[ReportParam]) -> dict: ...
     """
 
-    def __init__(self, app: "Rota", category: str, param: type[BaseModel] | None) -> None:
+    def __init__(self, app: "Rota", category: str, param: ParamModel | None) -> None:
         self._app = app
         self.category = category
         self.param = param
@@ -140,7 +141,7 @@ class Rota:
             raise NameTaken(f"node type {node.type} is declared twice in this app")
         self._nodes[node.type] = node
 
-    def task_type(self, category: str, *, param: type[BaseModel] | None = None) -> TaskType:
+    def task_type(self, category: str, *, param: ParamModel | None = None) -> TaskType:
         """Declare a task type; its nodes follow by ``.node``.
 
         ``param`` is checked when a task is saved and again when it runs. Raises InvalidInput, NameTaken.
@@ -158,7 +159,7 @@ class Rota:
         cron: str | None = None,
         seconds: bool = False,
         timezone: str = "UTC",
-        param: type[BaseModel] | None = None,
+        param: ParamModel | None = None,
         timeout: float | None = None,
         retries: int | None = None,
         execution: Execution | None = None,

@@ -41,7 +41,9 @@ class InstanceReport:
     reason: str | None
     gmt_started: datetime | None
     gmt_completed: datetime | None
-    failures: int
+    failures: int | None = None
+    """How often it has failed now; None: as before."""
+
     due_at: datetime | None = None
 
 
@@ -92,9 +94,9 @@ _write_instances = (
         status=_done.c.status,
         execution_result=_done.c.result,
         reason=_done.c.reason,
-        gmt_started=func.coalesce(_done.c.started, _instance.gmt_started),
+        gmt_started=case((_again, None), else_=func.coalesce(_done.c.started, _instance.gmt_started)),
         gmt_completed=_done.c.completed,
-        failures=_done.c.failures,
+        failures=func.coalesce(_done.c.failures, _instance.failures),
         due_at=func.coalesce(_done.c.due, _instance.due_at),
         schedule_worker_node_id=case((_again, None), else_=_instance.schedule_worker_node_id),
         gmt_modified=UtcNow(),
@@ -105,7 +107,7 @@ _write_instances = (
 
 def report(connection: Connection, worker_id: int, reports: Collection[Report]) -> set[int]:
     """Write a batch of reports; returns the ids of the instances that are not this worker's any more."""
-    ours = _ours(connection, worker_id, reports)
+    ours = _locked(connection, worker_id, (r.instance_id for r in reports))
     kept = [r for r in reports if (r.instance_id, r.attempt) in ours]
     nodes = sorted((n.id, n.status.value, n.result, n.gmt_started, n.gmt_completed) for r in kept for n in r.nodes)
     if nodes:
@@ -123,11 +125,29 @@ def report(connection: Connection, worker_id: int, reports: Collection[Report]) 
     return {r.instance_id for r in reports if (r.instance_id, r.attempt) not in ours}
 
 
-def _ours(connection: Connection, worker_id: int, reports: Iterable[Report]) -> set[tuple[int, int]]:
+def hand_back(connection: Connection, worker_id: int, held: Collection[tuple[int, int]], reason: str) -> int:
+    """Put back to pending what this worker holds and will not run: (instance id, attempt); returns how many."""
+    kept = sorted(_locked(connection, worker_id, [instance_id for instance_id, _ in held]) & set(held))
+    if not kept:
+        return 0
+    connection.execute(
+        update(schedule_task_node)
+        .where(
+            _node.schedule_instance_id.in_([instance_id for instance_id, _ in kept]),
+            _node.status == NodeStatus.RUNNING.value,
+        )
+        .values(status=NodeStatus.PENDING.value, gmt_started=None)
+    )
+    pending = InstanceStatus.PENDING.value
+    rows = [(instance_id, attempt, pending, None, reason, None, None, None, None) for instance_id, attempt in kept]
+    return connection.execute(_write_instances, {"rows": bound(rows), "worker": worker_id}).rowcount
+
+
+def _locked(connection: Connection, worker_id: int, instance_ids: Iterable[int]) -> set[tuple[int, int]]:
     statement = (
         select(_instance.id, _instance.attempt)
         .where(
-            _instance.id.in_(sorted({r.instance_id for r in reports})),
+            _instance.id.in_(sorted(set(instance_ids))),
             _instance.schedule_worker_node_id == worker_id,
             _instance.status == InstanceStatus.RUNNING.value,
         )

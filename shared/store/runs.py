@@ -67,10 +67,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a claim brought: runs that are ours, and instances whose overlap has to wait (id: seconds)."""
+    """What a claim brought: runs that are ours, and those that wait for a slot of their task, with ``due_at``."""
 
     runs: list[Run] = field(default_factory=list)
-    waiting: list[int] = field(default_factory=list)
+    waiting: list[tuple[int, datetime]] = field(default_factory=list)
 
 
 def poll(connection: Connection, worker_id: int, horizon: datetime, limit: int) -> list[tuple[int, datetime]]:
@@ -265,7 +265,7 @@ _cancel_settled = (
 )
 
 
-def _settle(connection: Connection, worker_id: int, lost: list[Row[Any]], now: datetime) -> list[int]:
+def _settle(connection: Connection, worker_id: int, lost: list[Row[Any]], now: datetime) -> list[tuple[int, datetime]]:
     """Decide about assigned instances that a claim did not win; returns those that are to be tried again."""
     states = {
         instance_id: (deleted, status)
@@ -282,7 +282,7 @@ def _settle(connection: Connection, worker_id: int, lost: list[Row[Any]], now: d
     holders = _holders(connection, lost)
     canceled: list[tuple[int, str]] = []
     replaced: set[int] = set()
-    waiting: list[int] = []
+    waiting: list[tuple[int, datetime]] = []
     for row in (row for row in lost if row.id in states):
         deleted, status = states[row.id]
         before = holders.get(row.schedule_task_id, [])
@@ -293,7 +293,7 @@ def _settle(connection: Connection, worker_id: int, lost: list[Row[Any]], now: d
         elif row.due_at <= now and before and _skips(row):
             canceled.append((row.id, f"overlap: instance {before[0]} still ran when it was due"))
         else:
-            waiting.append(row.id)
+            waiting.append((row.id, row.due_at))
             if row.due_at <= now and row.overlap_policy == OverlapPolicy.REPLACE:
                 replaced.update(before)
     if canceled:

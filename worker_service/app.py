@@ -1,0 +1,252 @@
+"""The worker process: registration, lease, pulling, running and reporting, composed; and how it stops."""
+
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
+from types import FrameType
+
+from shared.clock import boottime
+from shared.domain.errors import RotaError
+from shared.domain.jsontext import json_text
+from shared.domain.states import InstanceStatus, NodeStatus, WorkerLostPolicy
+from shared.loop import Loop
+from shared.settings import Settings
+from shared.store import assignments, reports, workers
+from shared.store.database import Database
+from shared.store.reports import InstanceReport, NodeReport, Report
+from shared.store.runs import Run
+from shared.store.workers import WorkerDeclaration
+from worker_service import builtin, children, registration
+from worker_service.authoring import Execution, Node, Rota
+from worker_service.delay_queue import DelayQueue
+from worker_service.executors.base import Executor
+from worker_service.executors.event_loop import EventLoopExecutor
+from worker_service.executors.process import ProcessExecutor
+from worker_service.executors.threads import ThreadExecutor
+from worker_service.lease import Lease
+from worker_service.poller import Poller
+from worker_service.reporter import Reporter
+from worker_service.runner import Active, Runner
+
+log = logging.getLogger(__name__)
+
+CLOSING_SECONDS = 5.0
+
+
+class Worker:
+    """A worker over one database.
+
+    worker = Worker(settings, app)
+    worker.start(); worker.stop()
+    """
+
+    def __init__(self, settings: Settings, app: Rota) -> None:
+        self._settings = settings
+        self._database = self._connect()
+        self._lease_database = self._connect(call_timeout=settings.liveness_seconds / 3)
+        self._app = app
+        self._nodes: dict[str, Node] = {n.type: n for n in builtin.nodes(allow_shell=settings.allow_shell)}
+        self._nodes.update(app.nodes)
+        self.hurry = threading.Event()
+        """Set to end the grace time: stop at once."""
+
+    def start(self) -> None:
+        """Register and begin to pull.
+
+        Raises NameTaken, or InvalidInput for a task that the app declares wrongly.
+        """
+        name = self._settings.worker_name or f"{socket.gethostname()}-{os.getpid()}"
+        self._database.clock.calibrate()
+        declarations = [node.declaration() for node in self._nodes.values()]
+        registration.declare(self._database, self._app, declarations, by=name[:127])
+        self.id = registration.register(self._lease_database, self._declaration(name))
+        self._compose()
+        self._lease = Lease(
+            self._lease_database,
+            self.id,
+            heartbeat_seconds=self._settings.heartbeat_seconds,
+            liveness_seconds=self._settings.liveness_seconds,
+            load=self._busy,
+            health_file=self._settings.health_file,
+        )
+        self._lease.start()
+        for thread in self._threads:
+            thread.start()
+        for loop in (self._poll_loop, self._claim_loop):
+            loop.start()
+        log.info("worker %r: started as #%d, capacity %d", name, self.id, self._settings.capacity)
+
+    def stop(self) -> None:
+        """Stop in order: take no more, hand back what has not started, finish what runs within the grace time, then
+        fail or hand back the rest, and deregister."""
+        deadline = boottime() + self._settings.grace_seconds
+        self._attempt(
+            lambda: self._database.write(partial(workers.drain, worker_id=self.id, reason="stopping", by="worker"))
+        )
+        self._poll_loop.stop()
+        self._claim_loop.stop()
+        self._poller.close()
+        self._claim_loop.join(CLOSING_SECONDS)
+        self._hand_back_unstarted()
+        while len(self._runner) and boottime() < deadline and not self.hurry.is_set():
+            self._idle.wait(min(0.5, max(0.0, deadline - boottime())))
+            self._idle.clear()
+        self._end_the_rest()
+        self._reporter.flush(CLOSING_SECONDS)
+        self._reporter.close()
+        self._attempt(
+            lambda: self._database.write(partial(workers.bury, worker_ids=[self.id], reason="stopped", by="worker"))
+        )
+        self._lease.stop()
+        for executor in self._executors.values():
+            executor.close()
+        children.kill_all()
+        self._starts.close()
+        self._deadlines.close()
+        self._database.close()
+        self._lease_database.close()
+
+    def _connect(self, call_timeout: float | None = None) -> Database:
+        url = self._settings.database_url.get_secret_value()
+        limit = min(call_timeout or self._settings.call_timeout_seconds, self._settings.call_timeout_seconds)
+        return Database(url, call_timeout=limit, retry_seconds=limit)
+
+    def _declaration(self, name: str) -> WorkerDeclaration:
+        return WorkerDeclaration(
+            name=name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            process_identity=registration.process_identity(os.getpid()) or "",
+            version=version("rota"),
+            capacity=self._settings.capacity,
+            prefetch=self._settings.prefetch,
+            liveness_seconds=self._settings.liveness_seconds,
+            node_types=sorted(self._nodes),
+            labels=self._settings.labels,
+        )
+
+    def _compose(self) -> None:
+        clock = self._database.clock
+        self._idle = threading.Event()
+        self._starts: DelayQueue[Run] = DelayQueue(clock)
+        self._deadlines: DelayQueue[Callable[[], None]] = DelayQueue(clock)
+        self._thread_executor = ThreadExecutor(self._settings.capacity)
+        self._executors: dict[Execution, Executor] = {
+            "async": EventLoopExecutor(),
+            "thread": self._thread_executor,
+            "process": ProcessExecutor(self._app.target, self._settings.capacity, self._settings.result_limit_bytes),
+        }
+        self._reporter = Reporter(self._database, self.id)
+        self._runner = Runner(
+            self._nodes,
+            self._executors,
+            self._reporter,
+            clock,
+            self._deadlines,
+            result_limit_bytes=self._settings.result_limit_bytes,
+            freed=self._freed,
+        )
+        self._poller = Poller(
+            self._database, self._settings, self.id, runner=self._runner, starts=self._starts, busy=self._busy
+        )
+        self._poll_loop = Loop("poll", self._poller.poll)
+        self._claim_loop = Loop("claim", self._poller.claim)
+        self._poller.wake_poll = self._poll_loop.wake
+        self._threads = [
+            threading.Thread(target=self._reporter.run, name="report", daemon=True),
+            threading.Thread(target=_serve, args=(self._starts, self._runner.start), name="start", daemon=True),
+            threading.Thread(target=_serve, args=(self._deadlines, _call), name="deadlines", daemon=True),
+        ]
+
+    def _busy(self) -> int:
+        return len(self._runner) + self._thread_executor.abandoned
+
+    def _freed(self) -> None:
+        self._poller.wake()
+        self._idle.set()
+
+    def _hand_back_unstarted(self) -> None:
+        unstarted = [(run.id, run.attempt) for run in self._starts.close()]
+        for instance_id, _ in unstarted:
+            self._runner.drop(instance_id)
+        self._attempt(lambda: self._hand_back(unstarted))
+        self._attempt(
+            lambda: self._database.write(partial(assignments.take_back_assigned, worker_id=self.id, limit=1_000_000))
+        )
+
+    def _end_the_rest(self) -> None:
+        """What still runs after the grace time: failed where it may run only once, else handed back."""
+        left = self._runner.forsake()
+        if not left:
+            return
+        log.warning("worker: stops with %d instances still running", len(left))
+        once = [active for active in left if active.run.on_worker_lost == WorkerLostPolicy.FAIL]
+        again = [(a.run.id, a.run.attempt) for a in left if a not in once]
+        self._attempt(lambda: self._hand_back(again))
+        if once:
+            failures = [_failed_by_stop(active) for active in once]
+            self._attempt(lambda: self._database.write(lambda c: reports.report(c, self.id, failures)))
+
+    def _hand_back(self, held: list[tuple[int, int]]) -> int:
+        if not held:
+            return 0
+        return self._database.write(lambda c: reports.hand_back(c, self.id, held, "its worker stopped"))
+
+    @staticmethod
+    def _attempt(work: Callable[[], object]) -> None:
+        """Do what can be done on the way out; what cannot, the scheduler recovers."""
+        try:
+            work()
+        except RotaError as error:
+            log.warning("worker: while stopping: %s", error)
+
+
+def _serve(queue: DelayQueue[object], handle: Callable[[object], None]) -> None:
+    while not queue.closed:
+        for thing in queue.take(most=1000):
+            try:
+                handle(thing)
+            except Exception:
+                log.exception("worker: %s failed", threading.current_thread().name)
+
+
+def _call(work: object) -> None:
+    if callable(work):
+        work()
+
+
+def _failed_by_stop(active: Active) -> Report:
+    reason = "its worker stopped before it ended; its task says on_worker_lost = fail"
+    done = {n.id for n in active.run.nodes if n.type in active.results}
+    nodes = [NodeReport(n.id, NodeStatus.CANCELED) for n in active.run.nodes if n.id not in done]
+    instance = InstanceReport(InstanceStatus.FAILED, json_text({"error": reason}), reason, active.entered, None)
+    return Report(active.run.id, active.run.attempt, nodes, instance)
+
+
+def serve(settings: Settings, app: Rota) -> int:
+    """Run a worker until SIGTERM or SIGINT; a second signal ends its grace time. Returns the exit code.
+
+    Raises RotaError where it cannot start. A worker that loses its lease ends by itself (``lease.EXIT_LEASE_LOST``).
+    """
+    worker = Worker(settings, app)
+    stopping = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if stopping.is_set():
+            worker.hurry.set()
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    worker.start()
+    stopping.wait()
+    log.info("worker: stopping; running work has %g s", settings.grace_seconds)
+    worker.stop()
+    log.info("worker: stopped")
+    logging.shutdown()
+    os._exit(0)  # threads that still run cannot be stopped, and would keep the process

@@ -1,0 +1,94 @@
+"""How a worker comes to life in the database: its types, its app's tasks, and its row, which is its epoch."""
+
+import logging
+import time
+from pathlib import Path
+
+from shared.clock import boottime
+from shared.domain.errors import InvalidInput, NameTaken
+from shared.store import node_types, tasks, workers
+from shared.store.database import Database
+from shared.store.workers import WorkerDeclaration
+from worker_service.authoring import Rota
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.5
+
+
+def register(database: Database, declaration: WorkerDeclaration) -> int:
+    """Register a worker and return its id.
+
+    Workers of this machine whose processes are provably gone are declared dead at once, so what they held runs again
+    without waiting for their liveness limit. A namesake that cannot be proven gone is watched: one that beats is alive,
+    and this worker is refused; one that stays silent for its limit is dead.
+
+    Raises NameTaken.
+    """
+    bury_the_gone(database, by=declaration.name)
+    seen = None
+    since = boottime()
+    while True:
+        try:
+            return database.write(lambda c: workers.register(c, declaration))
+        except NameTaken:
+            last = database.read(lambda c: workers.last_seen(c, declaration.name))
+            if seen is None:
+                seen = last
+                log.warning("worker: another is registered as %r; waiting to see if it lives", declaration.name)
+            elif last != seen and last is not None:
+                raise
+            elif boottime() - since > declaration.liveness_seconds:
+                _bury_namesake(database, declaration.name)
+        time.sleep(RETRY_SECONDS)
+
+
+def _bury_namesake(database: Database, name: str) -> None:
+    silent = [row.id for row in database.read(workers.alive) if row.name == name]
+    database.write(lambda c: workers.bury(c, silent, "silent when its successor started", by=name))
+
+
+def bury_the_gone(database: Database, by: str) -> None:
+    """Declare dead the workers whose processes ran on this boot of this machine, and are gone."""
+    gone = [row.id for row in database.read(workers.alive) if is_gone(row.pid, row.process_identity)]
+    if gone:
+        database.write(lambda c: workers.bury(c, gone, "its process is gone", by))
+
+
+def process_identity(pid: int) -> str | None:
+    """What tells a process from all others: the boot, the pid namespace, its start time; None if there is none.
+
+    From /proc: the kernel's boot id, ns/pid, and field 22 of stat (clock ticks since boot, proc(5)).
+    """
+    try:
+        state, *_, start = (
+            Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rsplit(")", 1)[1].split()[:20]
+        )
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if state in "ZX" else f"{_boot()}/{start}"
+
+
+def _boot() -> str:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+
+
+def is_gone(pid: int, identity: str) -> bool:
+    """Whether the process is provably gone: it ran on this boot, in this pid namespace, and is not there any more."""
+    return identity.startswith(f"{_boot()}/") and process_identity(pid) != identity
+
+
+def declare(database: Database, app: Rota, node_declarations: list[node_types.NodeTypeDeclaration], by: str) -> None:
+    """Register the app's node types and upsert the tasks it declares.
+
+    Raises InvalidParam for a task of a type that nobody registers, or whose param does not fit.
+    """
+    database.write(lambda c: node_types.register(c, node_declarations, by))
+    catalog = database.read(node_types.catalog)
+    for definition in app.schedules:
+        try:
+            catalog.check(definition.type, definition.param)
+        except InvalidInput as error:
+            raise InvalidInput(f"task {definition.name!r}: {error}") from error
+        database.write(lambda c, d=definition: tasks.declare(c, d, by))  # type: ignore[misc]

@@ -1,0 +1,334 @@
+"""Running: a claimed instance goes through its nodes in order, each started after the last one's result is committed.
+
+The map of what runs is what keeps an instance from running twice in this process, and what the rows that stand
+``running`` under this worker are compared with.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, Protocol
+
+from pydantic import BaseModel, ValidationError
+
+from shared.clock import DatabaseClock
+from shared.domain.errors import InvalidInput, InvalidParam
+from shared.domain.jsontext import json_text
+from shared.domain.retry import retry_delay
+from shared.domain.states import InstanceStatus, NodeStatus
+from shared.domain.triggers.cron import load_zone
+from shared.store.reports import InstanceReport, NodeReport, Report
+from shared.store.runs import NodeRun, Run
+from worker_service.authoring import Execution, Node
+from worker_service.context import NodeContext
+from worker_service.delay_queue import DelayQueue
+from worker_service.executors.base import Call, Executor, Failure, Outcome, Running
+
+log = logging.getLogger(__name__)
+
+REASON_LIMIT = 1000
+
+
+class Reports(Protocol):
+    """Where reports go (``reporter.Reporter``)."""
+
+    def put(self, report: Report, written: Callable[[bool], None]) -> None:
+        """Queue a report; ``written`` is told once it is committed whether the instance still is ours."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Active:
+    """An instance that this process runs."""
+
+    run: Run
+    results: dict[str, Any] = field(default_factory=dict)
+    entered: datetime | None = None
+    running: Running | None = None
+    cancel_event: threading.Event = field(default_factory=threading.Event)
+    stop_reason: str | None = None
+    canceled: bool = False
+    forsaken: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a node ended, ready to be reported."""
+
+    status: NodeStatus
+    result: str | None
+    why: str | None = None
+    retry: bool = False
+
+
+class Runner:
+    """Runs claimed instances; told of their ends by the executors, and of their commits by the reporter."""
+
+    def __init__(
+        self,
+        nodes: Mapping[str, Node],
+        executors: Mapping[Execution, Executor],
+        reports: Reports,
+        clock: DatabaseClock,
+        deadlines: DelayQueue[Callable[[], None]],
+        *,
+        result_limit_bytes: int,
+        freed: Callable[[], None],
+    ) -> None:
+        self._nodes = nodes
+        self._executors = executors
+        self._reports = reports
+        self._clock = clock
+        self._deadlines = deadlines
+        self._result_limit_bytes = result_limit_bytes
+        self._freed = freed
+        self._lock = threading.Lock()
+        self._active: dict[int, Active] = {}
+
+    def __len__(self) -> int:
+        return len(self._active)
+
+    @property
+    def held(self) -> set[tuple[int, int]]:
+        """What this process runs: (instance id, attempt)."""
+        with self._lock:
+            return {(a.run.id, a.run.attempt) for a in self._active.values()}
+
+    def accept(self, run: Run) -> bool:
+        """Take a claimed instance, to be started when it is due; False if this process runs it already."""
+        with self._lock:
+            if run.id in self._active:
+                return False
+            self._active[run.id] = Active(run)
+            return True
+
+    def start(self, run: Run) -> None:
+        """Start an instance that is due."""
+        active = self._active.get(run.id)
+        if active is not None:
+            self._next(active)
+
+    def stop(self, instance_id: int, attempt: int, reason: str, *, canceled: bool) -> None:
+        """Stop a run: as canceled, or, where it merely lost its time, as failed."""
+        active = self._active.get(instance_id)
+        if active is None or active.run.attempt != attempt or active.stop_reason is not None:
+            return
+        active.stop_reason, active.canceled = reason, canceled
+        active.cancel_event.set()
+        if active.running is not None:
+            active.running.stop()
+
+    def forsake(self) -> list[Active]:
+        """At the end of the grace time: stop everything and report nothing more of it; returns what it was."""
+        with self._lock:
+            left = [active for active in self._active.values() if not active.forsaken]
+            for active in left:
+                active.forsaken = True
+            self._active.clear()
+        for active in left:
+            if active.running is not None:
+                active.running.stop()
+        return left
+
+    def drop(self, instance_id: int) -> None:
+        """Forget an instance that was not started."""
+        with self._lock:
+            self._active.pop(instance_id, None)
+
+    def _next(self, active: Active) -> None:
+        done = [n for n in active.run.nodes if n.type in active.results or n.status == NodeStatus.SUCCEED]
+        for node in done:
+            self._keep(active, node, active.results.get(node.type, node.result))
+        waiting = active.run.nodes[len(done) :]
+        if not waiting:
+            self._end_without_nodes(active)
+            return
+        self._execute(active, waiting[0])
+
+    def _execute(self, active: Active, node: NodeRun) -> None:
+        known = self._nodes.get(node.type)
+        if known is None:
+            self._report(active, node, _failed(f"this worker cannot run {node.type}"), None)
+            return
+        try:
+            param = _param(known, node.param if node.param is not None else active.run.param)
+        except InvalidParam as error:
+            self._report(active, node, _failed(str(error)), None)
+            return
+        call = Call(known, _context(active, node, param))
+        done = partial(self._done, active, node)
+        active.running = self._executors[known.execution].start(call, done)
+        if active.stop_reason is not None:
+            active.running.stop()
+        timeout = known.timeout or active.run.timeout_seconds
+        if timeout:
+            reason = f"{node.type} timed out after {timeout:g} s"
+            late = partial(self._expire, active, active.running, reason)
+            self._deadlines.put(self._clock.now() + timedelta(seconds=timeout), late)
+
+    def _expire(self, active: Active, running: Running, reason: str) -> None:
+        if active.running is running and active.stop_reason is None:
+            active.stop_reason = reason
+            running.stop()
+
+    def _done(self, active: Active, node: NodeRun, outcome: Outcome) -> None:
+        if active.forsaken:
+            self._freed()
+            return
+        active.running = None
+        self._report(active, node, self._ending(active, node, outcome), outcome)
+
+    def _ending(self, active: Active, node: NodeRun, outcome: Outcome) -> Ending:
+        if outcome.stopped and active.stop_reason is not None:
+            if active.canceled:
+                return Ending(NodeStatus.CANCELED, None, active.stop_reason)
+            return _failed(active.stop_reason, retry=True)
+        if outcome.failure is not None:
+            return _raised(outcome.failure)
+        try:
+            text = self._result_text(node, outcome.result)
+        except InvalidInput as error:
+            return _failed(str(error))
+        active.results[node.type] = outcome.result
+        return Ending(NodeStatus.SUCCEED, text)
+
+    def _result_text(self, node: NodeRun, result: Any) -> str:
+        plain = result.model_dump(mode="json") if isinstance(result, BaseModel) else result
+        try:
+            text = json_text(plain)
+        except InvalidInput as error:
+            raise InvalidInput(
+                f"{node.type} returned what is not JSON: {error}; return dicts, lists, strings, numbers, "
+                "booleans or None"
+            ) from None
+        size = len(text.encode())
+        if size > self._result_limit_bytes:
+            raise InvalidInput(
+                f"{node.type} returned {size:,} bytes of JSON; the limit is {self._result_limit_bytes:,} "
+                "(ROTA_RESULT_LIMIT_BYTES): store large results elsewhere and return where"
+            )
+        return text
+
+    def _report(self, active: Active, node: NodeRun, ending: Ending, outcome: Outcome | None) -> None:
+        entered = self._clock.now() if outcome is None else self._clock.at(outcome.entered)
+        left = self._clock.now() if outcome is None else self._clock.at(outcome.left)
+        active.entered = active.entered or entered
+        rest = active.run.nodes[node.sequence :]
+        retried = ending.retry and active.run.failures < self._retries(active, node)
+        reported = NodeReport(node.id, NodeStatus.PENDING if retried else ending.status, ending.result, entered, left)
+        if ending.status is NodeStatus.SUCCEED and rest:
+            following = NodeReport(rest[0].id, NodeStatus.RUNNING, gmt_started=left)
+            self._put(active, [reported, following], None)
+        elif ending.status is NodeStatus.SUCCEED:
+            self._put(active, [reported], self._ended(active, InstanceStatus.SUCCEED, ending, left))
+        elif retried:
+            self._put(active, [reported], self._again(active, node, ending, left))
+        else:
+            canceled = [NodeReport(n.id, NodeStatus.CANCELED) for n in rest]
+            status = InstanceStatus.CANCELED if ending.status is NodeStatus.CANCELED else InstanceStatus.FAILED
+            self._put(active, [reported, *canceled], self._ended(active, status, ending, left, node))
+
+    def _retries(self, active: Active, node: NodeRun) -> int:
+        own = self._nodes[node.type].retries if node.type in self._nodes else None
+        return active.run.retries if own is None else own
+
+    def _ended(
+        self, active: Active, status: InstanceStatus, ending: Ending, left: datetime, node: NodeRun | None = None
+    ) -> InstanceReport:
+        failed = status is InstanceStatus.FAILED
+        reason = None if node is None else _reason(node, ending)
+        result = ending.result if node is None else json_text({"error": reason, "node": node.type})
+        return InstanceReport(
+            status=status,
+            result=result,
+            reason=reason,
+            gmt_started=active.entered,
+            gmt_completed=left,
+            failures=active.run.failures + 1 if failed else active.run.failures,
+        )
+
+    def _again(self, active: Active, node: NodeRun, ending: Ending, left: datetime) -> InstanceReport:
+        failures = active.run.failures + 1
+        delay = retry_delay(failures, active.run.retry_delay_seconds, active.run.retry_backoff)
+        reason = f"retry {failures} of {self._retries(active, node)} after {delay:g} s: {_reason(node, ending)}"
+        return InstanceReport(
+            status=InstanceStatus.PENDING,
+            result=None,
+            reason=reason[:REASON_LIMIT],
+            gmt_started=None,
+            gmt_completed=None,
+            failures=failures,
+            due_at=left + timedelta(seconds=delay),
+        )
+
+    def _put(self, active: Active, nodes: list[NodeReport], instance: InstanceReport | None) -> None:
+        report = Report(active.run.id, active.run.attempt, nodes, instance)
+        self._reports.put(report, partial(self._written, active, ended=instance is not None))
+
+    def _written(self, active: Active, ours: bool, *, ended: bool) -> None:
+        if active.forsaken:
+            return
+        if not ours:
+            log.warning("instance %d is not this worker's any more; its run is dropped", active.run.id)
+        if ended or not ours:
+            self.drop(active.run.id)
+            self._freed()
+            return
+        self._next(active)
+
+    def _end_without_nodes(self, active: Active) -> None:
+        now = self._clock.now()
+        reason = "it has no nodes that are left to run"
+        result = json_text({"error": reason})
+        self._put(active, [], InstanceReport(InstanceStatus.FAILED, result, reason, now, now, active.run.failures + 1))
+
+    @staticmethod
+    def _keep(active: Active, node: NodeRun, result: Any) -> None:
+        short = node.type.removeprefix(f"{node.category}_")
+        plain = result.model_dump(mode="json") if isinstance(result, BaseModel) else result
+        active.results[node.type] = active.results[short] = plain
+
+
+def _param(node: Node, given: Any) -> Any:
+    if node.param_model is None:
+        return given if given is not None else {}
+    try:
+        return node.param_model.model_validate(given if given is not None else {})
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'it'}: {e['msg']}" for e in error.errors())
+        raise InvalidParam(f"param of {node.type}: {faults}") from None
+
+
+def _context(active: Active, node: NodeRun, param: Any) -> NodeContext[Any]:
+    run = active.run
+    return NodeContext(
+        param=param,
+        schedule_datetime=run.schedule_datetime.replace(tzinfo=UTC).astimezone(load_zone(run.timezone)),
+        due_at=run.due_at.replace(tzinfo=UTC),
+        results=dict(active.results),
+        task_name=run.task_name,
+        node_type=node.type,
+        instance_id=run.id,
+        run_number=run.run_number,
+        attempt=run.attempt,
+        origin=run.origin,
+        cancel_event=active.cancel_event,
+    )
+
+
+def _failed(error: str, *, retry: bool = False) -> Ending:
+    return Ending(NodeStatus.FAILED, json_text({"error": error}), error, retry)
+
+
+def _raised(failure: Failure) -> Ending:
+    said = {"error": failure.error, "type": failure.type, "traceback": failure.traceback}
+    return Ending(NodeStatus.FAILED, json_text(said), failure.error, retry=True)
+
+
+def _reason(node: NodeRun, ending: Ending) -> str:
+    if ending.status is NodeStatus.CANCELED:
+        return (ending.why or "canceled")[:REASON_LIMIT]
+    return f"node {node.type} failed: {ending.why}"[:REASON_LIMIT]
