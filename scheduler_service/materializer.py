@@ -32,7 +32,7 @@ class Batch:
     """What one batch writes."""
 
     advances: list[plans.Advance] = field(default_factory=list)
-    fires: list[fires.Fire] = field(default_factory=list)
+    placed: list[fires.Fire] = field(default_factory=list)
 
 
 class Materializer:
@@ -79,8 +79,8 @@ class Materializer:
                 planned = Batch([plans.Advance(task, None, error=f"{type(error).__name__}: {error}")])
                 log.exception("task %r is set aside until it is edited", task.name)
             batch.advances += planned.advances
-            batch.fires += planned.fires
-            complaints.update(f"task type {task.type}: {f.reason}" for f in planned.fires if f.reason)
+            batch.placed += planned.placed
+            complaints.update(f"task type {task.type}: {f.reason}" for f in planned.placed if f.reason)
         self._notices.now(complaints)
         return batch
 
@@ -98,7 +98,7 @@ class Materializer:
             middle = len(batch.advances) // 2
             for advances in (batch.advances[:middle], batch.advances[middle:]):
                 ids = {a.task.id for a in advances}
-                self._write(token, Batch(advances, [f for f in batch.fires if f.task_id in ids]), now)
+                self._write(token, Batch(advances, [f for f in batch.placed if f.task_id in ids]), now)
 
 
 def _fires_of(task: PlannedTask, catalog: Catalog, fleet: Fleet, now: datetime, horizon: datetime) -> Batch:
@@ -122,6 +122,6 @@ def _write(connection: Connection, token: str, batch: Batch, now: datetime) -> N
     advances = [a for a in batch.advances if a.task.id in held]
     replanned = [a.task.id for a in advances if a.task.is_deleted or (a.task.is_stale and a.task.was_planned)]
     plans.drop_ahead(connection, replanned, now)
-    fires.materialize(connection, [f for f in batch.fires if f.task_id in held])
+    fires.materialize(connection, [f for f in batch.placed if f.task_id in held])
     plans.advance(connection, advances)
     locks.release(connection, token, held)

@@ -1,6 +1,6 @@
 """Instances as people see and steer them: list, show, run, replay, cancel."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -161,3 +161,34 @@ def counts(connection: Connection) -> dict[str, int]:
     live = [s.value for s in InstanceStatus if s not in TERMINAL]
     statement = select(_instance.status, func.count()).where(_instance.status.in_(live)).group_by(_instance.status)
     return dict.fromkeys(live, 0) | dict(connection.execute(statement).tuples().all())
+
+
+def newest_id(connection: Connection) -> int:
+    """The greatest id there is; 0 if there is none."""
+    return connection.scalar(select(func.max(_instance.id))) or 0
+
+
+def live_ids(connection: Connection, limit: int) -> list[int]:
+    """Ids of instances that have not ended, at most ``limit``."""
+    live = [s.value for s in InstanceStatus if s not in TERMINAL]
+    return list(connection.scalars(select(_instance.id).where(_instance.status.in_(live)).limit(limit)))
+
+
+def ended_since(
+    connection: Connection, after_id: int, watched: Collection[int], limit: int
+) -> tuple[dict[int, str], list[Row[Any]]]:
+    """The states of the ``watched`` instances and of the first ``limit`` after ``after_id``; those that ended, whole.
+
+    It goes by the primary key alone, so that following costs what happens and not what exists: who follows watches
+    what has not ended yet, and the ids left out by those it saw, which may still be committed.
+    """
+    fresh = select(_instance.id, _instance.status).where(_instance.id > after_id).order_by(_instance.id).limit(limit)
+    known = select(_instance.id, _instance.status).where(_instance.id.in_(sorted(watched)))
+    states: dict[int, str] = dict(connection.execute(fresh).tuples().all())
+    if watched:
+        states |= dict(connection.execute(known).tuples().all())
+    ended = sorted(i for i, status in states.items() if InstanceStatus(status) in TERMINAL)
+    if not ended:
+        return states, []
+    rows = connection.execute(_seen.where(_instance.id.in_(ended)).order_by(_instance.gmt_completed, _instance.id))
+    return states, list(rows)

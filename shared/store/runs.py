@@ -290,12 +290,12 @@ def _settle(connection: Connection, worker_id: int, lost: list[Row[Any]], now: d
             canceled.append((row.id, "its task was deleted"))
         elif status == TaskStatus.OFF and row.origin in PLANNED_ORIGINS:
             canceled.append((row.id, "its task was off when it was due"))
-        elif row.due_at <= now and before and _skips(row):
-            canceled.append((row.id, f"overlap: instance {before[0]} still ran when it was due"))
+        elif row.due_at <= now and _skips(row) and (ran := [h for h, started in before if started < row.due_at]):
+            canceled.append((row.id, f"overlap: instance {ran[0]} still ran when it was due"))
         else:
             waiting.append((row.id, row.due_at))
             if row.due_at <= now and row.overlap_policy == OverlapPolicy.REPLACE:
-                replaced.update(before)
+                replaced.update(holder for holder, _ in before)
     if canceled:
         connection.execute(_cancel_settled, {"rows": bound(canceled), "worker": worker_id})
     if replaced:
@@ -304,16 +304,22 @@ def _settle(connection: Connection, worker_id: int, lost: list[Row[Any]], now: d
 
 
 def _skips(row: Row[Any]) -> bool:
-    """Only a fire is skipped: what somebody asked for, and what has begun already, waits for its turn."""
+    """Only a fire is skipped, and only for a run that was under way when it was due.
+
+    What somebody asked for, what has begun already, and what merely came late together with its predecessor waits.
+    """
     return row.overlap_policy == OverlapPolicy.SKIP and row.origin in PLANNED_ORIGINS and row.attempt == 0
 
 
-def _holders(connection: Connection, rows: list[Row[Any]]) -> dict[int, list[int]]:
+def _holders(connection: Connection, rows: list[Row[Any]]) -> dict[int, list[tuple[int, datetime]]]:
+    """What runs of each task that one slot bounds: (instance id, gmt_started)."""
     keys = {row.schedule_task_id * OVERLAP_SLOTS for row in rows}
-    holders: dict[int, list[int]] = {}
-    statement = select(_instance.id, _instance.schedule_task_id).where(_instance.overlap_key.in_(sorted(keys)))
-    for instance_id, task_id in connection.execute(statement):
-        holders.setdefault(task_id, []).append(instance_id)
+    holders: dict[int, list[tuple[int, datetime]]] = {}
+    statement = select(_instance.id, _instance.schedule_task_id, _instance.gmt_started).where(
+        _instance.overlap_key.in_(sorted(keys))
+    )
+    for instance_id, task_id, started in connection.execute(statement):
+        holders.setdefault(task_id, []).append((instance_id, started))
     return holders
 
 
