@@ -1,8 +1,9 @@
 """Cron's one owner: what an expression means, when it fires in a time zone, and how it is refused and read aloud.
 
 croniter (7.x) parses and expands the fields; this module alone imports it. The fires are found on naive local time,
-over that expansion, and mapped to UTC here, because croniter's own treatment of daylight saving time fires
-``30 1 * * *`` twice in the night when the clocks go back, and gives ``0 */2 * * *`` an extra fire in the other one.
+over that expansion, and mapped to UTC here. croniter's own treatment of daylight saving time fires ``30 1 * * *`` twice
+in the night when the clocks go back, and gives ``0 */2 * * *`` an extra fire in the other one; and its iterator keeps a
+state that threads cannot share.
 
 DST: the rule when clocks are moved, which is that of Debian's Vixie cron (cron(8)) for its changes below three hours:
 
@@ -129,10 +130,11 @@ class Cron:
         if reading is None:
             return False, _LATEST
         if offset_at(cursor - SECOND, zone) == offset == offset_at(cursor + _HORIZON, zone):
+            # No clock is moved within a day, so no earlier reading returns: if this one occurs once, it is the fire.
             first, second = offsets_of(reading, zone)
             if first == second:
                 return True, reading - first
-            near = reading - max(first, second) - _HORIZON
+            near = reading - first - _HORIZON
             if near > cursor:
                 return False, near
         return self._step_to_transition(cursor, reading, offset, zone)
@@ -160,11 +162,11 @@ class Cron:
         reading = self._clock.last_until(cursor + offset)
         if reading is None:
             return False, _EARLIEST
-        if offset_at(cursor - _HORIZON, zone) == offset:
+        if offset_at(cursor - _HORIZON, zone) == offset:  # as in _step_forward
             first, second = offsets_of(reading, zone)
             if first == second:
                 return True, reading - first
-            near = reading - min(first, second) + _HORIZON
+            near = reading - second + _HORIZON
             if near < cursor:
                 return False, near
         transition = transition_between(cursor - _HORIZON, cursor, zone)
@@ -213,14 +215,16 @@ def _expand(text: str, fields: tuple[str, ...]) -> WallClock:
         weekdays=None if nth else _values(weekdays),
         nth_weekdays=tuple(sorted(nth)),
     )
-    if (
-        clock.days
-        and not clock.last_day
-        and not any(clock.days[0] <= monthrange(2000, month)[1] for month in clock.months)
-    ):
+    _check_that_days_come(text, clock)
+    return clock
+
+
+def _check_that_days_come(text: str, clock: WallClock) -> None:
+    """Refuse ``31 2``; whatever else passed the syntax fires, be it every forty years (``0 0 * 2 1#5``)."""
+    longest = max(monthrange(2000, month)[1] for month in clock.months)
+    if clock.days and clock.days[0] > longest and not clock.last_day:
         never = f"day {clock.days[0]} never comes in {listing(clock.months, MONTH_NAMES.__getitem__)}"
         raise refusal(text, never, "write a day that comes, or 'L' for the last day of the month")
-    return clock
 
 
 def _values(expanded: list[int | str]) -> tuple[int, ...] | None:
