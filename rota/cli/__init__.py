@@ -1,0 +1,86 @@
+"""The ``rota`` command: what people and machines type.
+
+Each command lives in a module that is imported when it is run, so that ``rota --help`` is quick. Exit codes: 0 done,
+1 refused or failed, 2 not understood, 3 a problem with the database, 130 interrupted.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any
+
+import click
+
+from rota.cli.shell import INTERRUPTED, Refusal, Shell, database_option
+from shared.domain.errors import RotaError
+
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "up": ("rota.cli.up:up", "Run a scheduler and workers on this machine, and show each fire as it ends."),
+    "migrate": ("rota.cli.services:migrate", "Create or update Rota's tables."),
+    "scheduler": ("rota.cli.services:scheduler", "Run a scheduler."),
+    "worker": ("rota.cli.workers:worker", "Run a worker, or look at those that run."),
+    "task": ("rota.cli.tasks:task", "Add, show, change and run tasks."),
+    "instance": ("rota.cli.instances:instance", "Look at runs, cancel them, replay them."),
+    "cron": ("rota.cli.cron:cron", "Read a cron expression in words, with its next fires."),
+    "config": ("rota.cli.config:config", "Show every setting, its value and where it came from."),
+    "doctor": ("rota.cli.services:doctor", "Check the database, its tables and its clock."),
+    "health": ("rota.cli.services:health", "Tell whether this container's process has beaten lately."),
+}
+"""Every command: where it is, and its line in ``rota --help`` (the first line of its own help, which a test holds)."""
+
+
+class RotaGroup(click.Group):
+    """Finds commands by the table above, and turns what goes wrong into a sentence and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands, in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command; None if there is none of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands and their lines, without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except RotaError as error:
+            if ctx.ensure_object(Shell).debug:
+                raise
+            raise Refusal(error) from error
+        except (KeyboardInterrupt, click.Abort):
+            click.echo("interrupted", err=True)
+            raise click.exceptions.Exit(INTERRUPTED) from None
+
+
+@click.group(cls=RotaGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(version("rota"), prog_name="rota")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@database_option
+@click.pass_context
+def cli(ctx: click.Context, debug: bool) -> None:
+    """Rota schedules tasks on a database you already have.
+
+    \b
+    Examples:
+      rota up --app examples.jobs:app
+      rota task add nightly --type CLEANUP_TEMP --cron "0 3 * * *" --timezone Europe/Berlin
+      rota -d mysql://rota:secret@db/rota task list
+
+    The database is ROTA_DATABASE_URL, or rota.db (SQLite) in this folder. rota config shows every setting.
+    """
+    ctx.ensure_object(Shell).debug = debug
+
+
+def main() -> None:
+    """Run the command that the process was started with."""
+    cli(prog_name="rota")

@@ -1,0 +1,66 @@
+"""Following the instances as they end, without missing one and without scanning the table.
+
+Ids are given out in order, but rows become visible when their transaction commits, so a smaller id can appear after a
+greater one. So what is watched, besides the instances that have not ended, are the ids that were left out: some were
+burnt and will never come, and are given up after a while.
+"""
+
+from collections.abc import Collection
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from shared.clock import boottime
+from shared.domain.states import TERMINAL, InstanceStatus
+from shared.store import instances
+from shared.store.database import Database
+
+BATCH = 2000
+"""Ids looked at in one statement."""
+
+GIVE_UP_SECONDS = 30.0
+"""A transaction that began to write is over by then: idle ones are ended by the database long before."""
+
+
+class Follower:
+    """Gives each instance once, when it has ended, from the moment it is made.
+
+    follower = Follower(database)
+    for row in follower.ended(): ...
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._last_id = database.read(instances.newest_id)
+        live = database.read(lambda connection: instances.live_ids(connection, BATCH))
+        self._watched: dict[int, float | None] = dict.fromkeys(i for i in live if i <= self._last_id)
+
+    def ended(self) -> list[Row[Any]]:
+        """What has ended since the last call, in the order of its end; of more than a batch, the rest comes next."""
+        now = boottime()
+        asked = list(islice(self._watched, BATCH))
+        states, rows = self._database.read(lambda connection: self._read(connection, asked))
+        for instance_id in asked:
+            self._settle(instance_id, states.pop(instance_id, None), now)
+        for instance_id, status in states.items():
+            self._left_out(instance_id, now)
+            self._settle(instance_id, status, now)
+        return rows
+
+    def _read(self, connection: Connection, asked: Collection[int]) -> tuple[dict[int, str], list[Row[Any]]]:
+        return instances.ended_since(connection, self._last_id, asked, BATCH)
+
+    def _settle(self, instance_id: int, status: str | None, now: float) -> None:
+        """Watch it on, at the end of the queue, unless it has ended, was deleted, or never came."""
+        until = self._watched.pop(instance_id, None)
+        if status is None and until is not None and now < until:
+            self._watched[instance_id] = until
+        elif status is not None and InstanceStatus(status) not in TERMINAL:
+            self._watched[instance_id] = None
+
+    def _left_out(self, instance_id: int, now: float) -> None:
+        """Watch the ids between the last one seen and this one, the newest of them if there are many."""
+        for left_out in range(max(self._last_id + 1, instance_id - BATCH), instance_id):
+            self._watched[left_out] = now + GIVE_UP_SECONDS
+        self._last_id = max(self._last_id, instance_id)

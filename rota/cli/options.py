@@ -1,0 +1,109 @@
+"""Options that several commands take: settings, a task's fields, values of a form of their own."""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from shared.settings import Settings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SETTING_FLAGS = {"worker_name": "--name", "labels": "--label"}
+"""Settings whose option is not simply their name."""
+
+DATABASE_SETTINGS = ("call_timeout_seconds",)
+SCHEDULER_SETTINGS = (
+    *DATABASE_SETTINGS, "lookahead_seconds", "tick_seconds", "batch", "lock_lease_seconds",
+    "assignment_timeout_seconds", "liveness_seconds", "health_file",
+)  # fmt: skip
+SHARED_WORKER_SETTINGS = (
+    *DATABASE_SETTINGS, "app", "capacity", "prefetch", "labels", "heartbeat_seconds", "liveness_seconds",
+    "poll_seconds", "grace_seconds", "result_limit_bytes", "batch", "allow_shell",
+)  # fmt: skip
+WORKER_SETTINGS = (*SHARED_WORKER_SETTINGS, "lookahead_seconds", "worker_name", "health_file")
+UP_SETTINGS = tuple(dict.fromkeys((*SHARED_WORKER_SETTINGS, *SCHEDULER_SETTINGS)))
+
+
+def settings_options(names: Sequence[str]) -> Callable[[F], F]:
+    """An option for each of these settings; None where it is not given, so that the environment decides."""
+
+    def decorate(command: F) -> F:
+        for name in reversed(names):
+            command = _setting(name)(command)
+        return command
+
+    return decorate
+
+
+def _setting(name: str) -> Callable[[F], F]:
+    field = Settings.model_fields[name]
+    flag = SETTING_FLAGS.get(name, f"--{name.replace('_', '-')}")
+    default = "" if field.default in (None, False) or field.default_factory else f" [default: {field.default}]"
+    words = f"{field.description}.{default}  [env: ROTA_{name.upper()}]"
+    if field.annotation is bool:
+        return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=words)
+    if field.default_factory is dict:
+        return click.option(flag, name, multiple=True, type=KEY_VALUE, callback=gathered, help=words)
+    kind = field.annotation if field.annotation in (int, float) else str
+    return click.option(flag, name, type=kind, help=words)
+
+
+class _KeyValue(click.ParamType):  # type: ignore[type-arg] # generic since click 8.4
+    """``key=value``."""
+
+    name = "key=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """Split at the first equals sign."""
+        key, equals, text = str(value).partition("=")
+        if not key or not equals:
+            self.fail(f"{value!r} is not of the form key=value", param, ctx)
+        return key, text
+
+
+KEY_VALUE = _KeyValue()
+
+
+def gathered(_: click.Context, __: click.Parameter, pairs: Sequence[tuple[str, str]]) -> dict[str, str] | None:
+    """Pairs as a mapping; None if the option was not given."""
+    return dict(pairs) if pairs else None
+
+
+class _JsonValue(click.ParamType):  # type: ignore[type-arg]
+    """JSON text, ``@file``, or ``-`` for stdin."""
+
+    name = "JSON|@file|-"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read and parse it."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(_text(value), parse_constant=_refuse_constant)
+        except OSError as error:
+            self.fail(f"cannot read {value[1:]}: {error.strerror}", param, ctx)
+        except ValueError as error:
+            self.fail(f"is not JSON: {error}", param, ctx)
+
+
+JSON_VALUE = _JsonValue()
+
+
+def _text(value: str) -> str:
+    if value == "-":
+        return sys.stdin.read()
+    return Path(value[1:]).read_text(encoding="utf-8") if value.startswith("@") else value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not in JSON")
+
+
+def verbosity_options(command: F) -> F:
+    """``-v`` and ``-q``, each as often as wanted."""
+    command = click.option("-q", "--quiet", count=True, help="Log less; may be repeated.")(command)
+    return click.option("-v", "--verbose", count=True, help="Log more; may be repeated.")(command)

@@ -1,0 +1,121 @@
+"""How the command speaks: coloured tables on a terminal, aligned text in a pipe, one JSON document on request."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import click
+
+from rota.cli.times import written_utc
+
+COLOURS = {
+    "succeed": "green",
+    "ok": "green",
+    "on": "green",
+    "live": "green",
+    "failed": "red",
+    "wrong": "red",
+    "dead": "red",
+    "canceled": "yellow",
+    "draining": "yellow",
+    "off": "yellow",
+    "running": "cyan",
+    "assigned": "blue",
+}
+"""The colours of the words for states."""
+
+SHORT = 60
+"""Characters of a result that fit in a line."""
+
+
+def show_json(document: Any) -> None:
+    """Print one JSON document; times are ISO 8601 in UTC."""
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=_json_value))
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return written_utc(value)
+    return str(value)
+
+
+def note(sentence: str) -> None:
+    """Say something about what is shown, on stderr."""
+    click.echo(sentence, err=True)
+
+
+def on_terminal() -> bool:
+    """Whether a person reads stdout."""
+    return sys.stdout.isatty()
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
+    """Print rows under their columns; ``empty`` is said on stderr if there are none."""
+    texts = [[cell(value) for value in row] for row in rows]
+    if not texts:
+        note(empty)
+    elif on_terminal():
+        _show_rich(columns, texts)
+    else:
+        _show_aligned([[column.upper() for column in columns], *texts])
+
+
+def show_fields(fields: Iterable[tuple[str, Any]]) -> None:
+    """Print names and values, one a line; those that are None are left out."""
+    present = [(name, cell(value)) for name, value in fields if value is not None]
+    width = max(len(name) for name, _ in present)
+    for name, value in present:
+        label = click.style(name.ljust(width), dim=True) if on_terminal() else name.ljust(width)
+        click.echo(f"{label}  {coloured(value)}")
+
+
+def coloured(word: str) -> str:
+    """A state's word in its colour, on a terminal."""
+    colour = COLOURS.get(word)
+    return click.style(word, fg=colour) if colour and on_terminal() else word
+
+
+def cell(value: Any) -> str:
+    """A value as text that can do a terminal no harm: control characters are shown, not sent."""
+    text = "" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+
+
+def shortened(value: Any, limit: int = SHORT) -> str:
+    """A JSON value on one line, cut to a limit."""
+    text = cell(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def block(value: Any, indent: str = "    ") -> str:
+    """A JSON value over several lines; a traceback in it, or another long text, is printed as it reads."""
+    texts = {}
+    if isinstance(value, dict):
+        texts = {name: text for name, text in value.items() if isinstance(text, str) and "\n" in text}
+        value = {name: other for name, other in value.items() if name not in texts}
+    lines = json.dumps(value, indent=2, ensure_ascii=False).splitlines() if value or not texts else []
+    for name, text in texts.items():
+        lines += [f"{name}:", *(f"  {cell(line)}" for line in text.rstrip().splitlines())]
+    return "\n".join(indent + line for line in lines)
+
+
+def _show_aligned(rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    for row in rows:
+        click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _show_rich(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - of no use in a pipe
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="ellipsis" if column == "result" else "fold", no_wrap=column == "result")
+    for row in rows:
+        table.add_row(*(Text(text, style=COLOURS.get(text, "")) for text in row))
+    Console().print(table)
