@@ -20,6 +20,11 @@ def boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def host_now() -> datetime:
+    """The host's own time, naive UTC: for ``rota cron``, which has no database to ask. Nothing is decided by it."""
+    return datetime.now(UTC).replace(tzinfo=None)
+
+
 class Clock(Protocol):
     """What tells the time, as naive UTC. Pure code takes the time as an argument instead."""
 
@@ -74,9 +79,13 @@ class DatabaseClock:
         """How long until a naive UTC moment, in seconds; negative when it has passed."""
         return (moment - self.now()).total_seconds()
 
+    def at(self, boottime_seconds: float) -> datetime:
+        """The database's time at a CLOCK_BOOTTIME moment of this host, naive UTC."""
+        return self.now() - timedelta(seconds=boottime() - boottime_seconds)
+
     def host_offset_seconds(self) -> float:
         """How far the host's own clock is ahead of the database's: for ``rota doctor`` to show, nothing else."""
-        return (datetime.now(UTC).replace(tzinfo=None) - self.now()).total_seconds()
+        return (host_now() - self.now()).total_seconds()
 
 
 class SettableClock:

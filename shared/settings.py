@@ -3,7 +3,7 @@
 from typing import Any, Self
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -83,6 +83,8 @@ class Settings(BaseSettings):
             return cls(**given)
         except ValidationError as error:
             raise ConfigurationError(faults(error)) from None
+        except SettingsError:  # of the environment, the one field that is JSON
+            raise ConfigurationError('ROTA_LABELS is not JSON; write it as {"gpu": "a100"}') from None
 
 
 def faults(error: ValidationError) -> str:

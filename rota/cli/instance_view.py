@@ -45,7 +45,7 @@ def outcome(row: Row[Any], limit: int = 60) -> str:
     return "" if row.execution_result is None else shortened(row.execution_result, limit)
 
 
-def show_instances(rows: Sequence[Row[Any]], now: datetime) -> None:
+def show_instances(rows: Sequence[Row[Any]]) -> None:
     """Instances as a table."""
     show_table(COLUMNS, [_line(row) for row in rows], empty="no instance")
 

@@ -50,11 +50,10 @@ def list_(shell: Shell, task_name: str | None, status: str | None, limit: int, a
 
     with shell.database() as database:
         rows = database.read(read)
-        now = database.clock.now()
     if as_json:
         show_json([instance_document(row) for row in rows])
     else:
-        show_instances(rows, now)
+        show_instances(rows)
 
 
 @instance.command()

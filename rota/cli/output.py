@@ -59,7 +59,7 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: 
     elif on_terminal():
         _show_rich(columns, texts)
     else:
-        _show_aligned([[column.upper() for column in columns], *texts])
+        _show_aligned([columns, *texts])
 
 
 def show_fields(fields: Iterable[tuple[str, Any]]) -> None:

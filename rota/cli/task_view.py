@@ -48,11 +48,15 @@ def reading(row: Row[Any]) -> str | None:
         return None
 
 
+def plan_of(row: Row[Any]) -> PlanInputs:
+    """What its plan is made from."""
+    return PlanInputs(**{field.name: getattr(row, field.name) for field in fields(PlanInputs)})
+
+
 def next_fires(row: Row[Any], now: datetime) -> list[datetime]:
     """Its next fires, as its fields say; none where SQL made them invalid."""
-    inputs = PlanInputs(**{field.name: getattr(row, field.name) for field in fields(PlanInputs)})
     try:
-        return list(islice(inputs.fires_after(now), FIRES_SHOWN))
+        return list(islice(plan_of(row).fires_after(now), FIRES_SHOWN))
     except RotaError as error:
         note(f"it cannot fire: {error}")
         return []
@@ -79,8 +83,12 @@ def show_fires(row: Row[Any], now: datetime) -> None:
 def list_line(row: Row[Any], now: datetime) -> tuple[Any, ...]:
     """A task as a line of a table."""
     trigger = row.cron if row.trigger_kind == TriggerKind.CRON else "when asked"
-    fire = row.next_fire_at if row.status == TaskStatus.ON else None
-    remark = row.plan_error or ""
+    fire, remark = None, row.plan_error
+    if row.status == TaskStatus.ON and remark is None:
+        try:
+            fire = plan_of(row).next_after(now)
+        except RotaError as error:
+            remark = str(error)
     when = shown_local(fire, zone_of(row.timezone))
     return row.name, row.status, row.type, trigger, row.timezone, when, relative(fire, now), remark
 
@@ -103,5 +111,6 @@ def show_task(row: Row[Any], last: Sequence[Row[Any]], now: datetime, *, as_json
     if row.status == TaskStatus.OFF:
         click.echo("it is off: its fires are held back")
     show_fires(row, now)
-    click.echo("\nlast runs")
-    show_instances(last, now)
+    click.echo("\nlast runs" if last else "\nit has not run yet")
+    if last:
+        show_instances(last)

@@ -65,7 +65,7 @@ def relative(moment: datetime | None, now: datetime) -> str | None:
         return None
     seconds = (moment - now).total_seconds()
     if abs(seconds) < 1:
-        return "now"
+        return "now" if seconds > 0 else "just now"
     whole = span(round(abs(seconds)))
     return f"in {whole}" if seconds > 0 else f"{whole} ago"
 
