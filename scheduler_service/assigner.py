@@ -94,15 +94,16 @@ def _place(
             continue
         try:
             nodes = catalog.nodes_of(one.task_type, one.task_param if one.param is None else one.param)
+            labels = one.required_labels or {}
+            worker = fleet.choose(nodes, labels, avoid=one.lost_by)
+            if worker is None:
+                waiting.append((one, fleet.why_not(nodes, labels)))
+            else:
+                placed.append((one, worker, nodes))
         except InvalidInput as error:
             refused[one.id] = str(error)[:1000]
-            continue
-        labels = one.required_labels or {}
-        worker = fleet.choose(nodes, labels, avoid=one.lost_by)
-        if worker is None:
-            waiting.append((one, fleet.why_not(nodes, labels)))
-        else:
-            placed.append((one, worker, nodes))
+        except Exception as error:  # noqa: BLE001 - one poisonous row must not stop the others
+            refused[one.id] = f"{type(error).__name__}: {error}"[:1000]
     return placed, waiting, refused
 
 
@@ -114,13 +115,12 @@ def _explain(connection: Connection, unexplained: dict[int, str], refused: dict[
 def _write(connection: Connection, token: str, got: set[int], placed: Sequence[Placed]) -> None:
     held = locks.hold(connection, token, got)
     mine = [(p, worker, nodes) for p, worker, nodes in placed if p.task_id in held]
-    numbers = assignments.last_run_numbers(connection, held)
+    numbers = assignments.last_run_numbers(connection, {p.fire for p, _, _ in mine if p.run_number is None})
     rows = []
     for p, worker, _ in mine:
         number = p.run_number
         if number is None:
-            fire = (p.task_id, p.schedule_datetime, p.fire_key)
-            number = numbers[fire] = numbers.get(fire, 0) + 1
+            number = numbers[p.fire] = numbers.get(p.fire, 0) + 1
         param = json_text(p.task_param) if p.param is None and p.task_param is not None else None
         rows.append((p.id, worker, number, param))
     assignments.give(connection, rows)

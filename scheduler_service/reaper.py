@@ -38,23 +38,21 @@ class Reaper:
         self._declare_dead()
         self._recover()
         self._take_back_unstarted()
+        self._last_pass = boottime()
         return self._settings.tick_seconds
 
     def _declare_dead(self) -> None:
         liveness = self._settings.liveness_seconds
         now = boottime()
-        if now - self._last_pass > liveness / 2:
+        away = now - self._last_pass
+        if away > liveness / 2:
             self._watching_since = now
-            log.warning(
-                "reaper: was away for %.0f s; it declares nobody dead for %d s", now - self._last_pass, liveness
-            )
-        if now - self._watching_since >= liveness:
-            buried = self._database.write(lambda c: workers.bury_silent(c, self._by))
-            if buried:
-                log.warning("reaper: declared %d silent worker(s) dead", buried)
-        else:
-            self._database.read(workers.alive_ids)
-        self._last_pass = boottime()
+            log.warning("reaper: was away for %.0f s; it declares nobody dead for %d s", away, liveness)
+        if now - self._watching_since < liveness:
+            return
+        buried = self._database.write(lambda c: workers.bury_silent(c, self._by))
+        if buried:
+            log.warning("reaper: declared %d silent worker(s) dead", buried)
 
     def _recover(self) -> None:
         holders, alive = self._database.read(lambda c: (workers.loads(c), workers.alive_ids(c)))

@@ -5,8 +5,6 @@ import random
 import threading
 from collections.abc import Callable
 
-from shared.domain.errors import LeaseLost
-
 log = logging.getLogger(__name__)
 
 FIRST_BACKOFF_SECONDS = 0.1
@@ -59,8 +57,6 @@ class Loop:
         while not self._stopping.is_set():
             try:
                 rest = self._step()
-            except LeaseLost:
-                raise
             except Exception as error:  # noqa: BLE001 - whatever went wrong, the duty goes on
                 failures += 1
                 self._say(error)

@@ -77,7 +77,7 @@ class Worker:
         self._lease.start()
         for thread in self._threads:
             thread.start()
-        for loop in (self._poll_loop, self._claim_loop):
+        for loop in (self._poll_loop, self._claim_loop, self._deadline_loop):
             loop.start()
         log.info("worker %r: started as #%d, capacity %d", name, self.id, self._settings.capacity)
 
@@ -107,7 +107,6 @@ class Worker:
             executor.close()
         children.kill_all()
         self._starts.close()
-        self._deadlines.close()
         self._database.close()
         self._lease_database.close()
 
@@ -134,7 +133,6 @@ class Worker:
         clock = self._database.clock
         self._idle = threading.Event()
         self._starts: DelayQueue[Run] = DelayQueue(clock)
-        self._deadlines: DelayQueue[Callable[[], None]] = DelayQueue(clock)
         self._thread_executor = ThreadExecutor(self._settings.capacity)
         self._executors: dict[Execution, Executor] = {
             "async": EventLoopExecutor(),
@@ -147,7 +145,6 @@ class Worker:
             self._executors,
             self._reporter,
             clock,
-            self._deadlines,
             result_limit_bytes=self._settings.result_limit_bytes,
             freed=self._freed,
         )
@@ -157,11 +154,16 @@ class Worker:
         self._poll_loop = Loop("poll", self._poller.poll)
         self._claim_loop = Loop("claim", self._poller.claim)
         self._poller.wake_poll = self._poll_loop.wake
+        self._deadline_loop = Loop("deadlines", self._runner.expire)
         self._threads = [
             threading.Thread(target=self._reporter.run, name="report", daemon=True),
-            threading.Thread(target=_serve, args=(self._starts, self._runner.start), name="start", daemon=True),
-            threading.Thread(target=_serve, args=(self._deadlines, _call), name="deadlines", daemon=True),
+            threading.Thread(target=self._start_when_due, name="start", daemon=True),
         ]
+
+    def _start_when_due(self) -> None:
+        while not self._starts.closed:
+            for run in self._starts.take(most=self._settings.capacity):
+                self._runner.start(run)
 
     def _busy(self) -> int:
         return len(self._runner) + self._thread_executor.abandoned
@@ -175,9 +177,13 @@ class Worker:
         for instance_id, _ in unstarted:
             self._runner.drop(instance_id)
         self._attempt(lambda: self._hand_back(unstarted))
-        self._attempt(
-            lambda: self._database.write(partial(assignments.take_back_assigned, worker_id=self.id, limit=1_000_000))
-        )
+        self._attempt(self._hand_back_assigned)
+
+    def _hand_back_assigned(self) -> None:
+        batch = self._settings.batch
+        take_back = partial(assignments.take_back_assigned, worker_id=self.id, limit=batch)
+        while self._database.write(take_back) == batch:
+            pass
 
     def _end_the_rest(self) -> None:
         """What still runs after the grace time: failed where it may run only once, else handed back."""
@@ -206,24 +212,9 @@ class Worker:
             log.warning("worker: while stopping: %s", error)
 
 
-def _serve(queue: DelayQueue[object], handle: Callable[[object], None]) -> None:
-    while not queue.closed:
-        for thing in queue.take(most=1000):
-            try:
-                handle(thing)
-            except Exception:
-                log.exception("worker: %s failed", threading.current_thread().name)
-
-
-def _call(work: object) -> None:
-    if callable(work):
-        work()
-
-
 def _failed_by_stop(active: Active) -> Report:
     reason = "its worker stopped before it ended; its task says on_worker_lost = fail"
-    done = {n.id for n in active.run.nodes if n.type in active.results}
-    nodes = [NodeReport(n.id, NodeStatus.CANCELED) for n in active.run.nodes if n.id not in done]
+    nodes = [NodeReport(node.id, NodeStatus.CANCELED) for node in active.run.nodes[active.done :]]
     instance = InstanceReport(InstanceStatus.FAILED, json_text({"error": reason}), reason, active.entered, None)
     return Report(active.run.id, active.run.attempt, nodes, instance)
 

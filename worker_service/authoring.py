@@ -113,8 +113,7 @@ class Rota:
         return {"removed": 17}
     """
 
-    def __init__(self, database_url: str | None = None) -> None:
-        self.database_url = database_url
+    def __init__(self) -> None:
         self.target: str | None = None
         """Where it was loaded from, as ``module:app``: how a child process finds it again."""
 

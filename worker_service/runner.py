@@ -4,6 +4,7 @@ The map of what runs is what keeps an instance from running twice in this proces
 ``running`` under this worker are compared with.
 """
 
+import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel, ValidationError
 
-from shared.clock import DatabaseClock
+from shared.clock import DatabaseClock, boottime
 from shared.domain.errors import InvalidInput, InvalidParam
 from shared.domain.jsontext import json_text
 from shared.domain.retry import retry_delay
@@ -24,12 +25,14 @@ from shared.store.reports import InstanceReport, NodeReport, Report
 from shared.store.runs import NodeRun, Run
 from worker_service.authoring import Execution, Node
 from worker_service.context import NodeContext
-from worker_service.delay_queue import DelayQueue
 from worker_service.executors.base import Call, Executor, Failure, Outcome, Running
 
 log = logging.getLogger(__name__)
 
 REASON_LIMIT = 1000
+
+DEADLINE_SECONDS = 0.1
+"""How often the nodes that run are looked at for their timeouts."""
 
 
 class Reports(Protocol):
@@ -46,6 +49,12 @@ class Active:
 
     run: Run
     results: dict[str, Any] = field(default_factory=dict)
+    done: int = 0
+    """How many of its nodes have succeeded, in this attempt or an earlier one."""
+
+    deadline: float | None = None
+    """When its present node is out of time, in CLOCK_BOOTTIME seconds."""
+
     entered: datetime | None = None
     running: Running | None = None
     cancel_event: threading.Event = field(default_factory=threading.Event)
@@ -73,7 +82,6 @@ class Runner:
         executors: Mapping[Execution, Executor],
         reports: Reports,
         clock: DatabaseClock,
-        deadlines: DelayQueue[Callable[[], None]],
         *,
         result_limit_bytes: int,
         freed: Callable[[], None],
@@ -82,7 +90,6 @@ class Runner:
         self._executors = executors
         self._reports = reports
         self._clock = clock
-        self._deadlines = deadlines
         self._result_limit_bytes = result_limit_bytes
         self._freed = freed
         self._lock = threading.Lock()
@@ -121,6 +128,16 @@ class Runner:
         if active.running is not None:
             active.running.stop()
 
+    def expire(self) -> float:
+        """Stop the nodes that are out of time; returns the seconds to rest."""
+        now = boottime()
+        with self._lock:
+            late = [a for a in self._active.values() if a.deadline is not None and a.deadline <= now]
+        for active in late:
+            node = active.run.nodes[active.done]
+            self.stop(active.run.id, active.run.attempt, f"{node.type} timed out", canceled=False)
+        return DEADLINE_SECONDS
+
     def forsake(self) -> list[Active]:
         """At the end of the grace time: stop everything and report nothing more of it; returns what it was."""
         with self._lock:
@@ -139,16 +156,22 @@ class Runner:
             self._active.pop(instance_id, None)
 
     def _next(self, active: Active) -> None:
-        done = [n for n in active.run.nodes if n.type in active.results or n.status == NodeStatus.SUCCEED]
-        for node in done:
-            self._keep(active, node, active.results.get(node.type, node.result))
-        waiting = active.run.nodes[len(done) :]
-        if not waiting:
+        nodes = active.run.nodes
+        while active.done < len(nodes) and nodes[active.done].status == NodeStatus.SUCCEED:
+            _keep(active, nodes[active.done], nodes[active.done].result)
+        if active.done == len(nodes):
             self._end_without_nodes(active)
             return
-        self._execute(active, waiting[0])
+        try:
+            self._execute(active, nodes[active.done])
+        except Exception as error:  # the start and report threads call this: no instance may end them
+            log.exception("instance %d could not be started", active.run.id)
+            self._report(active, nodes[active.done], _failed(f"{type(error).__name__}: {error}"), None)
 
     def _execute(self, active: Active, node: NodeRun) -> None:
+        if active.stop_reason is not None:
+            self._report(active, node, _stopped(active), None)
+            return
         known = self._nodes.get(node.type)
         if known is None:
             self._report(active, node, _failed(f"this worker cannot run {node.type}"), None)
@@ -158,41 +181,30 @@ class Runner:
         except InvalidParam as error:
             self._report(active, node, _failed(str(error)), None)
             return
-        call = Call(known, _context(active, node, param))
-        done = partial(self._done, active, node)
-        active.running = self._executors[known.execution].start(call, done)
-        if active.stop_reason is not None:
-            active.running.stop()
         timeout = known.timeout or active.run.timeout_seconds
-        if timeout:
-            reason = f"{node.type} timed out after {timeout:g} s"
-            late = partial(self._expire, active, active.running, reason)
-            self._deadlines.put(self._clock.now() + timedelta(seconds=timeout), late)
-
-    def _expire(self, active: Active, running: Running, reason: str) -> None:
-        if active.running is running and active.stop_reason is None:
-            active.stop_reason = reason
-            running.stop()
+        active.deadline = boottime() + timeout if timeout else None
+        call = Call(known, _context(active, node, param))
+        active.running = self._executors[known.execution].start(call, partial(self._done, active, node))
+        if active.stop_reason is not None:  # it came in between
+            active.running.stop()
 
     def _done(self, active: Active, node: NodeRun, outcome: Outcome) -> None:
         if active.forsaken:
             self._freed()
             return
-        active.running = None
+        active.running = active.deadline = None
         self._report(active, node, self._ending(active, node, outcome), outcome)
 
     def _ending(self, active: Active, node: NodeRun, outcome: Outcome) -> Ending:
         if outcome.stopped and active.stop_reason is not None:
-            if active.canceled:
-                return Ending(NodeStatus.CANCELED, None, active.stop_reason)
-            return _failed(active.stop_reason, retry=True)
+            return _stopped(active)
         if outcome.failure is not None:
             return _raised(outcome.failure)
         try:
             text = self._result_text(node, outcome.result)
         except InvalidInput as error:
             return _failed(str(error))
-        active.results[node.type] = outcome.result
+        _keep(active, node, json.loads(text))
         return Ending(NodeStatus.SUCCEED, text)
 
     def _result_text(self, node: NodeRun, result: Any) -> str:
@@ -216,7 +228,7 @@ class Runner:
         entered = self._clock.now() if outcome is None else self._clock.at(outcome.entered)
         left = self._clock.now() if outcome is None else self._clock.at(outcome.left)
         active.entered = active.entered or entered
-        rest = active.run.nodes[node.sequence :]
+        rest = active.run.nodes[active.run.nodes.index(node) + 1 :]
         retried = ending.retry and active.run.failures < self._retries(active, node)
         reported = NodeReport(node.id, NodeStatus.PENDING if retried else ending.status, ending.result, entered, left)
         if ending.status is NodeStatus.SUCCEED and rest:
@@ -285,11 +297,11 @@ class Runner:
         result = json_text({"error": reason})
         self._put(active, [], InstanceReport(InstanceStatus.FAILED, result, reason, now, now, active.run.failures + 1))
 
-    @staticmethod
-    def _keep(active: Active, node: NodeRun, result: Any) -> None:
-        short = node.type.removeprefix(f"{node.category}_")
-        plain = result.model_dump(mode="json") if isinstance(result, BaseModel) else result
-        active.results[node.type] = active.results[short] = plain
+
+def _keep(active: Active, node: NodeRun, result: Any) -> None:
+    """Its result for the nodes after it, as the database holds it: a retry sees the same."""
+    active.done += 1
+    active.results[node.type] = active.results[node.type.removeprefix(f"{node.category}_")] = result
 
 
 def _param(node: Node, given: Any) -> Any:
@@ -321,6 +333,11 @@ def _context(active: Active, node: NodeRun, param: Any) -> NodeContext[Any]:
 
 def _failed(error: str, *, retry: bool = False) -> Ending:
     return Ending(NodeStatus.FAILED, json_text({"error": error}), error, retry)
+
+
+def _stopped(active: Active) -> Ending:
+    reason = active.stop_reason or "stopped"
+    return Ending(NodeStatus.CANCELED, None, reason) if active.canceled else _failed(reason, retry=True)
 
 
 def _raised(failure: Failure) -> Ending:

@@ -37,9 +37,5 @@ class DatabaseProblem(RotaError):
     """The database is unreachable, not migrated, or not set up as Rota needs it."""
 
 
-class LeaseLost(RotaError):
-    """This process was declared dead, or could not renew its lease in time: it must stop."""
-
-
 class ConfigurationError(RotaError):
     """Settings that cannot be used; the text lists every fault."""
