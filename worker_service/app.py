@@ -6,6 +6,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from datetime import datetime
 from functools import partial
 from importlib.metadata import version
 from types import FrameType
@@ -195,7 +196,8 @@ class Worker:
         again = [(a.run.id, a.run.attempt) for a in left if a not in once]
         self._attempt(lambda: self._hand_back(again))
         if once:
-            failures = [_failed_by_stop(active) for active in once]
+            now = self._database.clock.now()
+            failures = [_failed_by_stop(active, now) for active in once]
             self._attempt(lambda: self._database.write(lambda c: reports.report(c, self.id, failures)))
 
     def _hand_back(self, held: list[tuple[int, int]]) -> int:
@@ -212,10 +214,10 @@ class Worker:
             log.warning("worker: while stopping: %s", error)
 
 
-def _failed_by_stop(active: Active) -> Report:
+def _failed_by_stop(active: Active, now: datetime) -> Report:
     reason = "its worker stopped before it ended; its task says on_worker_lost = fail"
     nodes = [NodeReport(node.id, NodeStatus.CANCELED) for node in active.run.nodes[active.done :]]
-    instance = InstanceReport(InstanceStatus.FAILED, json_text({"error": reason}), reason, active.entered, None)
+    instance = InstanceReport(InstanceStatus.FAILED, json_text({"error": reason}), reason, active.entered, now)
     return Report(active.run.id, active.run.attempt, nodes, instance)
 
 
