@@ -19,6 +19,9 @@ from shared.store.database import Database
 BATCH = 2000
 """Ids looked at in one statement."""
 
+WATCHED_AT_FIRST = 20_000
+"""Of the instances that had not ended when following began."""
+
 GIVE_UP_SECONDS = 30.0
 """A transaction that began to write is over by then: idle ones are ended by the database long before."""
 
@@ -33,7 +36,7 @@ class Follower:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._last_id = database.read(instances.newest_id)
-        live = database.read(lambda connection: instances.live_ids(connection, BATCH))
+        live = database.read(lambda connection: instances.live_ids(connection, WATCHED_AT_FIRST))
         self._watched: dict[int, float | None] = dict.fromkeys(i for i in live if i <= self._last_id)
 
     def ended(self) -> list[Row[Any]]:

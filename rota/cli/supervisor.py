@@ -4,7 +4,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
@@ -22,10 +21,10 @@ KILL_SECONDS = 5.0
 
 @dataclass
 class Child:
-    """One child: what it is, and its process while it runs."""
+    """One child: what it is, and its process while it runs. ``command`` must take ``--parent-pipe``."""
 
     name: str
-    arguments: Sequence[str]
+    command: Sequence[str]
     environment: Mapping[str, str]
     process: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
@@ -101,7 +100,7 @@ class Supervisor:
 
     def _start(self, child: Child) -> None:
         child.process = subprocess.Popen(  # noqa: S603 - our own command, and no shell
-            [sys.executable, "-m", "rota", *child.arguments, "--parent-pipe", str(self._lifeline)],
+            [*child.command, "--parent-pipe", str(self._lifeline)],
             env=dict(child.environment),
             stdin=subprocess.DEVNULL,
             start_new_session=True,

@@ -24,6 +24,7 @@ from shared.settings import Settings
 from shared.store.database import Database
 from shared.store.problems import named
 
+ROTA = (sys.executable, "-m", "rota")
 POLL_SECONDS = 0.5
 LINES_AT_ONCE = 200
 CHILD_FLAGS = {-1: ["-qq"], 0: ["-q"], 1: [], 2: ["-v"]}
@@ -68,12 +69,12 @@ def planned(shell: Shell, workers: int, flags: list[str], options: Mapping[str, 
     environment = os.environ | given
     if shell.database_url is not None:
         environment["ROTA_DATABASE_URL"] = shell.database_url
-    children = [Child("scheduler", ["scheduler", *flags], environment)]
+    children = [Child("scheduler", [*ROTA, "scheduler", *flags], environment)]
     environment = {name: value for name, value in environment.items() if name != "ROTA_HEALTH_FILE"}
     for number in range(1, workers + 1):
         # The same at each start: a worker takes over at once what its dead predecessor of that name held.
         name = f"{environment.get('ROTA_WORKER_NAME', f'{socket.gethostname()}-{os.getpid()}')}-{number}"
-        children.append(Child(f"worker {number}", ["worker", *flags], environment | {"ROTA_WORKER_NAME": name}))
+        children.append(Child(f"worker {number}", [*ROTA, "worker", *flags], environment | {"ROTA_WORKER_NAME": name}))
     return children
 
 

@@ -1,0 +1,131 @@
+"""The command as a whole: its help, its exit codes, how it fails."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from rota.cli import COMMANDS, RotaGroup, cli
+from shared.clock import boottime
+from shared.domain.errors import DatabaseProblem, NotPossible
+from tests.processes import ROOT, RotaProcess
+
+
+def invoke(*arguments: str, url: str | None = None, stdin: str | None = None, **environment: str) -> Result:
+    """Run the command in this process, with no ROTA_ variable but those given."""
+    variables: dict[str, str | None] = {**environment}
+    if url is not None:
+        variables["ROTA_DATABASE_URL"] = url
+    result = CliRunner().invoke(cli, arguments, input=stdin, env=variables)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Every command and subcommand, by what is typed for it."""
+    context = click.Context(cli)
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        assert command is not None
+        yield name, command
+        if isinstance(command, click.Group):
+            yield from ((f"{name} {sub}", below) for sub, below in command.commands.items())
+
+
+def test_every_line_of_the_help_is_the_first_of_the_commands_own() -> None:
+    for name, command in commands():
+        if name in COMMANDS:
+            assert COMMANDS[name][1] == (command.help or "").splitlines()[0]
+
+
+@pytest.mark.parametrize("name", [name for name, _ in commands()])
+def test_every_command_has_help_with_an_example(name: str) -> None:
+    shown = invoke(*name.split(), "--help")
+    assert shown.exit_code == 0
+    assert "Example" in shown.stdout
+    assert f"rota {name.split(maxsplit=1)[0]}" in shown.stdout.split("Example")[1]
+
+
+def test_help_needs_neither_a_database_nor_what_takes_long_to_import() -> None:
+    code = """
+import sys, types
+package = types.ModuleType("rota"); package.__path__ = [sys.argv[1]]; sys.modules["rota"] = package
+from rota.cli import cli
+cli(["--help"], standalone_mode=False)
+heavy = {"sqlalchemy", "pydantic", "alembic", "rich", "worker_service", "scheduler_service"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    subprocess.run([sys.executable, "-c", code, str(ROOT / "rota")], check=True, cwd=ROOT, capture_output=True)
+
+
+def test_python_m_rota_is_the_same_command() -> None:
+    shown = subprocess.run(
+        [sys.executable, "-m", "rota", "--version"], check=True, cwd=ROOT, capture_output=True, text=True
+    )
+    assert shown.stdout.startswith("rota, version ")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(NotPossible("it is not possible"), 1), (DatabaseProblem("no server\nno schema"), 3), (KeyboardInterrupt(), 130)],
+)
+def test_what_goes_wrong_is_a_sentence_and_an_exit_code(error: BaseException, code: int) -> None:
+    @click.command()
+    def failing() -> None:
+        raise error
+
+    class Group(RotaGroup):
+        def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+            return failing
+
+    result = CliRunner().invoke(Group("rota"), ["failing"])
+    said = [f"error: {line}" for line in str(error).splitlines()] or ["interrupted"]
+    assert (result.exit_code, result.stdout, result.stderr.splitlines()) == (code, "", said)
+
+
+def test_debug_shows_the_traceback() -> None:
+    with pytest.raises(DatabaseProblem):
+        invoke("--debug", "task", "list", url="sqlite:////nowhere/rota.db")
+
+
+def test_what_is_not_understood_is_exit_code_2() -> None:
+    for arguments in (["tsak"], ["task", "add"], ["cron", "* * * * *", "--count", "x"], ["task", "list", "--no"]):
+        assert invoke(*arguments).exit_code == 2
+
+
+def test_ctrl_c_while_waiting_is_exit_code_130(tmp_path: Path) -> None:
+    fifo = tmp_path / "param"
+    os.mkfifo(fifo)
+    with RotaProcess("task", "add", "x", "--type", "T", "--param", f"@{fifo}", log=tmp_path / "log") as process:
+        with fifo.open("w"):  # returns when the command has opened it to read
+            process.stop_signal(signal.SIGINT)
+            assert process.wait_exit() == 130
+        assert process.log == "interrupted\n"
+
+
+def health(file: Path, **environment: str) -> Result:
+    return invoke("health", "--health-file", str(file), **environment)
+
+
+def test_health_tells_by_exit_code_whether_the_process_has_beaten(tmp_path: Path) -> None:
+    file = tmp_path / "beat"
+    assert health(file).exit_code == 1
+    assert "has beaten never" in health(file).stderr
+    file.write_text(f"{boottime():.3f}\n")
+    assert health(file).exit_code == 0
+    assert health(file).stdout.startswith("alive: ")
+    file.write_text(f"{boottime() - 16:.3f}\n")
+    assert health(file).exit_code == 1
+    assert "longer than 15 s" in health(file).stderr
+    assert health(file, ROTA_LIVENESS_SECONDS="20").exit_code == 0
+
+
+def test_health_without_a_file_says_what_to_set() -> None:
+    assert "ROTA_HEALTH_FILE is not set" in invoke("health").stderr
