@@ -1,0 +1,219 @@
+"""What runs inside a process of the ``ProcessExecutor``: one call at a time, told and answered in JSON lines.
+
+The control channel is a socket whose number is on the command line, never stdout, which handlers may print to. The
+messages, one JSON object a line:
+
+| from | message | |
+| --- | --- | --- |
+| parent | `{"parent", "path", "python_path", "result_limit_bytes", "levels"}` | once: how to be like the parent |
+| child | `{"refused": sentence}` | it cannot load the app, and ends |
+| parent | `{"node", "context"}` | run a node |
+| child | `{"began": seconds}` | the handler is entered |
+| child | `{"log": record}` | a log record, for the parent's handlers |
+| child | `{"ended": {"entered", "left", "result" or "failure"}}` | it is through; the next may come |
+
+A thread reads the channel, so that its end, which is the parent's death, is noticed while a handler runs: then the
+whole process group is killed.
+"""
+
+import json
+import logging
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from pydantic import BaseModel, ValidationError
+
+from shared.clock import boottime
+from shared.domain.errors import ConfigurationError, InvalidInput, InvalidParam
+from shared.domain.jsontext import json_text
+from worker_service.authoring import Node, Rota, load_app
+from worker_service.context import NodeContext
+from worker_service.executors.base import Failure
+
+ERROR_CHARACTERS = 8_000
+TRACEBACK_CHARACTERS = 30_000
+LOG_CHARACTERS = 30_000
+
+Message = Mapping[str, Any]
+
+
+class Channel:
+    """The child's end of the control channel; messages may be sent from any thread."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._lines = control.makefile("rb")
+        self._lock = threading.Lock()
+        os.register_at_fork(after_in_child=self._disown)
+
+    def read(self) -> Any:
+        """The next message; None when the parent is gone."""
+        try:
+            line = self._lines.readline()
+        except OSError:
+            return None
+        return json.loads(line) if line.endswith(b"\n") else None
+
+    def send(self, **message: Any) -> None:
+        """Send one message; a parent that is gone is noticed by who reads."""
+        line = json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + b"\n"
+        with self._lock, suppress(OSError):
+            self._control.sendall(line)
+
+    def _disown(self) -> None:
+        """A fork of this process has no say, and must not hold the channel open."""
+        self._lock = threading.Lock()
+        with suppress(OSError):
+            os.close(self._control.detach())
+
+
+class ForwardedLog(logging.Handler):
+    """Hands records to the parent, whose handlers know where they go and how they look."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__()
+        self._channel = channel
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send a record."""
+        try:
+            message = logging.Formatter("%(message)s").format(record)[:LOG_CHARACTERS]
+        except Exception:  # noqa: BLE001 - as logging does: a bad log call must not stop the handler
+            self.handleError(record)
+            return
+        fields = ("name", "levelno", "levelname", "created", "msecs", "pathname", "lineno", "funcName", "process")
+        known = {name: getattr(record, name) for name in (*fields, "threadName")}
+        context = {name: getattr(record, name) for name in ("task", "instance", "node") if hasattr(record, name)}
+        self._channel.send(log={**known, **context, "msg": message, "args": None})
+
+
+def main(target: str, control: int) -> None:
+    """Serve calls for an app until the parent is gone."""
+    os.set_inheritable(control, False)
+    channel = Channel(socket.socket(fileno=control))
+    greeting = channel.read()
+    if greeting is None or os.getppid() != greeting["parent"]:
+        return
+    _import_like_the_parent(greeting["path"], greeting["python_path"])
+    calls: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(channel, calls), name="control", daemon=True).start()
+    try:
+        app = load_app(target)
+    except ConfigurationError as error:
+        channel.send(refused=str(error)[:ERROR_CHARACTERS])
+        return
+    _log_like_the_parent(channel, greeting["levels"])
+    while True:
+        call = calls.get()
+        channel.send(ended=_run(app, call, channel, greeting["result_limit_bytes"]))
+
+
+def _read(channel: Channel, calls: "queue.SimpleQueue[Message]") -> None:
+    while (message := channel.read()) is not None:
+        calls.put(message)
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def _import_like_the_parent(path: list[str], python_path: str | None) -> None:
+    sys.path[:] = path
+    os.environ.pop("PYTHONPATH", None)  # it was only to find this module
+    if python_path is not None:
+        os.environ["PYTHONPATH"] = python_path
+
+
+def _log_like_the_parent(channel: Channel, levels: Mapping[str, int]) -> None:
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+    logging.getLogger().handlers[:] = [ForwardedLog(channel)]
+
+
+def _run(app: Rota, call: Message, channel: Channel, limit: int) -> dict[str, Any]:
+    """Run one call; how it ended, as it is sent."""
+    entered = boottime()
+    try:
+        node, context = _prepared(app, call)
+        entered = boottime()
+        channel.send(began=entered)
+        result = node.handler(context)
+        left = boottime()
+        answer = {"result": _checked(node, result, limit)}
+    except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
+        left = boottime()
+        answer = {"failure": _failure(error)}
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    return {"entered": entered, "left": left, **answer}
+
+
+def _prepared(app: Rota, call: Message) -> tuple[Node, NodeContext[Any]]:
+    node = app.nodes.get(call["node"])
+    if node is None:
+        raise ConfigurationError(
+            f"app {app.target!r}, imported in a process of its own, declares no {call['node']}: "
+            "declare nodes when the module is imported, whatever the process"
+        )
+    fields = dict(call["context"])
+    moment, zone = fields.pop("schedule_datetime")
+    return node, NodeContext(
+        param=_param(node, fields.pop("param")),
+        schedule_datetime=datetime.fromisoformat(moment).astimezone(_zone(zone)),
+        due_at=datetime.fromisoformat(fields.pop("due_at")).astimezone(UTC),
+        **fields,
+    )
+
+
+def _zone(zone: str | float) -> tzinfo:
+    return ZoneInfo(zone) if isinstance(zone, str) else timezone(timedelta(seconds=zone))
+
+
+def _param(node: Node, given: Any) -> Any:
+    if node.param_model is None:
+        return given
+    try:
+        return node.param_model.model_validate(given)
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'it'}: {e['msg']}" for e in error.errors())
+        raise InvalidParam(f"param of {node.type}: {faults}") from None
+
+
+def _checked(node: Node, result: Any, limit: int) -> Any:
+    """The result, as plain JSON of a size that may be sent."""
+    plain = result.model_dump(mode="json") if isinstance(result, BaseModel) else result
+    try:
+        size = len(json_text(plain).encode())
+    except (InvalidInput, UnicodeEncodeError) as error:
+        raise InvalidInput(
+            f"{node.type} returned what is not JSON: {error}; return dicts, lists, strings, numbers, booleans or None"
+        ) from None
+    if size > limit:
+        raise InvalidInput(
+            f"{node.type} returned {size:,} bytes of JSON; the limit is {limit:,} (ROTA_RESULT_LIMIT_BYTES): "
+            "store large results elsewhere and return where"
+        )
+    return plain
+
+
+def _failure(error: BaseException) -> dict[str, str]:
+    failure = asdict(Failure.of(error))
+    if isinstance(error, InvalidInput | ConfigurationError):
+        failure["error"] = str(error)
+    failure["error"] = failure["error"][:ERROR_CHARACTERS]
+    failure["traceback"] = failure["traceback"][-TRACEBACK_CHARACTERS:]
+    return failure
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
