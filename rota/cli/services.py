@@ -44,13 +44,11 @@ def migrate_database(shell: Shell) -> Any:
     """
     import migrations  # noqa: PLC0415
     from shared.store import node_types  # noqa: PLC0415
-    from worker_service import builtin  # noqa: PLC0415
+    from worker_service.builtin import DECLARATIONS  # noqa: PLC0415
 
     report = migrations.upgrade(shell.settings().database_url.get_secret_value())
     with shell.database() as database:
-        database.write(
-            lambda connection: node_types.register(connection, getattr(builtin, "DECLARATIONS", []), by="migrate")
-        )
+        database.write(lambda connection: node_types.register(connection, DECLARATIONS, by="migrate"))
     return report
 
 

@@ -59,7 +59,10 @@ class Supervisor:
         os.set_blocking(self._wake, False)
 
     def run(self, step: Callable[[], None], rest_seconds: float) -> None:
-        """Run the children, and ``step`` every ``rest_seconds``, until SIGINT, SIGTERM or SIGHUP; then stop them."""
+        """Run the children until SIGINT, SIGTERM or SIGHUP, then stop them; ``step`` is run all the while.
+
+        SIGTERM to every child, SIGKILL at a second signal or after the grace time; returns when all have ended.
+        """
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
@@ -70,8 +73,11 @@ class Supervisor:
                 step()
                 if not self._signals:
                     self._rest(rest_seconds)
+            self._say("stopping; once more kills what still runs")
+            self._stop(step, rest_seconds)
+            step()
         finally:
-            self.stop()
+            self._stop(lambda: None, rest_seconds)
             signal.set_wakeup_fd(-1)
 
     def start(self) -> None:
@@ -79,15 +85,14 @@ class Supervisor:
         for child in self._children:
             self._start(child)
 
-    def stop(self) -> None:
-        """SIGTERM to every child, SIGKILL at a second signal or after the grace time; returns when all have ended."""
-        asked = self._signals
+    def _stop(self, step: Callable[[], None], rest_seconds: float) -> None:
         self._signal_all(signal.SIGTERM)
         deadline = boottime() + self._grace_seconds + KILL_SECONDS
         while self._running():
-            if self._signals > max(asked, 1) or boottime() > deadline:
+            if self._signals > 1 or boottime() > deadline:
                 self._signal_all(signal.SIGKILL)
-            self._rest(0.5)
+            step()
+            self._rest(rest_seconds)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signals += 1

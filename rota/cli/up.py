@@ -121,7 +121,7 @@ class Screen:
 def line(row: Row[Any]) -> str:
     """One fire: when it ended, its task and schedule time, how it ended, where, how late, how long, with what."""
     zone = zone_of(row.timezone)
-    ended = localized(row.gmt_completed or row.gmt_modified, zone).strftime("%H:%M:%S")
+    ended = (row.gmt_completed or row.gmt_modified).strftime("%H:%M:%SZ")
     status = row.status.ljust(8)
     if on_terminal():
         status = click.style(status, fg=COLOURS[row.status])
