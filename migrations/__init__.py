@@ -20,7 +20,7 @@ from sqlalchemy import Engine
 from sqlalchemy.engine import URL
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from migrations.exclusive import exclusive, is_race, migration_engine
+from migrations.turn import exclusive, is_race, migration_engine
 from shared.domain.errors import DatabaseProblem, InvalidInput
 from shared.store.checks import schema_revision
 from shared.store.database import normalised

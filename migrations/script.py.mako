@@ -4,8 +4,8 @@ Revision ID: ${up_revision}
 Revises: ${down_revision | comma,n}
 """
 
-revision = ${repr(up_revision)}
-down_revision: str | None = ${repr(down_revision)}
+revision = "${up_revision}"
+down_revision: str | None = "${down_revision}"
 
 
 def upgrade() -> None:

@@ -14,7 +14,7 @@ because every step leaves out what it finds done (migrations/steps.py).
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from alembic.util import CommandError
@@ -22,7 +22,9 @@ from sqlalchemy import Connection, Engine, NullPool, create_engine, event, inspe
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
-from shared.store.database import code
+from shared.domain.errors import DatabaseProblem
+from shared.store.database import CHANGED_SINCE_READ, DEADLOCK, LOCK_WAIT, code, sentence
+from shared.store.problems import named
 
 CONNECT_SECONDS = 10
 TURN_SECONDS = 600
@@ -40,15 +42,23 @@ _CREATE_LOCK = (
     " ENGINE=InnoDB COMMENT='its row is locked by the process that migrates'"
 )
 
-DEADLOCK, DUPLICATE_ROW, CONFLICT = 1213, 1062, 1020
+DUPLICATE_ROW, IN_ANOTHERS_DDL = 1062, 1684
 THERE_ALREADY, GONE_ALREADY = frozenset({1050, 1060, 1061, 1826}), frozenset({1051, 1091})
-CONNECTION_LOST = frozenset({0, 2006, 2013})
+CONNECTION_LOST = frozenset({0, 2006, 2013})  # not those of a server that cannot be reached: that is told at once
 
 
 def is_race(error: BaseException) -> bool:
     """Whether another process was faster, or the connection broke: begin again and do what is left."""
     if isinstance(error, DBAPIError):
-        races = {DEADLOCK, DUPLICATE_ROW, CONFLICT, *THERE_ALREADY, *GONE_ALREADY, *CONNECTION_LOST}
+        races = {
+            DEADLOCK,
+            DUPLICATE_ROW,
+            IN_ANOTHERS_DDL,
+            CHANGED_SINCE_READ,
+            *THERE_ALREADY,
+            *GONE_ALREADY,
+            *CONNECTION_LOST,
+        }
         return code(error) in races
     return isinstance(error, CommandError)  # the revision's row is not as this process had read it
 
@@ -77,16 +87,30 @@ def migration_engine(url: URL) -> Engine:
 
 @contextmanager
 def exclusive(engine: Engine) -> Iterator[Connection]:
-    """A connection on which to migrate, while no other process migrates this database."""
+    """A connection on which to migrate, while no other process migrates this database.
+
+    Raises DatabaseProblem when another has not ended within ``TURN_SECONDS``.
+    """
+    with ExitStack() as until_migrated:
+        try:
+            connection = _take_turn(engine, until_migrated)
+        except DBAPIError as error:
+            if code(error) == LOCK_WAIT or "database is locked" in sentence(error):
+                raise DatabaseProblem(
+                    f"{named(engine.url)}: another process has been migrating or writing for {TURN_SECONDS} s; "
+                    "wait for it, or end it, and run rota migrate again"
+                ) from error
+            raise
+        yield connection
+
+
+def _take_turn(engine: Engine, until_migrated: ExitStack) -> Connection:
     if engine.dialect.name == "sqlite":
-        with engine.execution_options(rota_write=True).begin() as connection:
-            yield connection
-        return
-    with engine.connect() as holder:
-        _make_lock(holder)
-        holder.exec_driver_sql(f"SELECT id FROM {LOCK_TABLE} WHERE id = 1 FOR UPDATE")
-        with engine.connect() as connection:
-            yield connection
+        return until_migrated.enter_context(engine.execution_options(rota_write=True).begin())
+    holder = until_migrated.enter_context(engine.connect())
+    _make_lock(holder)
+    holder.exec_driver_sql(f"SELECT id FROM {LOCK_TABLE} WHERE id = 1 FOR UPDATE")
+    return until_migrated.enter_context(engine.connect())
 
 
 def _make_lock(holder: Connection) -> None:
