@@ -269,6 +269,12 @@ def create_schedule_instance() -> None:
             ),
             comment="unique while it runs: one instance for each overlap slot of a task",
         ),
+        Column(
+            "unsuccessful",
+            String(15),
+            Computed("CASE WHEN (status = 'failed' OR status = 'canceled') THEN status END", persisted=False),
+            comment="failed or canceled; NULL otherwise: an index finds the newest of them",
+        ),
         PrimaryKeyConstraint("id", name="pk_schedule_instance"),
         *checked_times("schedule_instance", "schedule_datetime", "due_at"),
         CheckConstraint("priority BETWEEN 0 AND 9", name="ck_schedule_instance_priority"),
@@ -277,7 +283,10 @@ def create_schedule_instance() -> None:
         ),
         UniqueConstraint("overlap_key", name="uq_schedule_instance_overlap_key"),
         comment="one run of a task for one time; insert (schedule_task_id, schedule_datetime) to run a missed time",
-        indexes={"ix_schedule_instance_work": ["status", "schedule_worker_node_id", "priority", "due_at"]},
+        indexes={
+            "ix_schedule_instance_unsuccessful": ["unsuccessful"],
+            "ix_schedule_instance_work": ["status", "schedule_worker_node_id", "priority", "due_at"],
+        },
         **OPTIONS,
     )
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, and_, func, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, func, or_, select, update
 
 from shared.domain.states import InstanceStatus
-from shared.store.dialects import UtcNow, bound, ignore_conflicts, json_rows
+from shared.store.dialects import UtcNow, bound, by_index, ignore_conflicts, json_rows
 from shared.store.tables import PRIORITIES, schedule_instance, schedule_task
 
 _instance = schedule_instance.c
@@ -17,6 +17,9 @@ PENDING, ASSIGNED = InstanceStatus.PENDING.value, InstanceStatus.ASSIGNED.value
 
 Cursor = tuple[int, datetime, int]
 """Where a scan of the pending instances stands: priority, due_at, id."""
+
+Fire = tuple[int, datetime, str]
+"""What instances of one fire share: task id, schedule_datetime, fire_key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,11 @@ class Pending:
     task_param: Any
     task_deleted: int | None
     required_labels: dict[str, str] | None
+
+    @property
+    def fire(self) -> Fire:
+        """The fire it is an instance of; others of it are told apart by their run numbers."""
+        return (self.task_id, self.schedule_datetime, self.fire_key)
 
     @property
     def cursor(self) -> Cursor:
@@ -70,8 +78,7 @@ def pending(connection: Connection, horizon: datetime, limit: int, after: Cursor
         priority, due_at, last = after
         rest = and_(
             _instance.priority == priority,
-            _instance.due_at >= due_at,
-            or_(_instance.due_at > due_at, _instance.id > last),
+            or_(_instance.due_at > due_at, and_(_instance.due_at == due_at, _instance.id > last)),
         )
         found = _pending(connection, rest, horizon, limit)
         priorities = tuple(p for p in PRIORITIES if p > priority)
@@ -112,32 +119,32 @@ def _pending(connection: Connection, condition: Any, horizon: datetime, limit: i
     return [Pending(*row) for row in rows]
 
 
-def last_run_numbers(connection: Connection, task_ids: Collection[int]) -> dict[tuple[int, datetime, str], int]:
-    """The highest run number of each fire of these tasks that has rows still without one."""
-    unnumbered = (
-        select(_instance.schedule_task_id, _instance.schedule_datetime, _instance.fire_key)
-        .where(
-            _instance.status == PENDING,
-            _instance.schedule_worker_node_id.is_(None),
-            _instance.schedule_task_id.in_(sorted(task_ids)),
-            _instance.run_number.is_(None),
-        )
-        .distinct()
-        .subquery("unnumbered")
+_asked = json_rows("asked", task="id", moment="time", fire_key="str")
+
+_fire = (_instance.schedule_task_id, _instance.schedule_datetime, _instance.fire_key)
+_last_run_numbers = by_index(
+    select(*_fire, func.max(_instance.run_number))
+    .select_from(_asked)
+    .join(
+        schedule_instance,
+        and_(
+            _instance.schedule_task_id == _asked.c.task,
+            _instance.schedule_datetime == _asked.c.moment,
+            _instance.fire_key == _asked.c.fire_key,
+        ),
     )
-    same_fire = and_(
-        _instance.schedule_task_id == unnumbered.c.schedule_task_id,
-        _instance.schedule_datetime == unnumbered.c.schedule_datetime,
-        _instance.fire_key == unnumbered.c.fire_key,
-    )
-    statement = (
-        select(
-            _instance.schedule_task_id, _instance.schedule_datetime, _instance.fire_key, func.max(_instance.run_number)
-        )
-        .join_from(unnumbered, schedule_instance, same_fire)
-        .group_by(_instance.schedule_task_id, _instance.schedule_datetime, _instance.fire_key)
-    )
-    return {(t, moment, key): number or 0 for t, moment, key, number in connection.execute(statement)}
+    .group_by(*_fire),
+    schedule_instance,
+    "uq_schedule_instance_fire",
+)
+
+
+def last_run_numbers(connection: Connection, fires: Collection[Fire]) -> dict[Fire, int]:
+    """The highest run number of each of these fires; 0 where none has one yet."""
+    if not fires:
+        return {}
+    rows = connection.execute(_last_run_numbers, {"rows": bound(sorted(set(fires)))})
+    return {(task, moment, key): number or 0 for task, moment, key, number in rows}
 
 
 _given = json_rows("given", id="id", worker="id", run_number="int", param="json")
@@ -197,6 +204,18 @@ def refuse(connection: Connection, reasons: dict[int, str]) -> None:
         )
 
 
+_back = json_rows("back", id="id")
+_take_back = (
+    update(schedule_instance)
+    .where(_instance.id == _back.c.id, _instance.status == ASSIGNED)
+    .values(status=PENDING, schedule_worker_node_id=None, gmt_assigned=None)
+)
+_take_back_unstarted = _take_back.where(_instance.gmt_assigned < bindparam("cutoff")).values(
+    reason="its worker did not start it in time"
+)
+_take_back_assigned = _take_back.where(_instance.schedule_worker_node_id == bindparam("worker"))
+
+
 def take_back_unstarted(connection: Connection, workers: Collection[int], cutoff: datetime, limit: int) -> int:
     """Put back to pending what was assigned and due before ``cutoff`` and is not started; returns how many."""
     overdue = (
@@ -213,14 +232,7 @@ def take_back_unstarted(connection: Connection, workers: Collection[int], cutoff
     ids = sorted(connection.scalars(overdue))
     if not ids:
         return 0
-    return connection.execute(
-        update(schedule_instance)
-        .where(_instance.id.in_(ids), _instance.status == ASSIGNED, _instance.gmt_assigned < cutoff)
-        .values(**_BACK_TO_PENDING, reason="its worker did not start it in time")
-    ).rowcount
-
-
-_BACK_TO_PENDING: dict[str, Any] = {"status": PENDING, "schedule_worker_node_id": None, "gmt_assigned": None}
+    return connection.execute(_take_back_unstarted, {"rows": bound((i,) for i in ids), "cutoff": cutoff}).rowcount
 
 
 def take_back_assigned(connection: Connection, worker_id: int, limit: int) -> int:
@@ -228,5 +240,5 @@ def take_back_assigned(connection: Connection, worker_id: int, limit: int) -> in
     mine = and_(_instance.status == ASSIGNED, _instance.schedule_worker_node_id == worker_id)
     ids = sorted(connection.scalars(select(_instance.id).where(mine).limit(limit)))
     if ids:
-        connection.execute(update(schedule_instance).where(_instance.id.in_(ids), mine).values(**_BACK_TO_PENDING))
+        connection.execute(_take_back_assigned, {"rows": bound((i,) for i in ids), "worker": worker_id})
     return len(ids)

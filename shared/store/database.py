@@ -17,7 +17,7 @@ from tenacity import RetryError, Retrying, retry_if_exception, stop_after_delay,
 
 from shared.clock import DatabaseClock
 from shared.domain.errors import DatabaseProblem
-from shared.store.dialects import UtcNow
+from shared.store.dialects import RowsFirst, UtcNow
 
 T = TypeVar("T")
 
@@ -129,12 +129,15 @@ def shown(url: URL) -> str:
 
 def _engine(url: URL, call_timeout: float) -> Engine:
     if url.get_backend_name() == "sqlite":
-        engine = create_engine(url, connect_args={"timeout": call_timeout, "check_same_thread": False})
+        engine = create_engine(
+            url, hide_parameters=True, connect_args={"timeout": call_timeout, "check_same_thread": False}
+        )
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
     engine = create_engine(
         url,
+        hide_parameters=True,  # they hold params and results: errors are logged
         isolation_level="READ COMMITTED",
         pool_pre_ping=True,
         pool_use_lifo=True,
@@ -147,6 +150,7 @@ def _engine(url: URL, call_timeout: float) -> Engine:
             "write_timeout": call_timeout,
         },
     )
+    engine.dialect.statement_compiler = RowsFirst
     event.listen(engine, "connect", _prepare_mysql)
     return engine
 
@@ -157,7 +161,10 @@ def _prepare_mysql(connection: Any, record: Any) -> None:
             f"SET time_zone = '+00:00', wait_timeout = {IDLE_SECONDS}, innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}"
         )
         if "mariadb" in connection.get_server_info().lower():
-            cursor.execute(f"SET idle_transaction_timeout = {IDLE_IN_TRANSACTION_SECONDS}")
+            # MariaDB makes a join of an IN with 1,000 values or more, and then may read by another index.
+            cursor.execute(
+                f"SET idle_transaction_timeout = {IDLE_IN_TRANSACTION_SECONDS}, in_predicate_conversion_threshold = 0"
+            )
 
 
 def _prepare_sqlite(connection: Any, record: Any) -> None:

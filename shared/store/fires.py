@@ -14,7 +14,7 @@ from sqlalchemy import Connection, and_, case, insert, literal_column, select
 from shared.domain.jsontext import json_text
 from shared.domain.nodes import PlannedNode
 from shared.domain.states import InstanceStatus, Origin
-from shared.store.dialects import UtcNow, bound, ignore_conflicts, json_rows
+from shared.store.dialects import UtcNow, bound, by_index, ignore_conflicts, json_rows
 from shared.store.tables import schedule_instance, schedule_task_node
 
 _instance = schedule_instance.c
@@ -65,25 +65,29 @@ _node_of_fire = json_rows("planned", task="id", moment="time", worker="id", type
 
 _insert_nodes_of_fires = ignore_conflicts(insert(schedule_task_node)).from_select(
     ["schedule_instance_id", "schedule_task_node_type_id", "sequence", "param", "creator", "modifier"],
-    select(
-        _instance.id,
-        _node_of_fire.c.type,
-        _node_of_fire.c.sequence,
-        _node_of_fire.c.param,
-        literal_column("'scheduler'"),
-        literal_column("'scheduler'"),
-    )
-    .select_from(_node_of_fire)
-    .join(
-        schedule_instance,
-        and_(
-            _instance.schedule_task_id == _node_of_fire.c.task,
-            _instance.schedule_datetime == _node_of_fire.c.moment,
-            _instance.fire_key == literal_column("''"),
-            _instance.run_number == literal_column("0"),
-            _instance.status == literal_column(f"'{InstanceStatus.ASSIGNED.value}'"),
-            _instance.schedule_worker_node_id == _node_of_fire.c.worker,
+    by_index(
+        select(
+            _instance.id,
+            _node_of_fire.c.type,
+            _node_of_fire.c.sequence,
+            _node_of_fire.c.param,
+            literal_column("'scheduler'"),
+            literal_column("'scheduler'"),
+        )
+        .select_from(_node_of_fire)
+        .join(
+            schedule_instance,
+            and_(
+                _instance.schedule_task_id == _node_of_fire.c.task,
+                _instance.schedule_datetime == _node_of_fire.c.moment,
+                _instance.fire_key == literal_column("''"),
+                _instance.run_number == literal_column("0"),
+                _instance.status == literal_column(f"'{InstanceStatus.ASSIGNED.value}'"),
+                _instance.schedule_worker_node_id == _node_of_fire.c.worker,
+            ),
         ),
+        schedule_instance,
+        "uq_schedule_instance_fire",
     ),
     include_defaults=False,
 )
@@ -92,21 +96,24 @@ _pinned = json_rows("pinned", instance="id", type="id", sequence="int", param="j
 
 _insert_nodes = ignore_conflicts(insert(schedule_task_node)).from_select(
     ["schedule_instance_id", "schedule_task_node_type_id", "sequence", "param", "creator", "modifier"],
-    select(
-        _pinned.c.instance,
-        _pinned.c.type,
-        _pinned.c.sequence,
-        _pinned.c.param,
-        literal_column("'scheduler'"),
-        literal_column("'scheduler'"),
-    )
-    .select_from(_pinned)
-    .join(
-        schedule_instance,
-        and_(
-            _instance.id == _pinned.c.instance,
-            _instance.status == literal_column(f"'{InstanceStatus.ASSIGNED.value}'"),
+    by_index(
+        select(
+            _pinned.c.instance,
+            _pinned.c.type,
+            _pinned.c.sequence,
+            _pinned.c.param,
+            literal_column("'scheduler'"),
+            literal_column("'scheduler'"),
+        )
+        .select_from(_pinned)
+        .join(
+            schedule_instance,
+            and_(
+                _instance.id == _pinned.c.instance,
+                _instance.status == literal_column(f"'{InstanceStatus.ASSIGNED.value}'"),
+            ),
         ),
+        schedule_instance,
     ),
     include_defaults=False,
 )

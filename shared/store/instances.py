@@ -24,6 +24,8 @@ _node = schedule_task_node.c
 _type = schedule_task_node_type.c
 _worker = schedule_worker_node.c
 
+UNSUCCESSFUL = (InstanceStatus.FAILED, InstanceStatus.CANCELED)
+
 _seen = (
     select(schedule_instance, _task.name.label("task_name"), _task.timezone, _worker.name.label("worker_name"))
     .join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id, isouter=True)
@@ -60,17 +62,21 @@ def listed(
     *,
     task_id: int | None = None,
     status: str | None = None,
-    after_id: int = 0,
+    after_id: int | None = None,
 ) -> list[Row[Any]]:
     """Instances, the newest first; of one task by ``schedule_datetime``. ``after_id`` keeps only those since."""
-    statement = _seen.where(_instance.id > after_id).limit(limit)
+    statement = _seen.limit(limit)
+    if after_id is not None:
+        statement = statement.where(_instance.id > after_id)
     if task_id is None:
         statement = statement.order_by(_instance.id.desc())
-    else:
+    else:  # in the order of its index
         statement = statement.where(_instance.schedule_task_id == task_id).order_by(
-            _instance.schedule_datetime.desc(), _instance.id.desc()
+            _instance.schedule_datetime.desc(), _instance.fire_key.desc(), _instance.run_number.desc()
         )
-    if status is not None:
+    if status in UNSUCCESSFUL:
+        statement = statement.where(_instance.unsuccessful == status)
+    elif status is not None:
         statement = statement.where(_instance.status == status)
     return list(connection.execute(statement))
 

@@ -15,7 +15,7 @@ from collections.abc import Collection
 
 from sqlalchemy import Connection, and_, insert, or_, select, update
 
-from shared.store.dialects import SecondsBefore, UtcNow, ignore_conflicts
+from shared.store.dialects import SecondsBefore, UtcNow, by_index, ignore_conflicts
 from shared.store.tables import schedule_task_lock
 
 _lock = schedule_task_lock.c
@@ -34,7 +34,7 @@ def acquire(connection: Connection, token: str, task_ids: Collection[int], lease
         .order_by(_lock.schedule_task_id)
         .with_for_update(skip_locked=True)
     )
-    got = set(connection.scalars(take))
+    got = set(connection.scalars(by_index(take, schedule_task_lock)))
     got |= _insert_missing(connection, sorted(set(ids) - got))
     if not got:
         return set()
@@ -64,7 +64,7 @@ def hold(connection: Connection, token: str, task_ids: Collection[int]) -> set[i
         .order_by(_lock.schedule_task_id)
         .with_for_update()
     )
-    return set(connection.scalars(statement))
+    return set(connection.scalars(by_index(statement, schedule_task_lock)))
 
 
 def release(connection: Connection, token: str, task_ids: Collection[int]) -> None:

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, and_, case, literal_column, select, update
+from sqlalchemy import Connection, and_, bindparam, case, literal_column, select, update
 
 from shared.domain.jsontext import json_text
 from shared.domain.states import InstanceStatus, NodeStatus, WorkerLostPolicy
-from shared.store.dialects import UtcNow, bound, json_rows
+from shared.store.dialects import UtcNow, bound, by_index, json_rows
 from shared.store.tables import schedule_instance, schedule_task, schedule_task_node, schedule_worker_node
 
 _instance = schedule_instance.c
@@ -31,6 +31,7 @@ _recover = (
         gmt_started=case((_ended, _instance.gmt_started)),
         gmt_completed=case((_ended, UtcNow())),
         worker_losses=_instance.worker_losses + 1,
+        lost_by=case((_ended, _instance.lost_by), else_=bindparam("worker")),
         reason=_lost.c.reason,
         execution_result=_lost.c.result,
         gmt_modified=UtcNow(),
@@ -56,14 +57,13 @@ def recover(connection: Connection, worker_id: int, limit: int) -> int:
     ids = sorted(connection.scalars(select(_instance.id).where(mine).limit(limit)))
     if not ids:
         return 0
-    rows: list[Any] = list(
-        connection.execute(
-            select(_instance.id, _instance.schedule_task_id, _instance.worker_losses, _instance.gmt_cancel_requested)
-            .where(_instance.id.in_(ids), mine)
-            .order_by(_instance.id)
-            .with_for_update()
-        )
+    judged = (
+        select(_instance.id, _instance.schedule_task_id, _instance.worker_losses, _instance.gmt_cancel_requested)
+        .where(_instance.id.in_(ids), mine)
+        .order_by(_instance.id)
+        .with_for_update()
     )
+    rows: list[Any] = list(connection.execute(by_index(judged, schedule_instance)))
     name = connection.scalar(select(_worker.name).where(_worker.id == worker_id)) or f"#{worker_id}"
     policies = _policies(connection, rows)
     verdicts = [_judge(row, policies.get(row.schedule_task_id), name) for row in rows]
@@ -95,15 +95,10 @@ def _write(connection: Connection, verdicts: list[_Verdict], worker: str) -> Non
         (v.id, v.status.value, v.reason, None if v.status is InstanceStatus.PENDING else json_text({"error": v.reason}))
         for v in verdicts
     ]
-    connection.execute(_recover, {"rows": bound(rows)})
+    connection.execute(_recover, {"rows": bound(rows), "worker": worker})
     again = [v.id for v in verdicts if v.status is InstanceStatus.PENDING]
     ended = [v.id for v in verdicts if v.status is not InstanceStatus.PENDING]
     if again:
-        connection.execute(
-            update(schedule_instance)
-            .where(_instance.id.in_(again), _instance.status == InstanceStatus.PENDING.value)
-            .values(lost_by=worker)
-        )
         connection.execute(
             update(schedule_task_node)
             .where(_node.schedule_instance_id.in_(again), _node.status == NodeStatus.RUNNING.value)

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, and_, delete, or_, select, update
 
 from shared.domain.planning import PlanInputs, PlannedTask
 from shared.domain.states import InstanceStatus, Origin, TaskStatus
-from shared.store.dialects import bound, json_rows
+from shared.store.dialects import bound, by_index, json_rows
 from shared.store.tables import PLAN_INPUTS, schedule_instance, schedule_task, schedule_task_lock, schedule_task_node
 
 _task = schedule_task.c
@@ -140,7 +140,8 @@ def drop_ahead(connection: Connection, task_ids: Collection[int], now: datetime)
         _instance.attempt == 0,
         or_(_instance.status == InstanceStatus.PENDING.value, _instance.status == InstanceStatus.ASSIGNED.value),
     )
-    ids = sorted(connection.scalars(select(_instance.id).where(ahead).with_for_update()))
+    statement = by_index(select(_instance.id).where(ahead), schedule_instance, "uq_schedule_instance_fire")
+    ids = sorted(connection.scalars(statement.with_for_update()))
     if ids:
         connection.execute(delete(schedule_instance).where(_instance.id.in_(ids)))
         connection.execute(delete(schedule_task_node).where(schedule_task_node.c.schedule_instance_id.in_(ids)))

@@ -13,7 +13,7 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, Connection, bindparam, case, func, literal_column, select, update
 
 from shared.domain.states import InstanceStatus, NodeStatus
-from shared.store.dialects import UtcNow, bound, json_rows
+from shared.store.dialects import UtcNow, bound, by_index, json_rows
 from shared.store.tables import schedule_instance, schedule_task_node
 
 _instance = schedule_instance.c
@@ -154,4 +154,5 @@ def _locked(connection: Connection, worker_id: int, instance_ids: Iterable[int])
         .order_by(_instance.id)
         .with_for_update()
     )
-    return {(instance_id, attempt) for instance_id, attempt in connection.execute(statement)}
+    by_id = by_index(statement, schedule_instance)
+    return {(instance_id, attempt) for instance_id, attempt in connection.execute(by_id)}

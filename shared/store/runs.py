@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, case, exists, or_, select, update
 
 from shared.domain.states import PLANNED_ORIGINS, InstanceStatus, NodeStatus, OverlapPolicy, TaskStatus
-from shared.store.dialects import UtcNow, bound, ignore_conflicts, json_rows
+from shared.store.dialects import UtcNow, bound, by_index, ignore_conflicts, json_rows
 from shared.store.tables import (
     OVERLAP_SLOTS,
     PRIORITIES,
@@ -92,13 +92,16 @@ def poll(connection: Connection, worker_id: int, horizon: datetime, limit: int) 
 _claimed = json_rows("claimed", id="id", slot="int")
 
 _may_run = exists(
-    select(_task.id).where(
-        _task.id == _instance.schedule_task_id,
-        _task.is_deleted == 0,
-        or_(
-            _task.status == TaskStatus.ON.value,
-            _instance.origin.not_in([origin.value for origin in PLANNED_ORIGINS]),
+    by_index(
+        select(_task.id).where(
+            _task.id == _instance.schedule_task_id,
+            _task.is_deleted == 0,
+            or_(
+                _task.status == TaskStatus.ON.value,
+                _instance.origin.not_in([origin.value for origin in PLANNED_ORIGINS]),
+            ),
         ),
+        schedule_task,
     )
 )
 
@@ -126,11 +129,14 @@ def claim(connection: Connection, worker_id: int, instance_ids: Collection[int],
 
     A row count does not say which rows were won, so they are read again before the commit. If the answer to the commit
     is lost, the same call finds what stands ``running`` under this worker: only this process can have done that.
+
+    An edit of a task that is not committed yet holds up the instances of that task, and no others: they wait.
     """
     ids = sorted(instance_ids)
     wanted = _wanted(connection, worker_id, ids)
     assigned = [row for row in wanted if row.status == ASSIGNED]
-    slots = _slots(connection, assigned)
+    settled_tasks = _lock_settled_tasks(connection, {row.schedule_task_id for row in assigned})
+    slots = _slots(connection, [row for row in assigned if row.schedule_task_id in settled_tasks])
     if slots:
         connection.execute(_claim, {"rows": bound(slots), "worker": worker_id})
     attempts = _running(connection, worker_id, ids)
@@ -159,13 +165,24 @@ def _wanted(connection: Connection, worker_id: int, ids: list[int]) -> list[Row[
         )
         .order_by(_instance.id)
     )
-    return list(connection.execute(statement))
+    return list(connection.execute(by_index(statement, schedule_instance)))
+
+
+def _lock_settled_tasks(connection: Connection, task_ids: Collection[int]) -> set[int]:
+    """Hold the tasks as they are until the commit, but those that somebody is editing; returns those held.
+
+    The claim's look at the task locks it anyway, so that nothing starts once ``off`` is committed; but it would wait.
+    """
+    if not task_ids:
+        return set()
+    statement = select(_task.id).where(_task.id.in_(sorted(task_ids))).with_for_update(read=True, skip_locked=True)
+    return set(connection.scalars(by_index(statement, schedule_task)))
 
 
 def _slots(connection: Connection, rows: list[Row[Any]]) -> list[tuple[int, int | None]]:
     """The overlap slot each instance is to run in: (id, slot); without those that find no slot free."""
     limited = {row.schedule_task_id for row in rows if row.max_instances is not None}
-    taken = _taken(connection, {task: _limit(rows, task) for task in limited}) if limited else {}
+    taken = _taken(connection, limited) if limited else {}
     slots: list[tuple[int, int | None]] = []
     for row in rows:
         if row.overlap_policy != OverlapPolicy.ALLOW:
@@ -181,14 +198,12 @@ def _slots(connection: Connection, rows: list[Row[Any]]) -> list[tuple[int, int 
     return slots
 
 
-def _limit(rows: list[Row[Any]], task_id: int) -> int:
-    return max(int(row.max_instances) for row in rows if row.schedule_task_id == task_id)
-
-
-def _taken(connection: Connection, limits: dict[int, int]) -> dict[int, set[int]]:
-    keys = [task_id * OVERLAP_SLOTS + slot for task_id, limit in limits.items() for slot in range(limit)]
+def _taken(connection: Connection, task_ids: Collection[int]) -> dict[int, set[int]]:
+    of_tasks = or_(
+        *(_instance.overlap_key.between(t * OVERLAP_SLOTS, (t + 1) * OVERLAP_SLOTS - 1) for t in sorted(task_ids))
+    )
     taken: dict[int, set[int]] = {}
-    for key in connection.scalars(select(_instance.overlap_key).where(_instance.overlap_key.in_(keys))):
+    for key in connection.scalars(select(_instance.overlap_key).where(of_tasks)):
         taken.setdefault(key // OVERLAP_SLOTS, set()).add(key % OVERLAP_SLOTS)
     return taken
 
@@ -197,7 +212,8 @@ def _running(connection: Connection, worker_id: int, ids: list[int]) -> dict[int
     statement = select(_instance.id, _instance.attempt).where(
         _instance.id.in_(ids), _instance.schedule_worker_node_id == worker_id, _instance.status == RUNNING
     )
-    return dict(connection.execute(statement).tuples().all())
+    found = connection.execute(by_index(statement, schedule_instance))
+    return dict(found.tuples().all())
 
 
 def _start_nodes(connection: Connection, ids: list[int]) -> dict[int, tuple[NodeRun, ...]]:
@@ -265,6 +281,24 @@ _cancel_settled = (
 )
 
 
+_cancel_nodes = (
+    update(schedule_task_node)
+    .where(
+        _node.schedule_instance_id.in_(bindparam("ids", expanding=True)),
+        _node.status == NodeStatus.PENDING.value,
+        exists(
+            by_index(
+                select(_instance.id).where(
+                    _instance.id == _node.schedule_instance_id, _instance.status == InstanceStatus.CANCELED.value
+                ),
+                schedule_instance,
+            )
+        ),
+    )
+    .values(status=NodeStatus.CANCELED.value)
+)
+
+
 def _settle(connection: Connection, worker_id: int, lost: list[Row[Any]], now: datetime) -> list[tuple[int, datetime]]:
     """Decide about assigned instances that a claim did not win; returns those that are to be tried again."""
     states = {
@@ -298,6 +332,7 @@ def _settle(connection: Connection, worker_id: int, lost: list[Row[Any]], now: d
                 replaced.update(holder for holder, _ in before)
     if canceled:
         connection.execute(_cancel_settled, {"rows": bound(canceled), "worker": worker_id})
+        connection.execute(_cancel_nodes, {"ids": [instance_id for instance_id, _ in canceled]})
     if replaced:
         request_cancel(connection, replaced, "replaced by its task's next fire")
     return waiting

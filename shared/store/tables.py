@@ -32,6 +32,7 @@ from sqlalchemy import (
     column,
     literal_column,
     not_,
+    or_,
     text,
 )
 
@@ -317,6 +318,18 @@ schedule_instance.append_column(
     )
 )
 schedule_instance.append_constraint(UniqueConstraint("overlap_key"))
+failed_or_canceled = or_(
+    column("status") == literal_column("'failed'"), column("status") == literal_column("'canceled'")
+)
+schedule_instance.append_column(
+    Column(
+        "unsuccessful",
+        String(15),
+        Computed(case((failed_or_canceled, column("status"))), persisted=False),
+        comment="failed or canceled; NULL otherwise: an index finds the newest of them",
+    )
+)
+Index("ix_schedule_instance_unsuccessful", _i.unsuccessful)
 Index("ix_schedule_instance_work", _i.status, _i.schedule_worker_node_id, _i.priority, _i.due_at)
 
 schedule_task_node_type = Table(

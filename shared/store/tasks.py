@@ -114,12 +114,15 @@ def declare(connection: Connection, definition: TaskDefinition, by: str) -> None
     So an operator's edit survives restarts and rolling deploys. ``status`` is never touched.
     """
     declared = definition.model_dump(mode="json", exclude={"status"})
-    row = connection.execute(
-        select(schedule_task).where(_task.live_name == definition.name).with_for_update()
-    ).one_or_none()
+    there = select(schedule_task).where(_task.live_name == definition.name).with_for_update()
+    row = connection.execute(there).one_or_none()
     if row is None:
-        _insert(connection, {**definition.columns(), "status": TaskStatus.ON.value, "declared": declared}, by)
-        return
+        try:
+            _insert(connection, {**definition.columns(), "status": TaskStatus.ON.value, "declared": declared}, by)
+        except NameTaken:  # another worker of the app has just declared it
+            row = connection.execute(there).one()
+        else:
+            return
     before: dict[str, Any] = row.declared or {}
     changed = {name for name, value in declared.items() if name not in before or before[name] != value}
     if not changed:
