@@ -113,9 +113,11 @@ def _show_rich(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="ellipsis" if column == "result" else "fold", no_wrap=column == "result")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    filled = [at for at in range(len(columns)) if any(row[at] for row in rows)]
+    for at in filled:
+        one_line = columns[at] in ("result", "next fire", "schedule time")
+        table.add_column(columns[at], overflow="ellipsis" if one_line else "fold", no_wrap=one_line)
     for row in rows:
-        table.add_row(*(Text(text, style=COLOURS.get(text, "")) for text in row))
+        table.add_row(*(Text(row[at], style=COLOURS.get(row[at], "")) for at in filled))
     Console().print(table)
