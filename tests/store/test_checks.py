@@ -1,0 +1,226 @@
+"""Each check tells a database that is as Rota needs it from one that is not, in words a person can act on."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event, make_url
+
+import migrations
+from shared.domain.errors import DatabaseProblem
+from shared.store import checks
+from shared.store.checks import Check, require_usable, run_checks
+from shared.store.database import Database, opened
+from shared.store.problems import named
+from tests.databases import PrivateMariaDB, run_sql
+from tests.store.schemas import is_sqlite, typed
+
+HEAD = migrations.head()
+
+
+@pytest.fixture
+def usable(database_url: str) -> Iterator[Database]:
+    """A database as Rota needs it, once for each kind."""
+    migrations.upgrade(database_url)
+    with opened(database_url) as database:
+        yield database
+
+
+@pytest.fixture
+def usable_mariadb(mariadb_url: str) -> Iterator[Database]:
+    migrations.upgrade(mariadb_url)
+    with opened(mariadb_url) as database:
+        yield database
+
+
+def found(database: Database, name: str, head: str = HEAD) -> Check:
+    return next(check for check in run_checks(database, head) if check.name == name)
+
+
+def refusal(database: Database, head: str = HEAD) -> str:
+    with pytest.raises(DatabaseProblem) as caught:
+        require_usable(database, head)
+    return str(caught.value)
+
+
+def test_a_database_as_it_should_be_passes(usable: Database) -> None:
+    results = run_checks(usable, HEAD)
+    assert [check for check in results if check.ok is False] == []
+    essential = {"reachable", "version", "migrated", "writable"}
+    essential |= set() if usable.is_sqlite else {"engine", "isolation", "time zone"}
+    assert {check.name for check in results if check.ok} >= essential
+    require_usable(usable, HEAD)
+
+
+def test_an_empty_database_is_told_to_migrate(database_url: str) -> None:
+    if is_sqlite(database_url):
+        Path(make_url(database_url).database or "").touch()
+    with opened(database_url) as database:
+        sentence = refusal(database)
+        url = named(database.url)
+    assert sentence == f"the schema in {url} is not migrated (found nothing, wanted {HEAD}): run rota migrate"
+    assert "pymysql" not in sentence
+
+
+def test_an_older_schema_is_told_to_migrate(usable: Database) -> None:
+    assert refusal(usable, head="9999").endswith(f"(found {HEAD}, wanted 9999): run rota migrate")
+
+
+def test_a_newer_schema_wants_a_newer_rota(usable: Database, database_url: str) -> None:
+    typed(database_url, "UPDATE rota_schema_version SET version_num = '9999'")
+    assert refusal(usable).endswith(
+        f"is not this Rota's (found 9999, wanted {HEAD}): a newer Rota migrated it; install that one"
+    )
+
+
+def test_a_table_that_is_missing_is_noticed(usable: Database, database_url: str) -> None:
+    typed(database_url, "DROP TABLE schedule_task_lock")
+    assert "is incomplete (found 0001 without schedule_task_lock" in refusal(usable)
+
+
+def test_a_server_that_does_not_answer_is_the_only_news() -> None:
+    database = Database("mysql://rota:secret@127.0.0.1:1/rota", retry_seconds=0.1)
+    only = run_checks(database, HEAD)
+    assert [(check.name, check.ok) for check in only] == [("reachable", False)]
+    sentence = refusal(database)
+    assert sentence.startswith("mysql://rota:***@127.0.0.1:1/rota cannot be used (found Can't connect")
+    assert "no server answers at 127.0.0.1:1" in sentence
+
+
+def test_a_database_that_is_not_there_can_be_made(mariadb_url: str) -> None:
+    nowhere = make_url(mariadb_url).set(database="rota_test_nowhere").render_as_string(hide_password=False)
+    with opened(nowhere) as database:
+        assert "CREATE DATABASE `rota_test_nowhere` CHARACTER SET utf8mb4" in refusal(database)
+
+
+def test_a_file_that_is_not_there_is_not_made(sqlite_url: str) -> None:
+    with opened(sqlite_url) as database:
+        assert refusal(database).endswith("wanted a migrated database): run rota migrate")
+    assert not Path(make_url(sqlite_url).database or "").exists()
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with opened(f"sqlite:///{tmp_path}/no/rota.db") as database:
+        assert f"the folder {tmp_path}/no does not exist; create it: mkdir -p" in refusal(database)
+
+
+def test_a_version_that_is_too_old_is_refused(usable: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "MARIADB", (99, 0, 0))
+    monkeypatch.setattr(checks, "SQLITE", (99, 0, 0))
+    product = "SQLite" if usable.is_sqlite else "MariaDB"
+    assert refusal(usable).endswith(f"wanted {product} >= 99.0.0): install {product} >= 99.0.0")
+
+
+@pytest.mark.parametrize(
+    ("said", "ok", "advice"),
+    [
+        ("10.6.0-MariaDB", True, ""),
+        ("11.4.2-MariaDB-ubu2404", True, ""),
+        ("10.5.29-MariaDB-log", False, "install MariaDB >= 10.6.0"),
+        ("8.0.19", None, "untested on MySQL"),
+        ("8.4.3-commercial", None, "untested on MySQL"),
+        ("8.0.18", False, "install MySQL >= 8.0.19"),
+        ("5.7.44-log", False, "install MySQL >= 8.0.19"),
+        ("8.0.11-TiDB-v7.5.0", None, "untested on TiDB"),
+    ],
+)
+def test_versions_are_read_as_servers_write_them(
+    usable_mariadb: Database, monkeypatch: pytest.MonkeyPatch, said: str, ok: bool | None, advice: str
+) -> None:
+    monkeypatch.setattr(checks, "_value", lambda database, statement: said)
+    check = found(usable_mariadb, "version")
+    assert (check.found, check.ok) == (said, ok)
+    assert advice in check.help
+
+
+def test_a_table_without_transactions_is_refused(usable_mariadb: Database, mariadb_url: str) -> None:
+    run_sql(mariadb_url, "ALTER TABLE schedule_task_lock ENGINE = Aria")
+    assert "has tables without transactions (found schedule_task_lock in Aria, wanted InnoDB)" in refusal(
+        usable_mariadb
+    )
+
+
+def says_otherwise(statement: str) -> Callable[..., None]:
+    """What sets a session otherwise than Rota did, as a proxy may."""
+
+    def checkout(connection: Any, record: Any, proxy: Any) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+
+    return checkout
+
+
+@pytest.mark.parametrize(
+    ("statement", "sentence"),
+    [
+        ("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ", "(found REPEATABLE-READ, wanted READ-COMMITTED)"),
+        ("SET time_zone = '+09:00'", "are not in UTC (found +09:00, wanted +00:00)"),
+    ],
+)
+def test_a_session_that_is_not_as_rota_made_it_is_refused(
+    usable_mariadb: Database, statement: str, sentence: str
+) -> None:
+    event.listen(usable_mariadb.engine, "checkout", says_otherwise(statement))
+    assert sentence in refusal(usable_mariadb)
+
+
+def test_a_server_that_is_set_otherwise_is_told(own_mariadb: PrivateMariaDB) -> None:
+    url = own_mariadb.create_database()
+    migrations.upgrade(url)
+    run_sql(
+        own_mariadb.admin_url(),
+        "SET GLOBAL read_only = 1",
+        "SET GLOBAL sql_mode = ''",
+        "SET GLOBAL max_allowed_packet = 1048576",
+        "SET GLOBAL innodb_flush_log_at_trx_commit = 2",
+    )
+    with opened(url) as database:
+        assert refusal(database).endswith(
+            "is read-only (found read_only = ON, wanted writable): connect to the primary, not to a replica"
+        )
+        informed = {check.name: check for check in run_checks(database, HEAD) if check.ok is None}
+    assert {name: check.found for name, check in informed.items() if name != "clock"} == {
+        "sql_mode": "none",
+        "max_allowed_packet": "1 MiB",
+        "innodb_flush_log_at_trx_commit": "2",
+    }
+    assert all(check.help for name, check in informed.items() if name != "clock")
+
+
+def test_a_file_that_is_read_only_is_refused(sqlite_url: str) -> None:
+    migrations.upgrade(sqlite_url)
+    with opened(sqlite_url) as database:  # makes it WAL, as any service has
+        require_usable(database, HEAD)
+    path = make_url(sqlite_url).database
+    with opened(f"sqlite:///file:{path}?mode=ro&uri=true") as database:
+        assert "readonly" in refusal(database)
+
+
+def test_the_clocks_offset_is_told_and_nothing_is_required(
+    usable_mariadb: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = found(usable_mariadb, "clock")
+    assert (check.ok, check.help) == (None, "")
+    assert check.found.startswith("host ")
+    assert "round trip" in check.found
+    monkeypatch.setattr(usable_mariadb.clock, "host_offset_seconds", lambda: -3600.0)
+    check = found(usable_mariadb, "clock")
+    assert check.ok is None
+    assert "host 3600000.0 ms behind the database" in check.found
+    assert "NTP" in check.help
+
+
+def test_every_fault_is_told_at_once(usable_mariadb: Database, mariadb_url: str) -> None:
+    run_sql(mariadb_url, "ALTER TABLE schedule_task_lock ENGINE = Aria", "DELETE FROM rota_schema_version")
+    assert len(refusal(usable_mariadb).splitlines()) == 2
+
+
+def test_a_check_that_cannot_be_made_fails_alone(usable: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(database: Database) -> Check:
+        raise DatabaseProblem("the connection was cut")
+
+    monkeypatch.setattr(checks, "check_writable", cut)
+    check = found(usable, "writable")
+    assert (check.ok, check.found) == (False, "the connection was cut")
+    assert found(usable, "migrated").ok
