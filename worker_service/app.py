@@ -50,6 +50,7 @@ class Worker:
         self._settings = settings
         self._database = self._connect()
         self._lease_database = self._connect(call_timeout=settings.liveness_seconds / 3)
+        self._database.clock = self._lease_database.clock  # which is measured at every heartbeat
         self._app = app
         self._nodes: dict[str, Node] = {n.type: n for n in builtin.nodes(allow_shell=settings.allow_shell)}
         self._nodes.update(app.nodes)
@@ -216,8 +217,11 @@ class Worker:
 
 def _failed_by_stop(active: Active, now: datetime) -> Report:
     reason = "its worker stopped before it ended; its task says on_worker_lost = fail"
-    nodes = [NodeReport(node.id, NodeStatus.CANCELED) for node in active.run.nodes[active.done :]]
-    instance = InstanceReport(InstanceStatus.FAILED, json_text({"error": reason}), reason, active.entered, now)
+    error = json_text({"error": reason})
+    begun, rest = active.run.nodes[active.done : active.done + 1], active.run.nodes[active.done + 1 :]
+    nodes = [NodeReport(node.id, NodeStatus.FAILED, error, gmt_completed=now) for node in begun]
+    nodes += [NodeReport(node.id, NodeStatus.CANCELED) for node in rest]
+    instance = InstanceReport(InstanceStatus.FAILED, error, reason, active.entered, now)
     return Report(active.run.id, active.run.attempt, nodes, instance)
 
 

@@ -38,6 +38,7 @@ class RunningTask:
         self._call = call
         self._done = done
         self._task: asyncio.Task[None] | None = None
+        self._entered = False
         self._stopping = False
 
     def begin(self) -> None:
@@ -51,13 +52,17 @@ class RunningTask:
 
     def _cancel(self) -> None:
         self._stopping = True
-        if self._task is not None:
+        if self._task is not None and self._entered:  # a task canceled before its first step would never tell its end
             self._task.cancel()
 
     async def _execute(self) -> None:
         entered = boottime()
+        self._entered = True
+        if self._stopping:
+            self._done(Outcome(entered, entered, stopped=True))
+            return
         try:
-            result = await self._call.node.handler(self._call.context)  # type: ignore[misc]
+            result = await self._call.node.handler(self._call.context)
         except asyncio.CancelledError as error:
             stopped = self._stopping
             self._done(Outcome(entered, boottime(), failure=Failure.of(error), stopped=stopped))
