@@ -9,11 +9,19 @@ Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 MIB = 1_048_576
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+HEADER_VALUE = re.compile(r"([\x21-\x7e]([\t\x20-\x7e]*[\x21-\x7e])?)?")
 REFUSED_HEADERS = {"host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer"}
 
+
+def _rising(text: str) -> str:
+    first, _, last = text.partition("-")
+    if last and int(first) > int(last):
+        raise ValueError(f"{text} is empty; write the lower status first")
+    return text
+
+
 QueryValue = str | int | float | bool
-StatusRange = Annotated[str, Field(pattern=r"^[1-5][0-9]{2}(-[1-5][0-9]{2})?$")]
+StatusRange = Annotated[str, Field(pattern=r"^[1-5][0-9]{2}(-[1-5][0-9]{2})?$"), AfterValidator(_rising)]
 Status = Annotated[int, Field(ge=100, le=599)]
 
 
@@ -24,7 +32,7 @@ def _checked_headers(headers: dict[str, str]) -> dict[str, str]:
         if name.lower() in REFUSED_HEADERS:
             raise ValueError(f"{name} is set by the request itself")
         if not HEADER_VALUE.fullmatch(value):
-            raise ValueError(f"the value of {name} holds characters that a header cannot carry")
+            raise ValueError(f"the value of {name} must be ASCII, on one line, without blanks around it")
     return headers
 
 

@@ -1,10 +1,16 @@
 """``async def`` handlers: one event loop on a thread of its own, so that a handler that blocks holds up only others."""
 
 import asyncio
+import logging
 import threading
 
 from shared.clock import boottime
 from worker_service.executors.base import Call, Done, Failure, Outcome
+
+log = logging.getLogger(__name__)
+
+CLOSING_SECONDS = 1.0
+"""How long coroutines may clean up when the executor is closed."""
 
 
 class EventLoopExecutor:
@@ -12,61 +18,113 @@ class EventLoopExecutor:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._running: set[RunningTask] = set()
+        self._closing = False
+        self._ended = False
         self._thread = threading.Thread(target=self._run, name="handlers", daemon=True)
         self._thread.start()
 
     def start(self, call: Call, done: Done) -> "RunningTask":
         """Start a coroutine; returns at once."""
         running = RunningTask(self._loop, call, done)
-        self._loop.call_soon_threadsafe(running.begin)
+        try:
+            self._loop.call_soon_threadsafe(self._begin, running)
+        except RuntimeError:  # the loop is closed
+            running.tell_stopped()
         return running
 
     def close(self) -> None:
-        """Cancel what runs and end the loop."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        """Cancel what runs and end the loop; what has not cleaned up after ``CLOSING_SECONDS`` is told stopped."""
+        try:
+            self._loop.call_soon_threadsafe(self._end)
+        except RuntimeError:  # it was closed before
+            return
+
+    def _begin(self, running: "RunningTask") -> None:
+        if self._closing:
+            running.tell_stopped()
+            return
+        self._running.add(running)
+        running.begin().add_done_callback(lambda _: self._running.discard(running))
+
+    def _end(self) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        for running in self._running:
+            running.cancel()
+        self._closer = self._loop.create_task(self._wind_up())
+
+    async def _wind_up(self) -> None:
+        tasks = [running.task for running in self._running if running.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSING_SECONDS)
+        for running in list(self._running):
+            running.tell_stopped()
+        self._ended = True
+        self._loop.stop()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        while not self._ended:
+            try:
+                self._loop.run_forever()
+            except BaseException:
+                # A task that a handler left behind raised SystemExit, which asyncio lets through: the others go on.
+                log.exception("a task that a handler started ended the event loop; it is started again")
+        self._loop.close()
 
 
 class RunningTask:
-    """A coroutine on the loop."""
+    """A coroutine on the loop; its outcome is told once."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, call: Call, done: Done) -> None:
+        self.task: asyncio.Task[None] | None = None
         self._loop = loop
         self._call = call
         self._done = done
-        self._task: asyncio.Task[None] | None = None
         self._entered = False
         self._stopping = False
-
-    def begin(self) -> None:
-        """On the loop: make it a task."""
-        self._task = self._loop.create_task(self._execute())
+        self._told = False
 
     def stop(self) -> None:
         """Cancel the coroutine; it may clean up before it ends."""
         self._call.context.cancel_event.set()
-        self._loop.call_soon_threadsafe(self._cancel)
+        try:
+            self._loop.call_soon_threadsafe(self.cancel)
+        except RuntimeError:  # the loop is closed, and its outcome told
+            return
 
-    def _cancel(self) -> None:
+    def begin(self) -> asyncio.Task[None]:
+        """On the loop: make it a task."""
+        self.task = self._loop.create_task(self._execute())
+        return self.task
+
+    def cancel(self) -> None:
+        """On the loop: cancel it; a coroutine that was not entered yet never will be."""
         self._stopping = True
-        if self._task is not None and self._entered:  # a task canceled before its first step would never tell its end
-            self._task.cancel()
+        if self.task is not None and self._entered:
+            self.task.cancel()
+
+    def tell_stopped(self) -> None:
+        """It was not begun, or does not end."""
+        now = boottime()
+        self._tell(Outcome(now, now, stopped=True))
 
     async def _execute(self) -> None:
-        entered = boottime()
-        self._entered = True
         if self._stopping:
-            self._done(Outcome(entered, entered, stopped=True))
+            self.tell_stopped()
             return
+        self._entered = True
+        entered = boottime()
         try:
             result = await self._call.node.handler(self._call.context)
-        except asyncio.CancelledError as error:
-            stopped = self._stopping
-            self._done(Outcome(entered, boottime(), failure=Failure.of(error), stopped=stopped))
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
-            self._done(Outcome(entered, boottime(), failure=Failure.of(error)))
+            self._tell(Outcome(entered, boottime(), failure=Failure.of(error), stopped=self._stopping))
         else:
-            self._done(Outcome(entered, boottime(), result=result))
+            self._tell(Outcome(entered, boottime(), result=result))
+
+    def _tell(self, outcome: Outcome) -> None:
+        if not self._told:
+            self._told = True
+            self._done(outcome)

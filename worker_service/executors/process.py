@@ -4,12 +4,15 @@ Nothing is pickled: a child imports the app by its name and is told which node t
 Each child has a thread of this process that starts it, gives it one call after the other and sees it end.
 """
 
+import logging
 import threading
 from collections import deque
 
 from shared.clock import boottime
 from worker_service.executors.base import Call, Done, Failure, Outcome
 from worker_service.executors.child_process import ChildEnded, ChildProcess
+
+log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 60.0
 """After so long without a call a child is ended."""
@@ -172,7 +175,10 @@ class _Keeper:
             self._running = running
             outcome = self._run(running)
             self._running = None
-            running.tell(outcome)
+            try:
+                running.tell(outcome)
+            except Exception:
+                log.exception("telling the end of a call failed")
         self._discard()
 
     def _run(self, running: RunningProcess) -> Outcome:

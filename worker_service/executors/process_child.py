@@ -194,7 +194,7 @@ def _checked(node: Node, result: Any, limit: int) -> Any:
     plain = result.model_dump(mode="json") if isinstance(result, BaseModel) else result
     try:
         size = len(json_text(plain).encode())
-    except (InvalidInput, UnicodeEncodeError) as error:
+    except InvalidInput as error:
         raise InvalidInput(
             f"{node.type} returned what is not JSON: {error}; return dicts, lists, strings, numbers, booleans or None"
         ) from None
