@@ -60,7 +60,7 @@ class Loop:
             except Exception as error:  # noqa: BLE001 - whatever went wrong, the duty goes on
                 failures += 1
                 self._say(error)
-                longest = min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2**failures)
+                longest = min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2 ** min(failures, 10))
                 rest = random.uniform(longest / 2, longest)  # noqa: S311
             else:
                 if failures:

@@ -1,0 +1,169 @@
+"""The one loop: it rests, wakes, stops, and backs off."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from shared.loop import LONGEST_BACKOFF_SECONDS, Loop
+from tests.processes import wait_until
+
+
+@contextmanager
+def running(step: Callable[[], float], name: str = "duty") -> Iterator[Loop]:
+    loop = Loop(name, step)
+    loop.start()
+    try:
+        yield loop
+    finally:
+        loop.stop()
+        assert loop.join(10)
+
+
+class Rests:
+    """Stands for the loop's wake event: notes each rest and ends it at once; stops the loop after so many."""
+
+    def __init__(self, most: int) -> None:
+        self.seen: list[float] = []
+        self.most = most
+        self.full = threading.Event()
+
+    def wait(self, seconds: float) -> bool:
+        self.seen.append(seconds)
+        if len(self.seen) >= self.most:
+            self.full.set()
+            threading.Event().wait(0.001)
+        return False
+
+    def set(self) -> None: ...
+
+    def clear(self) -> None: ...
+
+
+def rests_of(step: Callable[[], float], most: int) -> list[float]:
+    loop = Loop("duty", step)
+    rests = Rests(most)
+    loop._wake = rests  # type: ignore[assignment]
+    loop.start()
+    full = rests.full.wait(30)
+    loop.stop()
+    assert loop.join(10)
+    assert full, "the loop's thread ended"
+    return rests.seen[:most]
+
+
+def test_a_step_says_how_long_to_rest_and_zero_is_at_once() -> None:
+    answers = iter([3.0, 0.0, 0.0, 7.0])
+    assert rests_of(lambda: next(answers, 1.0), 3) == [3.0, 7.0, 1.0]
+
+
+def test_a_wake_ends_the_rest() -> None:
+    steps: list[int] = []
+
+    def step() -> float:
+        steps.append(1)
+        return 3600
+
+    with running(step) as loop:
+        wait_until(lambda: len(steps) == 1)
+        loop.wake()
+        wait_until(lambda: len(steps) == 2)
+
+
+def test_a_wake_during_a_step_is_not_lost() -> None:
+    inside, go_on, steps = threading.Event(), threading.Event(), []
+
+    def step() -> float:
+        steps.append(1)
+        inside.set()
+        go_on.wait(10)
+        return 3600
+
+    with running(step) as loop:
+        assert inside.wait(10)
+        loop.wake()
+        go_on.set()
+        wait_until(lambda: len(steps) == 2)
+
+
+def test_it_stops_after_the_present_step_and_out_of_a_rest() -> None:
+    inside, go_on, ended = threading.Event(), threading.Event(), []
+
+    def step() -> float:
+        inside.set()
+        go_on.wait(10)
+        ended.append(1)
+        return 3600
+
+    with running(step) as loop:
+        assert inside.wait(10)
+        loop.stop()
+        assert not loop.join(0)
+        go_on.set()
+        assert loop.join(10)
+    assert ended == [1]
+
+
+def test_a_loop_that_was_never_started_can_be_stopped_and_joined() -> None:
+    loop = Loop("duty", lambda: 0)
+    loop.stop()
+    assert loop.join(0)
+
+
+def failing(times: int, then: float = 1.0) -> Callable[[], float]:
+    left = iter(range(times))
+
+    def step() -> float:
+        if next(left, None) is not None:
+            raise RuntimeError("the database is away")
+        return then
+
+    return step
+
+
+def test_failures_back_off_longer_each_time_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shared.loop.random.uniform", lambda shortest, longest: longest)
+    rests = rests_of(failing(50), 50)
+    assert rests[:5] == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2])
+    assert set(rests[5:]) == {LONGEST_BACKOFF_SECONDS}
+
+
+def test_a_duty_survives_an_outage_of_any_length() -> None:
+    rests = rests_of(failing(1100, then=9.0), 1101)
+    assert rests[-1] == 9.0
+
+
+def test_after_a_success_the_backoff_begins_anew() -> None:
+    raised = iter([True] * 20 + [False, True])
+
+    def step() -> float:
+        if next(raised, False):
+            raise RuntimeError("away")
+        return 1.0
+
+    rests = rests_of(step, 22)
+    assert rests[19] >= LONGEST_BACKOFF_SECONDS / 2
+    assert rests[20] == 1.0
+    assert rests[21] <= 0.2
+
+
+def test_each_different_failure_is_logged_once_and_the_recovery_too(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    errors = iter([RuntimeError("a"), RuntimeError("a"), KeyError("b"), None, RuntimeError("a")])
+
+    def step() -> float:
+        if (error := next(errors, None)) is not None:
+            raise error
+        return 1.0
+
+    rests_of(step, 6)
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        "duty: failed and will be tried again: RuntimeError: a",
+        "duty: failed and will be tried again: KeyError: 'b'",
+        "duty: works again after 3 failures",
+        "duty: failed and will be tried again: RuntimeError: a",
+        "duty: works again after 1 failures",
+    ]
