@@ -1,9 +1,9 @@
 """A task as a person or code defines it, checked before it is written."""
 
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from shared.domain.errors import InvalidInput, RotaError
 from shared.domain.planning import PlanInputs
@@ -23,8 +23,8 @@ class TaskDefinition(BaseModel):
     type: str = Field(min_length=1, max_length=127)
     status: TaskStatus = TaskStatus.ON
     param: dict[str, Any] | None = None
-    cron: str | None = Field(default=None, max_length=127)
     cron_seconds: bool = False
+    cron: str | None = Field(default=None, max_length=127)
     timezone: str = Field(default="UTC", max_length=63)
     starts_at: datetime | None = None
     ends_at: datetime | None = None
@@ -62,15 +62,31 @@ class TaskDefinition(BaseModel):
     def _naive_utc(cls, value: datetime | None) -> datetime | None:
         return value if value is None or value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
 
-    @model_validator(mode="after")
-    def _fitting(self) -> Self:
-        if self.cron is not None:
-            _as_value_error(Cron.parse, self.cron, seconds=self.cron_seconds)
-        if self.starts_at and self.ends_at and self.ends_at < self.starts_at:
-            raise ValueError(f"ends_at {self.ends_at} is before starts_at {self.starts_at}")
-        if self.max_instances is not None and self.overlap_policy != OverlapPolicy.ALLOW:
-            raise ValueError(f"max_instances goes with overlap_policy allow, not {self.overlap_policy}")
-        return self
+    # What fits together is checked field by field too, against those declared before: pydantic skips the validators of
+    # the whole model where a field is at fault, and then one fault would hide another.
+
+    @field_validator("cron")
+    @classmethod
+    def _valid_cron(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and "cron_seconds" in info.data:
+            _as_value_error(Cron.parse, value, seconds=info.data["cron_seconds"])
+        return value
+
+    @field_validator("ends_at")
+    @classmethod
+    def _after_the_start(cls, value: datetime | None, info: ValidationInfo) -> datetime | None:
+        starts_at = info.data.get("starts_at")
+        if value and starts_at and value < starts_at:
+            raise ValueError(f"ends_at {value} is before starts_at {starts_at}")
+        return value
+
+    @field_validator("max_instances")
+    @classmethod
+    def _only_where_allowed(cls, value: int | None, info: ValidationInfo) -> int | None:
+        policy = info.data.get("overlap_policy", OverlapPolicy.ALLOW)
+        if value is not None and policy != OverlapPolicy.ALLOW:
+            raise ValueError(f"max_instances goes with overlap_policy allow, not {policy}")
+        return value
 
     @property
     def trigger_kind(self) -> TriggerKind:
