@@ -71,9 +71,19 @@ class Catalog:
         """
         if param is not None and not isinstance(param, dict):
             raise InvalidParam(f"param must be a JSON object, not {param!r}")
+        faults: list[str] = []
+        checked: list[tuple[object, Any]] = []
         for node in self.nodes_of(task_type, param):
-            given = param if node.param is None else node.param
-            check_schema(self._by_type[node.type].param_schema, given, f"param of {node.type}")
+            schema, given = self._by_type[node.type].param_schema, param if node.param is None else node.param
+            if (schema, given) in checked:  # the nodes of a category share its schema
+                continue
+            checked.append((schema, given))
+            try:
+                check_schema(schema, given, f"param of {node.type}")
+            except InvalidParam as error:
+                faults.append(str(error))
+        if faults:
+            raise InvalidParam("\n".join(faults))
 
     def _list(self, listed: Any) -> list[Any]:
         if not isinstance(listed, list) or not listed:

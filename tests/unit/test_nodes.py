@@ -1,0 +1,101 @@
+"""Which nodes a task runs, and what its param may be."""
+
+from typing import Any
+
+import pytest
+
+from shared.domain.errors import InvalidParam
+from shared.domain.nodes import Catalog, NodeType, check_schema
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"region": {"type": "string"}, "rows": {"type": "integer"}},
+    "required": ["region"],
+}
+CATALOG = Catalog(
+    [
+        NodeType(1, "REPORT_SEND", "REPORT", 2, param_schema=SCHEMA),
+        NodeType(2, "REPORT_EXTRACT", "REPORT", 1, param_schema=SCHEMA),
+        NodeType(3, "CLEANUP", "CLEANUP"),
+        NodeType(4, "HTTP_REQUEST", "HTTP_REQUEST", param_schema={"required": ["url"]}),
+    ]
+)
+
+
+def planned(task_type: str, param: Any = None) -> list[tuple[str, int, Any]]:
+    return [(node.type, node.sequence, node.param) for node in CATALOG.nodes_of(task_type, param)]
+
+
+def test_a_task_runs_the_nodes_of_its_type_in_their_order() -> None:
+    assert planned("REPORT", {"region": "eu"}) == [("REPORT_EXTRACT", 1, None), ("REPORT_SEND", 2, None)]
+
+
+def test_a_param_may_list_nodes_of_any_type_in_any_order_and_twice() -> None:
+    listed = {"nodes": ["CLEANUP", {"type": "HTTP_REQUEST", "param": {"url": "x"}}, "CLEANUP"]}
+    assert planned("REPORT", listed) == [("CLEANUP", 1, None), ("HTTP_REQUEST", 2, {"url": "x"}), ("CLEANUP", 3, None)]
+
+
+def test_listed_nodes_need_no_registered_task_type() -> None:
+    assert planned("MINE", {"nodes": ["CLEANUP"]}) == [("CLEANUP", 1, None)]
+
+
+@pytest.mark.parametrize(
+    ("task_type", "param", "said"),
+    [
+        ("NIGHT", None, "no task type 'NIGHT' is registered; there are: CLEANUP, HTTP_REQUEST, REPORT"),
+        ("REPORT", {"nodes": []}, "not empty"),
+        ("REPORT", {"nodes": "CLEANUP"}, "must be a list"),
+        ("REPORT", {"nodes": ["NIGHT"]}, "names 'NIGHT'"),
+        ("REPORT", {"nodes": [{"param": {}}]}, "names None"),
+        ("REPORT", {"nodes": [["CLEANUP"]]}, "no registered node type"),
+        ("REPORT", {"nodes": [{"type": ["CLEANUP"]}]}, "no registered node type"),
+    ],
+)
+def test_nodes_that_are_not_there_are_refused_with_those_that_are(task_type: str, param: Any, said: str) -> None:
+    with pytest.raises(InvalidParam, match=said):
+        CATALOG.nodes_of(task_type, param)
+
+
+def test_with_no_worker_yet_the_refusal_says_to_start_one() -> None:
+    with pytest.raises(InvalidParam, match="none yet: start a worker"):
+        Catalog([]).nodes_of("REPORT", None)
+
+
+@pytest.mark.parametrize("param", [{"region": "eu"}, {"region": "eu", "rows": 3}])
+def test_a_param_that_fits_its_schema_is_taken(param: Any) -> None:
+    CATALOG.check("REPORT", param)
+
+
+@pytest.mark.parametrize(
+    ("param", "said"),
+    [
+        (None, "'region' is a required property"),
+        ({}, "'region' is a required property"),
+        ({"region": 7, "rows": "many"}, "region: 7 is not of type 'string'; rows: 'many' is not"),
+        (["eu"], "must be a JSON object"),
+    ],
+)
+def test_a_param_that_does_not_fit_is_refused_with_every_fault_once(param: Any, said: str) -> None:
+    with pytest.raises(InvalidParam) as refused:
+        CATALOG.check("REPORT", param)
+    assert str(refused.value).count(said) == 1
+
+
+def test_each_listed_node_is_checked_with_its_own_param_and_all_faults_are_told() -> None:
+    nodes = [{"type": "HTTP_REQUEST", "param": {}}, {"type": "REPORT_SEND", "param": {"region": 1}}]
+    with pytest.raises(InvalidParam) as refused:
+        CATALOG.check("REPORT", {"nodes": nodes})
+    assert "param of HTTP_REQUEST" in str(refused.value)
+    assert "param of REPORT_SEND" in str(refused.value)
+
+
+def test_many_faults_are_told_in_short() -> None:
+    schema = {"properties": {name: {"type": "string"} for name in "abcde"}}
+    with pytest.raises(InvalidParam, match=r"a: 1 .*; b: .*; c: .* \(and 2 more\)"):
+        check_schema(schema, dict.fromkeys("abcde", 1), "param")
+
+
+def test_a_node_is_called_by_its_name_without_the_category() -> None:
+    assert CATALOG.nodes_of("REPORT", None)[0].type == "REPORT_EXTRACT"
+    assert NodeType(2, "REPORT_EXTRACT", "REPORT").short_name == "EXTRACT"
+    assert NodeType(3, "CLEANUP", "CLEANUP").short_name == "CLEANUP"
