@@ -8,12 +8,15 @@ from shared.clock import boottime
 def beat(path: str | None) -> None:
     """Write down that this process is alive now; None: nobody asks."""
     if path is not None:
-        Path(path).write_text(f"{boottime():.3f}\n", encoding="ascii")
+        fresh = Path(f"{path}.new")
+        fresh.write_text(f"{boottime()!r}\n", encoding="ascii")
+        fresh.replace(path)  # so that nobody reads half of it
 
 
 def silent_seconds(path: str) -> float | None:
-    """How long ago the process of this file has beaten, in seconds; None if it never has."""
+    """How long ago the process of this file has beaten, in seconds; None if it never has since the host's start."""
     try:
-        return boottime() - float(Path(path).read_text(encoding="ascii"))
+        silent = boottime() - float(Path(path).read_text(encoding="ascii"))
     except (FileNotFoundError, ValueError):
         return None
+    return silent if silent >= 0 else None
