@@ -1,0 +1,125 @@
+"""The database's time, told from boot time and an offset."""
+
+from datetime import datetime, timedelta
+
+import pytest
+
+from shared import clock as clocks
+from shared.clock import SAMPLES, DatabaseClock, SettableClock
+
+EPOCH = datetime.fromisoformat("1970-01-01T00:00:00")
+NOON = datetime.fromisoformat("2026-11-19T12:00:00")
+
+
+def s(seconds: float) -> timedelta:
+    return timedelta(seconds=seconds)
+
+
+class World:
+    """A host and a database: boot time, the database's true time, and how long each way between them takes."""
+
+    def __init__(self) -> None:
+        self.uptime = 5000.0
+        self.ahead = NOON - s(5000)  # the database's time at the host's boot
+        self.there = self.back = 0.0
+
+    def boottime(self) -> float:
+        return self.uptime
+
+    @property
+    def true_time(self) -> datetime:
+        return self.ahead + s(self.uptime)
+
+    def read(self) -> datetime:
+        self.uptime += self.there
+        told = self.true_time
+        self.uptime += self.back
+        return told
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World()
+    monkeypatch.setattr(clocks, "boottime", world.boottime)
+    return world
+
+
+@pytest.fixture
+def clock(world: World) -> DatabaseClock:
+    return DatabaseClock(world.read)
+
+
+def error(clock: DatabaseClock, world: World) -> float:
+    return abs((clock.now() - world.true_time).total_seconds())
+
+
+def test_the_offset_is_the_middle_of_the_round_trip(clock: DatabaseClock, world: World) -> None:
+    world.there = world.back = 0.2
+    clock.measure()
+    world.uptime += 1000
+    assert error(clock, world) == 0
+
+
+def test_it_is_wrong_by_no_more_than_half_the_round_trip(clock: DatabaseClock, world: World) -> None:
+    world.there = 0.3
+    clock.measure()
+    assert error(clock, world) == pytest.approx(0.15)
+
+
+@pytest.mark.parametrize("order", [[0.4, 0.0, 0.4], [0.0, 0.4, 0.4], [0.4, 0.4, 0.0]])
+def test_the_measurement_with_the_shortest_round_trip_is_believed(
+    clock: DatabaseClock, world: World, order: list[float]
+) -> None:
+    for world.there in order:
+        clock.measure()
+    assert error(clock, world) == 0
+
+
+def test_an_old_measurement_is_given_up_so_that_drift_does_not_add_up(clock: DatabaseClock, world: World) -> None:
+    clock.measure()
+    world.there = world.back = 0.01
+    world.ahead += s(0.3)  # the database's clock ran fast, by too little to be a step
+    for _ in range(SAMPLES):
+        clock.measure()
+    assert error(clock, world) == 0
+
+
+@pytest.mark.parametrize("step", [3600, -3600, 2])
+def test_a_step_of_the_databases_clock_is_followed_at_once(clock: DatabaseClock, world: World, step: float) -> None:
+    clock.calibrate()
+    world.ahead += s(step)
+    world.there = world.back = 0.05  # worse than all that is remembered
+    clock.measure()
+    assert error(clock, world) == 0
+
+
+def test_a_slow_round_trip_is_not_taken_for_a_step(clock: DatabaseClock, world: World) -> None:
+    clock.measure()
+    world.there = 3
+    clock.measure()
+    assert error(clock, world) == 0
+
+
+def test_it_measures_by_itself_when_it_is_first_asked(clock: DatabaseClock, world: World) -> None:
+    assert clock.now() == world.true_time
+
+
+def test_time_asked_for_a_boot_time_moment_is_the_databases_then(clock: DatabaseClock, world: World) -> None:
+    clock.measure()
+    then, began = world.true_time, world.uptime
+    world.uptime += 90
+    assert clock.at(began) == then
+    assert clock.seconds_until(then) == -90
+
+
+def test_the_hosts_clock_changes_nothing(clock: DatabaseClock, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clocks, "host_now", lambda: EPOCH)
+    clock.measure()
+    assert clock.now() == world.true_time
+    assert clock.host_offset_seconds() == (EPOCH - world.true_time).total_seconds()
+
+
+def test_a_settable_clock_stands_still_until_it_is_moved() -> None:
+    clock = SettableClock(NOON)
+    clock.advance(60)
+    assert (clock.now(), clock.seconds_until(NOON)) == (NOON + s(60), -60)

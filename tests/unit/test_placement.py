@@ -1,0 +1,140 @@
+"""Which worker an instance is given to."""
+
+from collections import Counter
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler_service.placement import Fleet
+from shared.domain.nodes import PlannedNode
+from shared.store.workers import LiveWorker
+
+EXTRACT, SEND = PlannedNode(1, "REPORT_EXTRACT", 1), PlannedNode(2, "REPORT_SEND", 2)
+
+
+def worker(
+    number: int,
+    *,
+    capacity: int = 10,
+    prefetch: int = 0,
+    load: int = 0,
+    types: tuple[str, ...] = ("REPORT_EXTRACT", "REPORT_SEND"),
+    labels: dict[str, str] | None = None,
+) -> LiveWorker:
+    return LiveWorker(number, f"w{number}", capacity, prefetch, load, labels or {}, frozenset(types))
+
+
+def given_to(fleet: Fleet, times: int, avoid: str | None = None, **labels: str) -> list[int | None]:
+    return [fleet.choose([EXTRACT], labels, avoid) for _ in range(times)]
+
+
+def test_the_least_loaded_by_share_of_its_capacity_is_chosen() -> None:
+    fleet = Fleet([worker(1, capacity=100, load=50), worker(2, capacity=10, load=6)])
+    assert given_to(fleet, 1) == [1]
+
+
+def test_a_batch_is_spread_by_capacity_and_counts_what_it_has_given_itself() -> None:
+    fleet = Fleet([worker(1, capacity=30), worker(2, capacity=10)])
+    assert Counter(given_to(fleet, 40)) == {1: 30, 2: 10}
+
+
+def test_equal_workers_are_chosen_at_random_so_that_two_schedulers_do_not_pick_the_same() -> None:
+    firsts = {Fleet([worker(n) for n in range(1, 9)]).choose([EXTRACT], {}) for _ in range(200)}
+    assert len(firsts) > 1
+
+
+def test_what_one_kind_of_task_took_counts_for_the_others() -> None:
+    fleet = Fleet([worker(1), worker(2, types=("REPORT_EXTRACT",))])
+    assert [fleet.choose([SEND], {}) for _ in range(4)] == [1] * 4
+    assert given_to(fleet, 4) == [2] * 4
+
+
+def test_room_is_capacity_and_prefetch_and_no_more() -> None:
+    fleet = Fleet([worker(1, capacity=2, prefetch=3, load=1)])
+    assert given_to(fleet, 6) == [1, 1, 1, 1, None, None]
+
+
+def test_only_a_worker_that_can_run_every_node_is_chosen() -> None:
+    fleet = Fleet([worker(1, types=("REPORT_EXTRACT",)), worker(2, load=9)])
+    assert fleet.choose([EXTRACT, SEND], {}) == 2
+
+
+def test_only_a_worker_that_carries_every_label_is_chosen() -> None:
+    fleet = Fleet(
+        [worker(1), worker(2, labels={"gpu": "a100"}), worker(3, labels={"gpu": "a100", "zone": "x"}, load=9)]
+    )
+    assert given_to(fleet, 1, gpu="a100", zone="x") == [3]
+    assert given_to(fleet, 1, gpu="h100") == [None]
+
+
+def test_the_worker_that_lost_it_is_avoided_while_there_is_another() -> None:
+    fleet = Fleet([worker(1), worker(2, load=8)])
+    assert given_to(fleet, 3, avoid="w1") == [2, 2, 1]
+
+
+def test_an_avoided_worker_is_still_there_for_the_next() -> None:
+    fleet = Fleet([worker(1), worker(2, load=8)])
+    assert given_to(fleet, 1, avoid="w1") + given_to(fleet, 1) == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("workers", "labels", "said"),
+    [
+        ([], {}, "no worker is live"),
+        ([worker(1, types=("OTHER",))], {}, "no live worker can run REPORT_EXTRACT, REPORT_SEND"),
+        # Together they could, but one worker runs the whole instance.
+        ([worker(1, types=("REPORT_EXTRACT",)), worker(2, types=("REPORT_SEND",))], {}, "no live worker can run"),
+        (
+            [worker(1, labels={"gpu": "a"})],
+            {"zone": "x", "gpu": "b"},
+            "that can run it carries the labels gpu=b, zone=x",
+        ),
+        (
+            [worker(1, labels={"gpu": "b"}, types=("OTHER",)), worker(2)],
+            {"gpu": "b"},
+            "that can run it carries the labels gpu=b",
+        ),
+        ([worker(1, load=10)], {}, "every worker that fits is full"),
+    ],
+)
+def test_who_finds_nobody_is_told_why(workers: list[LiveWorker], labels: dict[str, str], said: str) -> None:
+    fleet = Fleet(workers)
+    assert fleet.choose([EXTRACT, SEND], labels) is None
+    assert said in fleet.why_not([EXTRACT, SEND], labels)
+
+
+fleets = st.lists(
+    st.tuples(st.integers(1, 50), st.integers(0, 20), st.integers(0, 30), st.booleans()), min_size=1, max_size=8
+).map(
+    lambda rows: [
+        worker(at, capacity=capacity, prefetch=prefetch, load=load, labels={"gpu": "a"} if gpu else {})
+        for at, (capacity, prefetch, load, gpu) in enumerate(rows, start=1)
+    ]
+)
+
+
+@given(fleets, st.lists(st.tuples(st.booleans(), st.sampled_from([None, "w1", "w2"])), max_size=150))
+def test_no_worker_gets_more_than_its_room_and_none_is_refused_while_there_is_room(
+    workers: list[LiveWorker], asked: list[tuple[bool, str | None]]
+) -> None:
+    fleet = Fleet(workers)
+    room = {w.id: w.capacity + w.prefetch - w.load for w in workers}
+    for gpu, avoid in asked:
+        labels = {"gpu": "a"} if gpu else {}
+        fitting = {w.id for w in workers if room[w.id] > 0 and (not gpu or w.labels)}
+        others = {w.id for w in workers if w.id in fitting and w.name != avoid}
+        chosen = fleet.choose([EXTRACT], labels, avoid)
+        assert (chosen in (others or fitting)) if fitting else chosen is None
+        if chosen is not None:
+            room[chosen] -= 1
+
+
+@given(st.lists(st.integers(1, 50), min_size=2, max_size=8), st.integers(0, 300))
+def test_shares_differ_by_no_more_than_one_instance(capacities: list[int], times: int) -> None:
+    workers = [worker(at, capacity=capacity, prefetch=10**6) for at, capacity in enumerate(capacities, start=1)]
+    given_counts = Counter(given_to(Fleet(workers), times))
+    for one, other in combinations(workers, 2):
+        difference = abs(given_counts[one.id] / one.capacity - given_counts[other.id] / other.capacity)
+        assert difference <= max(1 / one.capacity, 1 / other.capacity) + 1e-9

@@ -1,0 +1,235 @@
+"""What a tick decides for one task."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.domain.errors import InvalidCron, InvalidTimezone
+from shared.domain.planning import (
+    COUNTED_EXACTLY,
+    FIRES_AT_ONCE,
+    Decision,
+    PlanInputs,
+    PlannedTask,
+    count,
+    decide,
+)
+
+NOON = datetime.fromisoformat("2026-11-19T12:00:00")
+AHEAD = timedelta(seconds=5)
+
+
+def s(seconds: float) -> timedelta:
+    return timedelta(seconds=seconds)
+
+
+EVERY_SECOND = PlanInputs("cron", "* * * * * *", 1, "UTC", None, None)
+EVERY_MINUTE = PlanInputs("cron", "* * * * *", 0, "UTC", None, None)
+
+
+def task(inputs: PlanInputs = EVERY_SECOND, next_fire_at: datetime | None = NOON, **fields: object) -> PlannedTask:
+    planned = PlannedTask(
+        id=1,
+        name="nightly",
+        status="on",
+        type="NIGHT",
+        param=None,
+        inputs=inputs,
+        next_fire_at=next_fire_at,
+        is_stale=False,
+        was_planned=True,
+        is_deleted=False,
+        gmt_create=NOON - timedelta(days=1),
+        misfire_policy="fire_once",
+        misfire_grace_seconds=10,
+        priority=5,
+        required_labels={},
+    )
+    return replace(planned, **fields)  # type: ignore[arg-type]
+
+
+def at(task: PlannedTask, now: datetime, ahead: timedelta = AHEAD) -> Decision:
+    return decide(task, now, now + ahead)
+
+
+def test_fires_up_to_the_horizon_are_materialized_and_it_itself_is_one_of_them() -> None:
+    decision = at(task(), NOON)
+    assert decision.fires == [NOON + s(n) for n in range(6)]
+    assert decision.next_fire_at == NOON + s(6)
+
+
+def test_a_fire_beyond_the_horizon_is_left_for_later() -> None:
+    later = NOON + s(60)
+    assert at(task(EVERY_MINUTE, later), NOON) == Decision(next_fire_at=later)
+
+
+def test_one_tick_materializes_a_bounded_number_and_the_next_goes_on_behind_it() -> None:
+    long_grace = task(misfire_grace_seconds=3600)
+    now = NOON + s(1000)
+    first = at(long_grace, now)
+    assert len(first.fires) == FIRES_AT_ONCE
+    assert first.next_fire_at == first.fires[-1] + s(1)
+    second = at(replace(long_grace, next_fire_at=first.next_fire_at), now)
+    assert second.fires[0] == first.next_fire_at
+
+
+def test_a_fire_late_by_its_grace_is_late_and_no_misfire() -> None:
+    decision = at(task(EVERY_MINUTE), NOON + s(10))
+    assert (decision.fires, decision.misfires) == ([NOON], 0)
+
+
+def test_fires_missed_for_longer_than_the_grace_run_once_as_the_newest() -> None:
+    decision = at(task(EVERY_MINUTE), NOON + s(600.5))
+    assert decision.fires == [NOON + s(600)]
+    assert decision.misfires == 10
+    assert decision.next_fire_at == NOON + s(660)
+
+
+def test_a_single_missed_fire_runs_and_counts_as_none_lost() -> None:
+    decision = at(task(EVERY_MINUTE), NOON + s(30))
+    assert (decision.fires, decision.misfires) == ([NOON], 0)
+
+
+def test_after_a_misfire_the_fires_ahead_are_materialized_too() -> None:
+    decision = at(task(), NOON + s(100))
+    assert decision.fires == [NOON + s(100 + n) for n in range(6)]
+    assert decision.misfires == 100
+
+
+def test_missed_fires_are_counted_one_by_one_where_they_are_few() -> None:
+    irregular = PlanInputs("cron", "0 0,1,2,23 * * *", 0, "UTC", None, None)
+    first = NOON - timedelta(hours=12)
+    assert count(irregular, first, first) == 1
+    assert count(irregular, first, first + timedelta(days=2)) == 9
+
+
+@pytest.mark.parametrize("fires", [COUNTED_EXACTLY - 1, COUNTED_EXACTLY, COUNTED_EXACTLY + 1, 5_000_000])
+def test_regular_fires_are_counted_right_however_many_there_are(fires: int) -> None:
+    assert count(EVERY_SECOND, NOON, NOON + s(fires - 1)) == fires
+
+
+def test_the_number_of_irregular_fires_is_estimated_from_their_span() -> None:
+    two_an_hour = PlanInputs("cron", "0,10 * * * *", 0, "UTC", None, None)
+    assert count(two_an_hour, NOON, NOON + timedelta(days=100)) == pytest.approx(4801, rel=0.02)
+
+
+@pytest.mark.parametrize("missed", [0, 1, 99])
+def test_off_holds_back_what_has_passed_and_counts_it(missed: int) -> None:
+    now = NOON + s(missed)
+    assert at(task(status="off"), now) == Decision(next_fire_at=now + s(1), held_back=missed + 1)
+
+
+def test_off_leaves_a_fire_that_is_still_to_come_so_that_on_again_before_it_fires() -> None:
+    off = task(status="off", next_fire_at=NOON + s(2))
+    held = at(off, NOON)
+    assert held == Decision(next_fire_at=NOON + s(2))
+    assert at(replace(off, status="on", next_fire_at=held.next_fire_at), NOON + s(1)).fires[0] == NOON + s(2)
+
+
+def test_on_again_after_a_long_time_off_is_no_misfire() -> None:
+    off = at(task(status="off"), NOON + s(1000))
+    on = at(task(next_fire_at=off.next_fire_at), NOON + s(1000))
+    assert (on.misfires, on.fires[0]) == (0, NOON + s(1001))
+
+
+def test_nothing_fires_before_the_window_and_its_first_instant_is_in_it() -> None:
+    inputs = replace(EVERY_SECOND, starts_at=NOON + s(3))
+    new = task(inputs, None, is_stale=True)
+    assert at(new, NOON).fires == [NOON + s(3), NOON + s(4), NOON + s(5)]
+    assert at(new, NOON - s(60)) == Decision(next_fire_at=NOON + s(3))
+
+
+def test_nothing_fires_after_the_window_and_its_last_instant_is_in_it() -> None:
+    inputs = replace(EVERY_SECOND, ends_at=NOON + s(2))
+    assert at(task(inputs), NOON) == Decision(next_fire_at=None, fires=[NOON, NOON + s(1), NOON + s(2)])
+
+
+def test_missed_fires_count_to_the_end_of_the_window_and_no_further() -> None:
+    inputs = replace(EVERY_MINUTE, ends_at=NOON + s(150))
+    decision = at(task(inputs), NOON + s(6000))
+    assert decision == Decision(next_fire_at=None, fires=[NOON + s(120)], misfires=2)
+
+
+def test_a_window_that_has_closed_leaves_nothing_to_plan() -> None:
+    inputs = replace(EVERY_MINUTE, ends_at=NOON - s(1))
+    assert at(task(inputs, None, is_stale=True), NOON) == Decision(next_fire_at=None)
+
+
+def test_an_edited_task_is_planned_from_now_and_replays_no_past() -> None:
+    edited = task(EVERY_MINUTE, NOON - timedelta(days=3), is_stale=True)
+    assert at(edited, NOON + s(30)) == Decision(next_fire_at=NOON + s(60))
+
+
+def test_a_task_never_planned_counts_from_its_creation() -> None:
+    new = task(EVERY_MINUTE, None, is_stale=True, was_planned=False, gmt_create=NOON - s(90))
+    decision = at(new, NOON)
+    assert (decision.fires, decision.misfires) == ([NOON], 1)
+
+
+def test_a_creation_time_that_lies_ahead_does_not_hold_back_the_plan() -> None:
+    new = task(EVERY_MINUTE, None, is_stale=True, was_planned=False, gmt_create=NOON + timedelta(days=400))
+    assert at(new, NOON).next_fire_at == NOON + s(60)
+
+
+@pytest.mark.parametrize("status", ["on", "off"])
+def test_a_deleted_task_plans_nothing(status: str) -> None:
+    assert at(task(status=status, is_deleted=True), NOON + s(100)) == Decision(next_fire_at=None)
+
+
+def test_a_manual_task_plans_nothing() -> None:
+    manual = replace(EVERY_SECOND, trigger_kind="manual")
+    assert at(task(manual, None, is_stale=True), NOON) == Decision(next_fire_at=None)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "said"),
+    [
+        (replace(EVERY_MINUTE, cron="61 * * * *"), InvalidCron, "61"),
+        (replace(EVERY_MINUTE, cron=None), InvalidCron, "set cron, or trigger_kind manual"),
+        (replace(EVERY_MINUTE, timezone="Mars/Base"), InvalidTimezone, "Mars/Base"),
+    ],
+)
+def test_a_plan_that_sql_made_bad_is_refused_in_a_sentence(
+    inputs: PlanInputs, error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        at(task(inputs, None, is_stale=True), NOON)
+
+
+crons = st.sampled_from(["* * * * * *", "*/7 * * * * *", "30 */2 * * * *", "0 0 3 * * *", "0 30 1 29 2 *"])
+moments = st.integers(-(10**6), 10**6).map(lambda n: NOON + timedelta(milliseconds=n))
+
+
+@given(
+    cron=crons,
+    first=moments,
+    now=moments,
+    ahead=st.integers(0, 300),
+    status=st.sampled_from(["on", "off"]),
+    zone=st.sampled_from(["UTC", "Europe/Berlin", "Pacific/Apia"]),
+    grace=st.integers(1, 3600),
+    stale=st.booleans(),
+)
+def test_a_decision_moves_on_and_fires_nothing_twice(
+    *, cron: str, first: datetime, now: datetime, ahead: int, status: str, zone: str, grace: int, stale: bool
+) -> None:
+    inputs = PlanInputs("cron", cron, 1, zone, None, None)
+    start = inputs.next_after(first)
+    plan = task(inputs, start, status=status, misfire_grace_seconds=grace, is_stale=stale)
+    horizon = now + s(ahead)
+    decision = decide(plan, now, horizon)
+    following = decision.next_fire_at
+    assert following is not None
+    assert all(earlier < later for earlier, later in pairwise([*decision.fires, following]))
+    assert all(fire <= horizon for fire in decision.fires)
+    if status == "off":
+        assert (decision.fires, following > now) == ([], True)
+    else:
+        assert following > horizon or len(decision.fires) >= FIRES_AT_ONCE
+    again = decide(replace(plan, next_fire_at=following, is_stale=False), now, horizon)
+    assert not set(again.fires) & set(decision.fires)
+    assert min([*again.fires, following]) == following
