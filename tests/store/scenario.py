@@ -1,0 +1,181 @@
+"""Rows in the state that a test needs, in one line each, made by the store's own verbs.
+
+    rows = Scenario(database)
+    worker = rows.worker()
+    run = rows.running(worker)                       # a task of its own, fired, claimed
+    waiting = rows.pending(rows.task(priority=1))
+    assert rows.status(run.id) == "running"
+
+Tasks are of type REPORT, whose nodes are REPORT_EXTRACT and REPORT_SEND. Times are the database's, naive UTC.
+"""
+
+import itertools
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Row, select, text, update
+
+from shared.domain.states import InstanceStatus, NodeStatus
+from shared.domain.task import TaskDefinition
+from shared.store import fires, instances, node_types, reports, runs, tasks, workers
+from shared.store.database import Database
+from shared.store.tables import PLAN_INPUTS, schedule_instance, schedule_task
+
+NODE_TYPES = ("REPORT_EXTRACT", "REPORT_SEND")
+
+
+class Scenario:
+    """A database with the task type REPORT, and what else a test adds."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._numbers = itertools.count(1)
+        declared = [node_types.NodeTypeDeclaration(name, "REPORT", at) for at, name in enumerate(NODE_TYPES, 1)]
+        database.write(lambda c: node_types.register(c, declared, "test"))
+        self.nodes = database.read(node_types.catalog).nodes_of("REPORT", None)
+        self.start = database.clock.now().replace(microsecond=0)
+
+    def now(self) -> datetime:
+        """The database's time."""
+        return self.database.clock.now()
+
+    def task(self, name: str | None = None, **fields: Any) -> int:
+        """A task that fires every minute; ``fields`` are those of `TaskDefinition`."""
+        given = {"name": name or f"task-{next(self._numbers)}", "type": "REPORT", "cron": "* * * * *", **fields}
+        return self.database.write(lambda c: tasks.add(c, TaskDefinition.of(**given), "test"))
+
+    def planned_task(self, next_fire_at: datetime | None = None, **fields: Any) -> int:
+        """A task whose plan the scheduler has made: it stands at ``next_fire_at``, now by default."""
+        task = self.task(**fields)
+        planned = {f"planned_{name}": schedule_task.c[name] for name in PLAN_INPUTS}
+        statement = update(schedule_task).where(schedule_task.c.id == task)
+        self.database.write(
+            lambda c: c.execute(statement.values(next_fire_at=next_fire_at or self.start, **planned)).rowcount
+        )
+        return task
+
+    def worker(self, name: str | None = None, **fields: Any) -> int:
+        """A live worker; ``fields`` are those of `WorkerDeclaration`."""
+        given: dict[str, Any] = {
+            "name": name or f"worker-{next(self._numbers)}",
+            "host": "host",
+            "pid": 1,
+            "process_identity": "identity",
+            "version": "0",
+            "capacity": 10,
+            "prefetch": 10,
+            "liveness_seconds": 15,
+            "node_types": list(NODE_TYPES),
+            **fields,
+        }
+        return self.database.write(lambda c: workers.register(c, workers.WorkerDeclaration(**given)))
+
+    def past(self) -> datetime:
+        """A time in the past that no other instance of this scenario has."""
+        return self.start - timedelta(minutes=next(self._numbers))
+
+    def pending(self, task: int | None = None, at: datetime | None = None, **columns: Any) -> int:
+        """An instance as the materializer leaves it where no worker fits, due in the past; ``columns`` are set."""
+        return self._fired(task, at, None, columns)
+
+    def assigned(self, worker: int, task: int | None = None, at: datetime | None = None, **columns: Any) -> int:
+        """An instance given to a worker, due in the past, with its nodes; ``columns`` are set."""
+        return self._fired(task, at, worker, columns)
+
+    def running(self, worker: int, task: int | None = None, at: datetime | None = None, **columns: Any) -> runs.Run:
+        """An instance that the worker has claimed."""
+        instance = self.assigned(worker, task, at, **columns)
+        [run] = self.claim(worker, instance).runs
+        return run
+
+    def ended(self, status: str = "succeed", worker: int | None = None, task: int | None = None) -> int:
+        """An instance that has ended."""
+        worker = worker or self.worker()
+        run = self.running(worker, task)
+        assert self.report(worker, ended(run, InstanceStatus(status))) == set()
+        return run.id
+
+    def by_sql(self, task: int, at: datetime | None = None) -> int:
+        """An instance as an operator inserts it."""
+        at = at or self.past()
+        self.sql(
+            "INSERT INTO schedule_instance (schedule_task_id, schedule_datetime) VALUES (:task, :at)",
+            task=task,
+            at=at.strftime("%Y-%m-%d %H:%M:%S.%f"),
+        )
+        [(instance,)] = self.sql("SELECT max(id) FROM schedule_instance")
+        return int(instance)
+
+    def claim(self, worker: int, *instance_ids: int) -> runs.Claim:
+        """Claim instances now."""
+        return self.database.write(lambda c: runs.claim(c, worker, instance_ids, self.now()))
+
+    def report(self, worker: int, *batch: reports.Report) -> set[int]:
+        """Report; returns the instances that are not the worker's any more."""
+        return self.database.write(lambda c: reports.report(c, worker, batch))
+
+    def bury(self, worker: int) -> None:
+        """Declare a worker dead."""
+        assert self.database.write(lambda c: workers.bury(c, [worker], "test", "test")) == 1
+
+    def row(self, instance: int) -> Row[Any]:
+        """An instance's row, with ``task_name`` and ``worker_name``."""
+        return self.database.read(lambda c: instances.find(c, instance))
+
+    def status(self, instance: int) -> str:
+        return str(self.row(instance).status)
+
+    def statuses(self) -> dict[int, str]:
+        """The status of every instance."""
+        statement = select(schedule_instance.c.id, schedule_instance.c.status)
+        return self.database.read(lambda c: dict(list(c.execute(statement))))
+
+    def node_statuses(self, instance: int) -> list[str]:
+        """The statuses of an instance's nodes, in order."""
+        return [node.status for node in self.database.read(lambda c: instances.nodes(c, instance))]
+
+    def task_row(self, task: int) -> Row[Any]:
+        statement = select(schedule_task).where(schedule_task.c.id == task)
+        return self.database.read(lambda c: c.execute(statement).one())
+
+    def sql(self, statement: str, **values: Any) -> Sequence[Row[Any]]:
+        """Run plain SQL as an operator would."""
+
+        def run(connection: Any) -> Sequence[Row[Any]]:
+            result = connection.execute(text(statement), values)
+            return list(result) if result.returns_rows else []
+
+        return self.database.write(run)
+
+    def _fired(self, task: int | None, at: datetime | None, worker: int | None, columns: dict[str, Any]) -> int:
+        task = task or self.task()
+        at = at or self.past()
+        fire = fires.Fire(task, at, 5, None, worker, self.nodes)
+        self.database.write(lambda c: fires.materialize(c, [fire]))
+        its_fire = (schedule_instance.c.schedule_task_id == task, schedule_instance.c.schedule_datetime == at)
+        instance = self.database.read(lambda c: c.scalar(select(schedule_instance.c.id).where(*its_fire)))
+        assert instance is not None
+        if columns:
+            statement = update(schedule_instance).where(schedule_instance.c.id == instance).values(**columns)
+            self.database.write(lambda c: c.execute(statement).rowcount)
+        return int(instance)
+
+
+def ended(run: runs.Run, status: InstanceStatus = InstanceStatus.SUCCEED, result: str = "42") -> reports.Report:
+    """A report that ends a run, and all its nodes, so."""
+    moment = run.due_at
+    nodes = [reports.NodeReport(n.id, NodeStatus(status.value), result, moment, moment) for n in run.nodes]
+    instance = reports.InstanceReport(status, result, None, moment, moment, run.failures)
+    return reports.Report(run.id, run.attempt, nodes, instance)
+
+
+def to_retry(run: runs.Run, due_at: datetime, reason: str = "it failed") -> reports.Report:
+    """A report of a run that failed and is to run again: its first node succeeded, its second is pending."""
+    first, second = run.nodes
+    nodes = [
+        reports.NodeReport(first.id, NodeStatus.SUCCEED, "1", run.due_at, run.due_at),
+        reports.NodeReport(second.id, NodeStatus.PENDING),
+    ]
+    instance = reports.InstanceReport(InstanceStatus.PENDING, None, reason, None, None, run.failures + 1, due_at)
+    return reports.Report(run.id, run.attempt, nodes, instance)

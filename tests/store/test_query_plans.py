@@ -1,0 +1,433 @@
+"""Every hot statement reads by its index, and no more rows than its batch needs, however large the tables are (law 7).
+
+Each runs for real, in a transaction that is rolled back, on the tables of tests/store/big_tables.py.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, select, text
+
+from shared.domain.nodes import PlannedNode
+from shared.domain.planning import PlannedTask
+from shared.domain.states import InstanceStatus, NodeStatus
+from shared.store import (
+    assignments,
+    fires,
+    instances,
+    locks,
+    losses,
+    node_types,
+    plans,
+    reports,
+    runs,
+    tasks,
+    workers,
+)
+from shared.store.database import Database, opened
+from shared.store.tables import schedule_instance
+from tests.databases import MariaDBServer, fresh_database, run_sql
+from tests.store import big_tables
+from tests.store.statements import Statement, explained
+
+BATCH = 1_000
+WORKER = big_tables.DEAD_WORKERS + 1
+"""A live worker: it holds a tenth of what is assigned, and a tenth of what runs."""
+
+DUE, STALE = "ix_schedule_task_due", "ix_schedule_task_stale"
+FIRE, WORK, OVERLAP, UNSUCCESSFUL = (
+    "uq_schedule_instance_fire",
+    "ix_schedule_instance_work",
+    "uq_schedule_instance_overlap_key",
+    "ix_schedule_instance_unsuccessful",
+)
+NODES, HOLDER, STATE = "uq_schedule_task_node_order", "ix_schedule_task_lock_holder", "ix_schedule_worker_node_state"
+PRIMARY = "PRIMARY"
+
+LARGE = {"schedule_task", "schedule_instance", "schedule_task_node", "schedule_worker_node", "schedule_task_lock"}
+
+READS_PER_ROW = 6
+"""An UPDATE by JSON_TABLE reads its row of the parameter, the row itself and what it looks up beside it; and, as it
+changes an index, each row twice more from a temporary table."""
+
+
+class RolledBack(Exception):
+    """Ends a transaction that was only to be watched."""
+
+
+@dataclass(frozen=True)
+class Big:
+    """The large tables, and how to watch what the store does with them."""
+
+    database: Database
+    now: datetime
+
+    @property
+    def horizon(self) -> datetime:
+        return self.now + timedelta(seconds=5)
+
+    def reads(
+        self,
+        work: Callable[[Connection], Any],
+        *,
+        rows: int,
+        by: set[str],
+        before: Callable[[Connection], Any] | None = None,
+    ) -> list[Statement]:
+        """Assert that `work` reads the large tables by these indexes, all of them, and for `rows` rows no more.
+
+        `before` is done first in the same transaction, unwatched. Returns the statements.
+        """
+        with explained(self.database.engine) as statements:
+
+            def watched(connection: Connection) -> None:
+                if before is not None:
+                    before(connection)
+                statements.clear()
+                work(connection)
+                raise RolledBack
+
+            with pytest.raises(RolledBack):
+                self.database.write(watched)
+        for statement in statements:
+            check(statement, rows, by)
+        used = {step.key for statement in statements for step in statement.plan if step.table in LARGE}
+        assert used >= by, f"of {by} only {used} are used"
+        return statements
+
+    def tell(self, ask: Callable[[Connection], Any]) -> Any:
+        """What `ask` returns, in a transaction that is rolled back."""
+        said = []
+
+        def work(connection: Connection) -> None:
+            said.append(ask(connection))
+            raise RolledBack
+
+        with pytest.raises(RolledBack):
+            self.database.write(work)
+        return said[0]
+
+
+def check(statement: Statement, rows: int, by: set[str]) -> None:
+    for step in statement.plan:
+        if step.table in LARGE:
+            assert step.type != "ALL", f"a full scan:\n{statement}"
+            assert step.key in by, f"by another index than {by}:\n{statement}"
+    assert statement.rows_read <= READS_PER_ROW * rows + 20, f"too many rows for {rows}:\n{statement}"
+
+
+@pytest.fixture(scope="module")
+def big(mariadb_server: MariaDBServer, mariadb_template: list[str]) -> Iterator[Big]:
+    with fresh_database(mariadb_server) as url:
+        run_sql(url, *mariadb_template)
+        now = big_tables.fill(url)
+        with opened(url) as database:
+            yield Big(database, now)
+
+
+@pytest.fixture(scope="module")
+def due(big: Big) -> list[int]:
+    found = big.database.read(lambda c: plans.due(c, big.now, big.horizon, BATCH))
+    assert len(found) == BATCH
+    return found
+
+
+@pytest.fixture(scope="module")
+def planned(big: Big, due: list[int]) -> list[PlannedTask]:
+    def ask(connection: Connection) -> list[PlannedTask]:
+        locks.acquire(connection, "token", due, 2)
+        return plans.locked(connection, "token", due)
+
+    found: list[PlannedTask] = big.tell(ask)
+    assert len(found) == BATCH
+    return found
+
+
+@pytest.fixture(scope="module")
+def nodes(big: Big) -> list[PlannedNode]:
+    return big.database.read(node_types.catalog).nodes_of("REPORT", None)
+
+
+@pytest.fixture(scope="module")
+def page(big: Big) -> list[assignments.Pending]:
+    found = big.database.read(lambda c: assignments.pending(c, big.horizon, BATCH))
+    assert len(found) == BATCH
+    return found
+
+
+@pytest.fixture(scope="module")
+def assigned(big: Big) -> list[int]:
+    found = [instance for instance, _ in big.database.read(lambda c: runs.poll(c, WORKER, big.horizon, BATCH))]
+    assert len(found) == big_tables.ASSIGNED // big_tables.LIVE_WORKERS
+    return found
+
+
+@pytest.fixture(scope="module")
+def running(big: Big) -> list[reports.Report]:
+    """Reports that end what the worker runs."""
+
+    def report(instance: int, attempt: int, connection: Connection) -> reports.Report:
+        done = [
+            reports.NodeReport(node.id, NodeStatus.SUCCEED, "1", big.now, big.now)
+            for node in instances.nodes(connection, instance)
+        ]
+        end = reports.InstanceReport(InstanceStatus.SUCCEED, "1", None, big.now, big.now, 0)
+        return reports.Report(instance, attempt, done, end)
+
+    found = big.database.read(lambda c: [report(i, attempt, c) for i, attempt, _ in runs.held(c, WORKER)])
+    assert len(found) == big_tables.RUNNING // big_tables.LIVE_WORKERS
+    return found
+
+
+def test_the_tables_are_as_large_as_they_claim(big: Big) -> None:
+    statement = text("SELECT status, count(*) FROM schedule_instance GROUP BY status")
+    counted: dict[str, int] = dict(big.database.read(lambda c: list(c.execute(statement))))
+    assert sum(counted.values()) == big_tables.INSTANCES
+    assert (counted["pending"], counted["assigned"], counted["running"]) == (5_000, 4_000, 500)
+    assert big.database.read(lambda c: c.scalar(text("SELECT count(*) FROM schedule_task"))) == big_tables.TASKS
+
+
+# The materializer
+
+
+def test_due_tasks_and_stale_plans_are_found_by_index(big: Big) -> None:
+    found = big.reads(lambda c: plans.due(c, big.now, big.horizon, BATCH), rows=BATCH, by={DUE, STALE})
+    assert all("Using index" in step.extra for statement in found for step in statement.plan)
+
+
+def test_looking_for_due_tasks_reads_nothing_when_none_is(big: Big) -> None:
+    past = big.now - timedelta(days=1)
+    _, fires_due, passed = big.reads(lambda c: plans.due(c, past, past, BATCH), rows=50, by={DUE, STALE})
+    assert fires_due.rows_read <= 1
+    assert passed.rows_read <= 1
+
+
+def test_leases_are_taken_held_and_released_by_the_tasks_ids(big: Big, due: list[int]) -> None:
+    def take(connection: Connection) -> set[int]:
+        return locks.acquire(connection, "token", due, 2)
+
+    big.reads(take, rows=BATCH, by={PRIMARY, HOLDER})
+    big.reads(lambda c: locks.hold(c, "token", due), before=take, rows=BATCH, by={PRIMARY})
+    big.reads(lambda c: locks.release(c, "token", due), before=take, rows=BATCH, by={PRIMARY})
+
+
+def test_lock_rows_that_are_missing_are_found_missing_by_their_ids(big: Big, due: list[int]) -> None:
+    def forget(connection: Connection) -> None:
+        connection.execute(text("DELETE FROM schedule_task_lock WHERE schedule_task_id % 100 = 7"))
+
+    big.reads(lambda c: locks.acquire(c, "token", due, 2), before=forget, rows=BATCH, by={PRIMARY, HOLDER})
+
+
+def test_leased_tasks_are_read_again_by_id(big: Big, due: list[int]) -> None:
+    big.reads(
+        lambda c: plans.locked(c, "token", due),
+        before=lambda c: locks.acquire(c, "token", due, 2),
+        rows=BATCH,
+        by={PRIMARY},
+    )
+
+
+def test_plans_move_on_by_id(big: Big, planned: list[PlannedTask]) -> None:
+    advances = [plans.Advance(task, big.now + timedelta(days=1)) for task in planned]
+    big.reads(lambda c: plans.advance(c, advances), rows=BATCH, by={PRIMARY})
+    big.reads(lambda c: plans.advance(c, advances[:1]), rows=1, by={PRIMARY})
+
+
+def test_what_an_old_plan_put_ahead_is_found_without_its_tasks_history(big: Big, due: list[int]) -> None:
+    busy = [*range(1, 51)]
+    big.reads(lambda c: plans.drop_ahead(c, busy, big.now), rows=len(busy), by={FIRE, PRIMARY, NODES})
+    big.reads(lambda c: plans.drop_ahead(c, due, big.now), rows=BATCH, by={FIRE, PRIMARY, NODES})
+
+
+def test_fires_and_their_nodes_are_written_without_a_scan(
+    big: Big, planned: list[PlannedTask], nodes: list[PlannedNode]
+) -> None:
+    batch = [fires.Fire(task.id, big.now, 5, None, WORKER, nodes) for task in planned]
+    big.reads(lambda c: fires.materialize(c, batch), rows=len(nodes) * BATCH, by={FIRE})
+    big.reads(lambda c: fires.materialize(c, batch[:1]), rows=len(nodes), by={FIRE})
+
+
+# The assigner and the reaper
+
+
+def test_rows_that_sql_inserted_are_adopted_by_index(big: Big) -> None:
+    big.reads(lambda c: assignments.adopt(c, BATCH), rows=500, by={WORK, PRIMARY})
+
+
+def test_the_first_page_of_what_is_pending_reads_no_more_than_a_page(big: Big) -> None:
+    [first] = big.reads(lambda c: assignments.pending(c, big.horizon, BATCH), rows=BATCH, by={WORK, PRIMARY})
+    assert "filesort" not in str(first)
+
+
+def test_a_later_page_of_what_is_pending_starts_where_the_last_ended(big: Big, page: list[assignments.Pending]) -> None:
+    later = big.reads(
+        lambda c: assignments.pending(c, big.horizon, BATCH, page[-1].cursor), rows=BATCH, by={WORK, PRIMARY}
+    )
+    assert not any("filesort" in str(statement) for statement in later)
+
+
+def test_a_page_among_thousands_that_are_due_at_one_moment_starts_where_the_last_ended(big: Big) -> None:
+    def at_once(connection: Connection) -> None:
+        connection.execute(
+            text("UPDATE schedule_instance SET due_at = :now, priority = 5 WHERE status = 'pending'"),
+            {"now": big.now},
+        )
+
+    def some_later_page(connection: Connection) -> None:
+        status = schedule_instance.c.status == "pending"
+        last = connection.scalar(
+            select(schedule_instance.c.id).where(status).order_by(schedule_instance.c.id).offset(3_999).limit(1)
+        )
+        statements.clear()
+        assert last is not None
+        assert len(assignments.pending(connection, big.horizon, 100, (5, big.now, last))) == 100
+
+    with explained(big.database.engine) as statements:
+
+        def watched(connection: Connection) -> None:
+            at_once(connection)
+            some_later_page(connection)
+            raise RolledBack
+
+        with pytest.raises(RolledBack):
+            big.database.write(watched)
+    [statement] = statements
+    check(statement, 100, {WORK, PRIMARY})
+
+
+def test_run_numbers_are_found_without_the_tasks_history(big: Big, page: list[assignments.Pending]) -> None:
+    asked = {p.fire for p in page} | {(big_tables.BUSY_TASK, big.now, "")}
+    [statement] = big.reads(lambda c: assignments.last_run_numbers(c, asked), rows=BATCH, by={FIRE})
+    assert "Using index" in statement.plan[-1].extra
+
+
+def test_instances_are_given_explained_and_refused_by_id(
+    big: Big, page: list[assignments.Pending], nodes: list[PlannedNode]
+) -> None:
+    given = [(p.id, WORKER, 1, None) for p in page]
+    reasons = {p.id: "no worker is live" for p in page}
+    pinned = [(p.id, node) for p in page for node in nodes]
+    big.reads(lambda c: assignments.give(c, given), rows=BATCH, by={PRIMARY})
+    big.reads(
+        lambda c: fires.pin_nodes(c, pinned),
+        before=lambda c: assignments.give(c, given),
+        rows=len(pinned),
+        by={PRIMARY},
+    )
+    big.reads(lambda c: assignments.explain(c, reasons), rows=BATCH, by={PRIMARY})
+    big.reads(lambda c: assignments.refuse(c, reasons), rows=BATCH, by={PRIMARY})
+
+
+def test_loads_are_counted_from_the_index_alone(big: Big) -> None:
+    active = big_tables.ASSIGNED + big_tables.RUNNING
+    [statement] = big.reads(workers.loads, rows=active, by={WORK})
+    assert "Using index" in statement.plan[0].extra
+    assert statement.rows_read <= 3 * active
+
+
+def test_the_fleet_is_read_without_the_dead(big: Big) -> None:
+    _, fleet = big.reads(workers.fleet, rows=big_tables.ASSIGNED + big_tables.RUNNING, by={WORK, STATE})
+    assert fleet.rows_read <= 2 * big_tables.LIVE_WORKERS
+
+
+def test_assignments_that_were_not_started_are_taken_back_by_index(big: Big) -> None:
+    live = range(WORKER, WORKER + big_tables.LIVE_WORKERS)
+    soon, past = big.now + timedelta(seconds=60), big.now - timedelta(seconds=60)
+    big.reads(lambda c: assignments.take_back_unstarted(c, live, soon, BATCH), rows=BATCH, by={WORK, PRIMARY})
+    ranges = len(live) * 10  # one for each worker and priority
+    big.reads(lambda c: assignments.take_back_unstarted(c, live, past, BATCH), rows=ranges, by={WORK})
+
+
+def test_assignments_of_a_worker_are_taken_back_by_index(big: Big, assigned: list[int]) -> None:
+    big.reads(lambda c: assignments.take_back_assigned(c, WORKER, BATCH), rows=len(assigned), by={WORK, PRIMARY})
+
+
+def test_what_a_lost_worker_ran_is_recovered_by_index(big: Big, running: list[reports.Report]) -> None:
+    big.reads(lambda c: losses.recover(c, WORKER, BATCH), rows=2 * len(running), by={WORK, PRIMARY, NODES})
+
+
+def test_the_silent_are_looked_for_among_the_living(big: Big) -> None:
+    big.reads(lambda c: workers.bury_silent(c, "test"), rows=big_tables.LIVE_WORKERS, by={STATE})
+    big.reads(workers.alive_ids, rows=big_tables.LIVE_WORKERS, by={STATE})
+
+
+# The worker
+
+
+def test_a_poll_reads_what_it_returns_from_the_index_alone(big: Big) -> None:
+    [statement] = big.reads(lambda c: runs.poll(c, WORKER, big.horizon, 100), rows=100, by={WORK})
+    assert statement.rows_read <= 100 + 20
+    assert "Using index" in statement.plan[0].extra
+    assert "filesort" not in statement.plan[0].extra
+
+
+def test_a_claim_reads_its_batch_and_no_more(big: Big, assigned: list[int]) -> None:
+    by = {PRIMARY, NODES, OVERLAP}
+    big.reads(lambda c: runs.claim(c, WORKER, assigned, big.now), rows=2 * len(assigned), by=by)
+
+
+def test_a_claim_of_one_reads_one(big: Big, assigned: list[int]) -> None:
+    for instance in assigned[:3]:
+        by = {PRIMARY, NODES}
+        big.reads(lambda c, i=instance: runs.claim(c, WORKER, [i], big.now), rows=2, by=by)  # type: ignore[misc]
+
+
+def test_what_a_worker_holds_is_read_by_index(big: Big, running: list[reports.Report]) -> None:
+    big.reads(lambda c: runs.held(c, WORKER), rows=len(running), by={WORK})
+
+
+def test_a_report_reads_its_batch_and_no_more(big: Big, running: list[reports.Report]) -> None:
+    big.reads(lambda c: reports.report(c, WORKER, running), rows=2 * len(running), by={PRIMARY})
+    big.reads(lambda c: reports.report(c, WORKER, running[:1]), rows=2, by={PRIMARY})
+
+
+def test_a_hand_back_reads_its_batch_and_no_more(big: Big, running: list[reports.Report]) -> None:
+    fences = [(report.instance_id, report.attempt) for report in running]
+    big.reads(lambda c: reports.hand_back(c, WORKER, fences, "x"), rows=2 * len(running), by={PRIMARY, NODES})
+
+
+def test_a_heartbeat_reads_one_row(big: Big) -> None:
+    [statement] = big.reads(lambda c: workers.heartbeat(c, WORKER, 3), rows=1, by={PRIMARY})
+    assert statement.rows_read == 1
+
+
+# What people ask
+
+
+def test_the_newest_instances_are_read_backwards_and_no_further(big: Big) -> None:
+    for after in (None, 1, big_tables.INSTANCES - 1_000):
+        big.reads(lambda c, a=after: instances.listed(c, 50, after_id=a), rows=50, by={PRIMARY})  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("task", [big_tables.BUSY_TASK, 5_000])
+def test_the_newest_instances_of_a_task_are_read_without_its_history(big: Big, task: int) -> None:
+    big.reads(lambda c: instances.listed(c, 50, task_id=task), rows=50, by={FIRE, PRIMARY})
+
+
+@pytest.mark.parametrize("status", ["failed", "canceled"])
+def test_the_newest_that_failed_are_read_without_those_that_did_not(big: Big, status: str) -> None:
+    big.reads(lambda c: instances.listed(c, 50, status=status), rows=50, by={UNSUCCESSFUL, PRIMARY})
+
+
+@pytest.mark.parametrize("status", ["pending", "assigned", "running", "succeed"])
+def test_the_newest_of_another_status_cost_no_more_than_what_is_active(big: Big, status: str) -> None:
+    active = big_tables.INSTANCES - big_tables.ENDED
+    with explained(big.database.engine) as statements:
+        assert len(big.database.read(lambda c: instances.listed(c, 50, status=status))) == 50
+    assert statements[0].rows_read <= active + 200, str(statements[0])
+
+
+def test_counts_are_of_what_is_active_and_from_the_index_alone(big: Big) -> None:
+    active = big_tables.INSTANCES - big_tables.ENDED
+    [statement] = big.reads(instances.counts, rows=active, by={WORK})
+    assert "Using index" in statement.plan[0].extra
+    assert statement.rows_read <= active + 20
+
+
+def test_tasks_are_found_and_listed_by_name(big: Big) -> None:
+    by = {"uq_schedule_task_live_name"}
+    big.reads(lambda c: tasks.find(c, "task-77"), rows=1, by=by)
+    big.reads(lambda c: tasks.listed(c, 50), rows=50, by=by)
