@@ -53,12 +53,21 @@ def audit() -> list[Column[Any]]:
 
 def checked_times(table: str, *columns: str) -> list[CheckConstraint]:
     """On SQLite a time is text, held to one written form; elsewhere it is a DATETIME and needs no check."""
-    form = "____-__-__ __:__:__.______"
     return [
-        CheckConstraint(f"{column} IS NULL OR {column} LIKE '{form}'", name=f"ck_{table}_{column}_form")
+        on_sqlite(table, f"{column}_form", f"{column} LIKE '____-__-__ __:__:__.______'", column)
         for column in columns
         if is_sqlite()
     ]
+
+
+def checked_json(table: str, *columns: str) -> list[CheckConstraint]:
+    """On SQLite JSON is text, held to JSON; elsewhere the type sees to it."""
+    return [on_sqlite(table, f"{column}_json", f"json_valid({column})", column) for column in columns if is_sqlite()]
+
+
+def on_sqlite(table: str, name: str, condition: str, column: str) -> CheckConstraint:
+    """A CHECK of a column that may be NULL."""
+    return CheckConstraint(f"{column} IS NULL OR {condition}", name=f"ck_{table}_{name}")
 
 
 def distinct(*columns: str) -> str:
@@ -194,6 +203,7 @@ def create_schedule_task() -> None:
         ),
         PrimaryKeyConstraint("id", name="pk_schedule_task"),
         *checked_times("schedule_task", "next_fire_at", "starts_at", "ends_at"),
+        *checked_json("schedule_task", "param", "required_labels", "declared"),
         CheckConstraint("priority BETWEEN 0 AND 9", name="ck_schedule_task_priority"),
         UniqueConstraint("live_name", name="uq_schedule_task_live_name"),
         comment="what is to run, when, and how; edit it with plain SQL",
@@ -277,6 +287,7 @@ def create_schedule_instance() -> None:
         ),
         PrimaryKeyConstraint("id", name="pk_schedule_instance"),
         *checked_times("schedule_instance", "schedule_datetime", "due_at"),
+        *checked_json("schedule_instance", "param", "execution_result"),
         CheckConstraint("priority BETWEEN 0 AND 9", name="ck_schedule_instance_priority"),
         UniqueConstraint(
             "schedule_task_id", "schedule_datetime", "fire_key", "run_number", name="uq_schedule_instance_fire"
@@ -302,6 +313,7 @@ def create_schedule_task_node_type() -> None:
         Column("param_schema", Json, comment="JSON schema of the category's param"),
         *audit(),
         PrimaryKeyConstraint("id", name="pk_schedule_task_node_type"),
+        *checked_json("schedule_task_node_type", "defaults", "param_schema"),
         UniqueConstraint("type", name="uq_schedule_task_node_type_type"),
         comment="the node types that workers can run",
         indexes={"ix_schedule_task_node_type_category": ["category", "sequence"]},
@@ -337,6 +349,7 @@ def create_schedule_task_node() -> None:
         Column("execution_result", Json, comment="what it returned, or its error with the traceback"),
         *audit(),
         PrimaryKeyConstraint("id", name="pk_schedule_task_node"),
+        *checked_json("schedule_task_node", "param", "execution_result"),
         UniqueConstraint("schedule_instance_id", "sequence", name="uq_schedule_task_node_order"),
         comment="the nodes of an instance, pinned when it is assigned, in order",
         **OPTIONS,
@@ -394,6 +407,7 @@ def create_schedule_worker_node() -> None:
             comment="the name while it lives: unique",
         ),
         PrimaryKeyConstraint("id", name="pk_schedule_worker_node"),
+        *checked_json("schedule_worker_node", "labels", "node_types"),
         UniqueConstraint("live_name", name="uq_schedule_worker_node_live_name"),
         comment="a worker process, once for each start: its epoch",
         indexes={"ix_schedule_worker_node_state": ["state", "last_heartbeat"]},

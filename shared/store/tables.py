@@ -102,13 +102,16 @@ def audit() -> list[Column[Any]]:
 
 def checked_times(*columns: str) -> list[CheckConstraint]:
     """On SQLite a time is text: hold it to one written form, or ``T02:00`` and ``02:00:00`` were two fires."""
-    form = "____-__-__ __:__:__.______"
-    return [
-        CheckConstraint(text(f"{column} IS NULL OR {column} LIKE '{form}'"), name=f"{column}_form").ddl_if(
-            dialect="sqlite"
-        )
-        for column in columns
-    ]
+    return [_on_sqlite(f"{column}_form", f"{column} LIKE '____-__-__ __:__:__.______'", column) for column in columns]
+
+
+def checked_json(*columns: str) -> list[CheckConstraint]:
+    """On SQLite JSON is text: hold it to JSON, as MariaDB and MySQL do, or one bad row spoils every read."""
+    return [_on_sqlite(f"{column}_json", f"json_valid({column})", column) for column in columns]
+
+
+def _on_sqlite(name: str, condition: str, column: str) -> CheckConstraint:
+    return CheckConstraint(text(f"{column} IS NULL OR {condition}"), name=name).ddl_if(dialect="sqlite")
 
 
 PLAN_INPUTS = ("trigger_kind", "cron", "cron_seconds", "timezone", "starts_at", "ends_at")
@@ -231,6 +234,7 @@ schedule_task = Table(
     *_planned_columns,
     *audit(),
     *checked_times("next_fire_at", "starts_at", "ends_at"),
+    *checked_json("param", "required_labels", "declared"),
     CheckConstraint("priority BETWEEN 0 AND 9", name="priority"),
     comment="what is to run, when, and how; edit it with plain SQL",
     **OPTIONS,
@@ -299,6 +303,7 @@ schedule_instance = Table(
     Column("execution_result", Json, comment="the last node's result, or what went wrong and where"),
     *audit(),
     *checked_times("schedule_datetime", "due_at"),
+    *checked_json("param", "execution_result"),
     CheckConstraint("priority BETWEEN 0 AND 9", name="priority"),
     UniqueConstraint(
         "schedule_task_id", "schedule_datetime", "fire_key", "run_number", name="uq_schedule_instance_fire"
@@ -342,6 +347,7 @@ schedule_task_node_type = Table(
     Column("defaults", Json, comment="timeout (s), retries, executor"),
     Column("param_schema", Json, comment="JSON schema of the category's param"),
     *audit(),
+    *checked_json("defaults", "param_schema"),
     UniqueConstraint("type"),
     Index("ix_schedule_task_node_type_category", "category", "sequence"),
     comment="the node types that workers can run",
@@ -367,6 +373,7 @@ schedule_task_node = Table(
     Column("gmt_completed", UtcTime, comment="when it ended, UTC"),
     Column("execution_result", Json, comment="what it returned, or its error with the traceback"),
     *audit(),
+    *checked_json("param", "execution_result"),
     UniqueConstraint("schedule_instance_id", "sequence", name="uq_schedule_task_node_order"),
     comment="the nodes of an instance, pinned when it is assigned, in order",
     **OPTIONS,
@@ -416,6 +423,7 @@ schedule_worker_node = Table(
     Column("gmt_dead", UtcTime, comment="when it stopped or was declared dead, UTC"),
     Column("reason", String(1023), comment="why it is dead or draining"),
     *audit(),
+    *checked_json("labels", "node_types"),
     comment="a worker process, once for each start: its epoch",
     **OPTIONS,
 )

@@ -169,3 +169,9 @@ def test_what_has_no_meaning_is_refused(migrated_url: str, edit: str) -> None:
     typed(migrated_url, TASK)
     with pytest.raises((*Refused, pymysql.err.DataError, pymysql.err.OperationalError)):
         typed(migrated_url, f"UPDATE schedule_task SET {edit}")
+
+
+def test_a_param_that_is_not_json_is_refused(migrated_url: str) -> None:
+    run_sql(migrated_url, TASK)
+    with pytest.raises((*Refused, pymysql.err.OperationalError)):
+        run_sql(migrated_url, "UPDATE schedule_task SET param = '{not json'")
