@@ -172,6 +172,6 @@ def test_what_has_no_meaning_is_refused(migrated_url: str, edit: str) -> None:
 
 
 def test_a_param_that_is_not_json_is_refused(migrated_url: str) -> None:
-    run_sql(migrated_url, TASK)
+    typed(migrated_url, TASK)
     with pytest.raises((*Refused, pymysql.err.OperationalError)):
-        run_sql(migrated_url, "UPDATE schedule_task SET param = '{not json'")
+        typed(migrated_url, "UPDATE schedule_task SET param = '{not json'")
