@@ -94,12 +94,12 @@ class Reporter:
                     self._write(batch[middle:])
                 elif refused:
                     log.exception("reporter: not even the failure of instance %d is stored", batch[0][0].instance_id)
-                    batch[0][1](False)
+                    _tell(*batch[0], ours=False)
                 else:
                     self._write([_refused(*batch[0], sentence(error))], refused=True)
                 return
         for report, written in batch:
-            written(report.instance_id not in lost)
+            _tell(report, written, ours=report.instance_id not in lost)
 
     def _try_twice(self, batch: list[Report]) -> set[int]:
         try:
@@ -108,18 +108,24 @@ class Reporter:
             return self._database.write(lambda c: reports.report(c, self._worker_id, batch))
 
 
+def _tell(report: Report, written: Written, *, ours: bool) -> None:
+    try:
+        written(ours)
+    except Exception:  # this thread must go on: the other runs wait for it
+        log.exception("reporter: what follows instance %d's report failed", report.instance_id)
+
+
 def _refused(report: Report, written: Written, why: str) -> tuple[Report, Written]:
     """What is reported instead of a result that the database refuses: the node's failure."""
     error = f"the result could not be stored: {why}"
     log.error("reporter: instance %d: %s", report.instance_id, error)
-    first, *rest = report.nodes
-    failed = replace(first, status=NodeStatus.FAILED, result=json_text({"error": error}))
-    canceled = [replace(n, status=NodeStatus.CANCELED, result=None, gmt_started=None) for n in rest]
+    failed = [replace(n, status=NodeStatus.FAILED, result=json_text({"error": error})) for n in report.nodes[:1]]
+    canceled = [replace(n, status=NodeStatus.CANCELED, result=None, gmt_started=None) for n in report.nodes[1:]]
     instance = InstanceReport(
         status=InstanceStatus.FAILED,
         result=json_text({"error": error}),
         reason=error[:1000],
         gmt_started=None,
-        gmt_completed=first.gmt_completed,
+        gmt_completed=report.nodes[0].gmt_completed if report.nodes else None,
     )
-    return replace(report, nodes=[failed, *canceled], instance=instance), lambda ours: written(False)
+    return replace(report, nodes=[*failed, *canceled], instance=instance), lambda ours: written(False)
