@@ -4,6 +4,7 @@ Each command lives in a module that is imported when it is run, so that ``rota -
 1 refused or failed, 2 not understood, 3 a problem with the database, 130 interrupted.
 """
 
+import logging
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import version
@@ -11,6 +12,7 @@ from typing import Any
 
 import click
 
+from rota.cli import logs
 from rota.cli.shell import INTERRUPTED, Refusal, Shell, database_option
 from shared.domain.errors import RotaError
 
@@ -82,5 +84,6 @@ def cli(ctx: click.Context, debug: bool) -> None:
 
 
 def main() -> None:
-    """Run the command that the process was started with."""
+    """Run the command that the process was started with; a service sets its own level of logging."""
+    logs.configure(logging.WARNING)
     cli(prog_name="rota")

@@ -39,6 +39,11 @@ class Follower:
         live = database.read(lambda connection: instances.live_ids(connection, WATCHED_AT_FIRST))
         self._watched: dict[int, float | None] = dict.fromkeys(i for i in live if i <= self._last_id)
 
+    @property
+    def watched(self) -> int:
+        """How many ids it looks at again."""
+        return len(self._watched)
+
     def ended(self) -> list[Row[Any]]:
         """What has ended since the last call, in the order of its end; of more than a batch, the rest comes next."""
         now = boottime()

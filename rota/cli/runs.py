@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from rota.cli.instance_view import instance_document, node_document, show_instance
-from rota.cli.output import show_json
+from rota.cli.output import note, show_json
 from shared.domain.states import TERMINAL, InstanceStatus
 from shared.store import instances
 from shared.store.database import Database
@@ -17,15 +17,14 @@ POLL_SECONDS = 0.2
 
 
 def wait_until_ended(database: Database, instance_ids: Sequence[int]) -> None:
-    """Return when all of them have ended."""
+    """Return when all of them have ended; what they wait for meanwhile is said on stderr."""
     for instance_id in instance_ids:
-        while not _ended(database, instance_id):
+        said = None
+        while (row := database.read(partial(instances.find, instance_id=instance_id))).status not in TERMINAL:
+            if row.reason != said:
+                note(f"instance {instance_id} is {row.status}: {row.reason}")
+                said = row.reason
             time.sleep(POLL_SECONDS)
-
-
-def _ended(database: Database, instance_id: int) -> bool:
-    row = database.read(lambda connection: instances.find(connection, instance_id))
-    return InstanceStatus(row.status) in TERMINAL
 
 
 def _read(connection: Connection, instance_id: int) -> tuple[Row[Any], list[Row[Any]]]:

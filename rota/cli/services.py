@@ -16,9 +16,10 @@ from shared.domain.errors import ConfigurationError, NotPossible
 
 @click.command()
 @click.option("--sql", is_flag=True, help="Print the statements instead of running them.")
+@json_option
 @database_option
 @pass_shell
-def migrate(shell: Shell, sql: bool) -> None:
+def migrate(shell: Shell, *, sql: bool, as_json: bool) -> None:
     """Create or update Rota's tables.
 
     It may be run again at any time, also while schedulers and workers run.
@@ -30,7 +31,11 @@ def migrate(shell: Shell, sql: bool) -> None:
       rota migrate --sql > schema.sql
     """
     if not sql:
-        click.echo(str(migrate_database(shell)))
+        report = migrate_database(shell)
+        if as_json:
+            show_json(asdict(report))
+        else:
+            click.echo(str(report))
         return
     import migrations  # noqa: PLC0415 - Alembic takes long to import
 

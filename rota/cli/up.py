@@ -110,6 +110,8 @@ class Screen:
                 note(f"{problem}; waiting for it")
             self._away = True
             return
+        if self._away:
+            note("the database answers again")
         self._away = False
         for row in rows[:LINES_AT_ONCE]:
             click.echo(line(row))

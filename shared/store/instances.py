@@ -190,9 +190,9 @@ def ended_since(
     """
     fresh = select(_instance.id, _instance.status).where(_instance.id > after_id).order_by(_instance.id).limit(limit)
     known = select(_instance.id, _instance.status).where(_instance.id.in_(sorted(watched)))
-    states: dict[int, str] = dict(connection.execute(fresh).tuples().all())
+    states: dict[int, str] = {row.id: row.status for row in connection.execute(fresh)}
     if watched:
-        states |= dict(connection.execute(known).tuples().all())
+        states |= {row.id: row.status for row in connection.execute(known)}
     ended = sorted(i for i, status in states.items() if InstanceStatus(status) in TERMINAL)
     if not ended:
         return states, []

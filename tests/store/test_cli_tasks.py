@@ -1,16 +1,22 @@
 """``rota task`` on both databases: what it saves, shows and refuses."""
 
+import contextlib
 import json
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select, text, update
+from sqlalchemy import select, update
 
 from shared.store import node_types, tasks
 from shared.store.database import Database
 from shared.store.node_types import NodeTypeDeclaration
 from shared.store.tables import schedule_instance, schedule_task
+from tests.processes import ROOT, marked_environment
 from tests.unit.test_cli import invoke
 
 REPORT_PARAM = {"type": "object", "properties": {"region": {"type": "string"}}, "required": ["region"]}
@@ -349,8 +355,45 @@ def test_a_wrong_app_is_refused_in_a_sentence(migrated_sqlite_url: str) -> None:
             assert sentence in result.stderr
 
 
-def test_the_columns_shown_are_those_of_the_table(nightly: str, database: Database) -> None:
+def test_the_columns_shown_are_those_of_the_table(nightly: str) -> None:
     shown = set(json.loads(invoke("task", "show", "nightly", "--json", url=nightly).stdout))
-    columns = {column for column in schedule_task.c.keys() if not column.startswith("planned_")}  # noqa: SIM118
-    assert columns - shown == {"is_deleted", "live_name", "plan_stale", "declared"}
-    database.read(lambda connection: connection.execute(text("SELECT 1")))
+    columns = {column.name for column in schedule_task.c if column.computed is None}
+    assert {name for name in columns - shown if not name.startswith("planned_")} == {"is_deleted", "declared"}
+
+
+def on_a_terminal(typed: str, *arguments: str, url: str) -> tuple[int, str]:
+    """Run the command on a terminal on which somebody has typed; its exit code and what the screen showed."""
+    person, terminal = pty.openpty()
+    os.write(person, typed.encode())
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("ROTA_", "NO_COLOR"))}
+    with subprocess.Popen(
+        [sys.executable, "-m", "rota", *arguments],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        cwd=ROOT,
+        env=marked_environment(environment | {"ROTA_DATABASE_URL": url, "TERM": "xterm", "COLUMNS": "120"}),
+    ) as process:
+        os.close(terminal)
+        shown = b""
+        with contextlib.suppress(OSError):  # how a terminal says that the last program on it has ended
+            while chunk := os.read(person, 65536):
+                shown += chunk
+        code = process.wait(30)
+    os.close(person)
+    return code, shown.decode()
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [("n\n", 1, 1), ("y\n", 0, 0)])
+def test_remove_asks_a_person(nightly: str, answer: str, code: int, left: int) -> None:
+    ended, shown = on_a_terminal(answer, "task", "remove", "nightly", url=nightly)
+    assert "Remove nightly? It fires no more [y/N]" in shown
+    assert ended == code
+    assert len(json.loads(invoke("task", "list", "--json", url=nightly).stdout)) == left
+
+
+def test_a_terminal_gets_colour_and_a_pipe_does_not(nightly: str) -> None:
+    _, shown = on_a_terminal("", "task", "list", url=nightly)
+    assert "\x1b[32mon" in shown
+    assert "in " in shown
+    assert "\x1b" not in invoke("task", "list", url=nightly).stdout
