@@ -61,6 +61,7 @@ class EventLoopExecutor:
             await asyncio.wait(tasks, timeout=CLOSING_SECONDS)
         for running in list(self._running):
             running.tell_stopped()
+        self._running.clear()
         self._ended = True
         self._loop.stop()
 

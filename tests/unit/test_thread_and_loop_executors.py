@@ -1,0 +1,289 @@
+"""The executors for threads and for coroutines: each call's end is told once, whatever the handler does."""
+
+import asyncio
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.processes import wait_until
+from worker_service.authoring import Execution, Node
+from worker_service.context import NodeContext
+from worker_service.executors.base import Call, Executor, Outcome
+from worker_service.executors.event_loop import EventLoopExecutor
+from worker_service.executors.threads import ThreadExecutor
+
+DEADLINE = 10
+
+
+class Told:
+    """A `done` that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[Outcome] = []
+
+    def __call__(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+
+    @property
+    def one(self) -> Outcome:
+        """The outcome, once there is one."""
+        wait_until(lambda: self.outcomes, DEADLINE, "the call's end")
+        assert len(self.outcomes) == 1
+        return self.outcomes[0]
+
+
+def call(handler: Callable[..., Any], execution: Execution) -> Call:
+    return Call(Node("T_N", "T", 1, handler, execution), NodeContext())
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadExecutor]:
+    executor = ThreadExecutor(2)
+    yield executor
+    executor.close()
+
+
+@pytest.fixture
+def loop() -> Iterator[EventLoopExecutor]:
+    executor = EventLoopExecutor()
+    yield executor
+    executor.close()
+
+
+@pytest.fixture(params=["thread", "async"])
+def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Any]], Told]:
+    """Runs a plain body as the handler of one kind, then of the other."""
+    executor: Executor = request.getfixturevalue({"thread": "threads", "async": "loop"}[request.param])
+
+    def start(body: Callable[[], Any]) -> Told:
+        async def coroutine(_: Any) -> Any:
+            return body()
+
+        told = Told()
+        handler = coroutine if request.param == "async" else lambda _: body()
+        executor.start(call(handler, request.param), told)
+        return told
+
+    return start
+
+
+def raises(error: BaseException) -> Callable[[], Any]:
+    def body() -> Any:
+        raise error
+
+    return body
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no")
+
+
+def test_a_result_is_told_with_its_times(run: Callable[[Callable[[], Any]], Told]) -> None:
+    before = time.clock_gettime(time.CLOCK_BOOTTIME)
+    outcome = run(lambda: {"rows": 42}).one
+    assert outcome.result == {"rows": 42}
+    assert outcome.failure is None
+    assert before <= outcome.entered <= outcome.left <= time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("no"), SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError(), Mute()]
+)
+def test_whatever_a_handler_raises_is_its_failure(
+    run: Callable[[Callable[[], Any]], Told], error: BaseException
+) -> None:
+    outcome = run(raises(error)).one
+    assert not outcome.stopped
+    assert outcome.failure is not None
+    assert outcome.failure.type == type(error).__name__
+    assert run(lambda: 1).one.result == 1  # and it works on
+
+
+def test_a_stopped_thread_is_told_at_once_and_abandoned_until_it_returns(threads: ThreadExecutor) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def handler(ctx: NodeContext[Any]) -> int:
+        entered.set()
+        assert leave.wait(DEADLINE)
+        return 1
+
+    told, one = Told(), call(handler, "thread")
+    running = threads.start(one, told)
+    assert entered.wait(DEADLINE)
+    assert threads.abandoned == 0
+    running.stop()
+    assert told.outcomes[0].stopped
+    assert one.context.cancel_requested
+    assert threads.abandoned == 1
+    running.stop()
+    assert threads.abandoned == 1
+    leave.set()
+    wait_until(lambda: threads.abandoned == 0, DEADLINE, "the abandoned thread's return")
+    assert len(told.outcomes) == 1
+
+
+def test_a_call_stopped_before_a_thread_takes_it_never_runs_and_abandons_nothing() -> None:
+    executor = ThreadExecutor(1)
+    leave = threading.Event()
+    first, second, third, ran = Told(), Told(), Told(), []
+    executor.start(call(lambda _: leave.wait(DEADLINE), "thread"), first)
+    executor.start(call(lambda _: ran.append(1), "thread"), second).stop()
+    assert second.one.stopped
+    assert executor.abandoned == 0
+    leave.set()
+    executor.start(call(lambda _: 3, "thread"), third)
+    assert third.one.result == 3
+    assert ran == []
+    assert len(second.outcomes) == 1
+    executor.close()
+
+
+def test_closed_threads_tell_all_their_calls_and_take_no_more() -> None:
+    executor = ThreadExecutor(1)
+    leave, entered = threading.Event(), threading.Event()
+    running, waiting, late = Told(), Told(), Told()
+    executor.start(call(lambda _: (entered.set(), leave.wait(DEADLINE)), "thread"), running)
+    executor.start(call(lambda _: 1, "thread"), waiting)
+    assert entered.wait(DEADLINE)
+    executor.close()
+    executor.start(call(lambda _: 1, "thread"), late)
+    assert [told.one.stopped for told in (running, waiting, late)] == [True] * 3
+    leave.set()
+    wait_until(lambda: executor.abandoned == 0, DEADLINE, "the thread's return")
+    assert len(running.outcomes) == 1
+
+
+def test_no_more_threads_than_asked_for_and_none_without_need(threads: ThreadExecutor) -> None:
+    leave = threading.Event()
+    names: list[str] = []
+
+    def handler(_: Any) -> None:
+        names.append(threading.current_thread().name)
+        leave.wait(DEADLINE)
+
+    tolds = [Told() for _ in range(5)]
+    for told in tolds:
+        threads.start(call(handler, "thread"), told)
+    wait_until(lambda: len(names) == 2, DEADLINE, "two calls at once")
+    leave.set()
+    for told in tolds:
+        assert told.one.failure is None
+    assert len(set(names)) == 2
+
+
+def test_a_done_that_raises_costs_no_thread(threads: ThreadExecutor) -> None:
+    def broken(_: Outcome) -> None:
+        raise RuntimeError("broken")
+
+    for _ in range(4):
+        threads.start(call(lambda _: 1, "thread"), broken)
+    told = Told()
+    threads.start(call(lambda _: 2, "thread"), told)
+    assert told.one.result == 2
+
+
+def test_a_stopped_coroutine_is_canceled_and_may_clean_up(loop: EventLoopExecutor) -> None:
+    entered, cleaned = threading.Event(), []
+
+    async def handler(_: Any) -> None:
+        entered.set()
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            await asyncio.sleep(0)
+            cleaned.append(True)
+
+    told = Told()
+    running = loop.start(call(handler, "async"), told)
+    assert entered.wait(DEADLINE)
+    running.stop()
+    assert told.one.stopped
+    assert cleaned == [True]
+
+
+def test_a_coroutine_stopped_before_it_begins_is_told_and_never_entered(loop: EventLoopExecutor) -> None:
+    entered, release, blocking, ran = Told(), threading.Event(), threading.Event(), []
+
+    async def block(_: Any) -> None:
+        blocking.set()
+        release.wait(DEADLINE)
+
+    async def handler(_: Any) -> None:
+        ran.append(1)
+
+    loop.start(call(block, "async"), Told())
+    assert blocking.wait(DEADLINE)
+    loop.start(call(handler, "async"), entered).stop()
+    assert entered.outcomes == []  # the loop is blocked: it is told when it is free again
+    release.set()
+    assert entered.one.stopped
+    assert ran == []
+
+
+def test_a_failure_while_cleaning_up_is_a_stop(loop: EventLoopExecutor) -> None:
+    entered = threading.Event()
+
+    async def handler(_: Any) -> None:
+        entered.set()
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            raise RuntimeError("while cleaning up") from None
+
+    told = Told()
+    running = loop.start(call(handler, "async"), told)
+    assert entered.wait(DEADLINE)
+    running.stop()
+    assert told.one.stopped
+
+
+def test_a_task_left_behind_that_exits_does_not_end_the_loop(
+    loop: EventLoopExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def leave() -> None:
+        raise SystemExit(1)
+
+    async def handler(_: Any) -> None:
+        handler.left = asyncio.ensure_future(leave())  # type: ignore[attr-defined]
+        await asyncio.sleep(0.01)
+
+    first, second = Told(), Told()
+    loop.start(call(handler, "async"), first)
+    assert first.one.failure is None
+    loop.start(call(handler, "async"), second)
+    assert second.one.failure is None
+    assert "ended the event loop" in caplog.text
+
+
+def test_a_closed_loop_tells_all_its_calls_and_takes_no_more() -> None:
+    executor = EventLoopExecutor()
+    entered = threading.Event()
+
+    async def patient(_: Any) -> None:
+        entered.set()
+        await asyncio.sleep(1000)
+
+    async def stubborn(_: Any) -> None:
+        while True:
+            try:
+                await asyncio.sleep(1000)
+            except asyncio.CancelledError:
+                continue
+
+    tolds = [Told(), Told(), Told()]
+    executor.start(call(stubborn, "async"), tolds[0])
+    executor.start(call(patient, "async"), tolds[1])
+    assert entered.wait(DEADLINE)
+    executor.close()
+    executor.close()
+    running = executor.start(call(patient, "async"), tolds[2])
+    assert [told.one.stopped for told in tolds] == [True] * 3
+    running.stop()
+    assert len(tolds[2].outcomes) == 1
+    executor._thread.join(DEADLINE)
+    gc.collect()  # asyncio complains of the stubborn one when it is collected: here, not in another test
