@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from scheduler_service.leases import new_token
 from scheduler_service.notices import Notices
 from scheduler_service.placement import Fleet
-from shared.domain.errors import InvalidInput
+from shared.domain.errors import InvalidInput, UnknownType
 from shared.domain.jsontext import json_text
 from shared.domain.nodes import Catalog, PlannedNode
 from shared.settings import Settings
@@ -100,6 +100,8 @@ def _place(
                 waiting.append((one, fleet.why_not(nodes, labels)))
             else:
                 placed.append((one, worker, nodes))
+        except UnknownType as error:
+            waiting.append((one, str(error)[:1000]))
         except InvalidInput as error:
             refused[one.id] = str(error)[:1000]
         except Exception as error:  # noqa: BLE001 - one poisonous row must not stop the others

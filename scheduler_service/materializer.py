@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from scheduler_service.leases import new_token
 from scheduler_service.notices import Notices
 from scheduler_service.placement import Fleet
-from shared.domain.errors import RotaError
+from shared.domain.errors import RotaError, UnknownType
 from shared.domain.jsontext import json_text
 from shared.domain.nodes import Catalog
 from shared.domain.planning import PlannedTask, decide
@@ -25,6 +25,9 @@ from shared.store import fires, locks, node_types, plans, workers
 from shared.store.database import Database, sentence
 
 log = logging.getLogger(__name__)
+
+REASON_LIMIT = 1000
+"""Characters of an error that are kept."""
 
 
 @dataclass(slots=True)
@@ -92,7 +95,7 @@ class Materializer:
             if len(batch.advances) == 1:
                 task = batch.advances[0].task
                 log.warning("task %r is set aside until it is edited: %s", task.name, sentence(error))
-                aside = Batch([plans.Advance(task, None, error=sentence(error)[:1000])])
+                aside = Batch([plans.Advance(task, None, error=sentence(error)[:REASON_LIMIT])])
                 self._database.write(lambda c: _write(c, token, aside, now))
                 return
             middle = len(batch.advances) // 2
@@ -106,8 +109,13 @@ def _fires_of(task: PlannedTask, catalog: Catalog, fleet: Fleet, now: datetime, 
     advance = plans.Advance(task, decision.next_fire_at, decision.misfires, decision.held_back)
     if not decision.fires:
         return Batch([advance])
-    nodes = catalog.nodes_of(task.type, task.param)
     param = None if task.param is None else json_text(task.param)
+    try:
+        nodes = catalog.nodes_of(task.type, task.param)
+    except UnknownType as error:  # its fires wait, as for a worker: the one that knows it may be on its way
+        why = str(error)[:REASON_LIMIT]
+        waiting = [fires.Fire(task.id, f, task.priority, param, None, [], why) for f in decision.fires]
+        return Batch([advance], waiting)
     placed = []
     for moment in decision.fires:
         worker = fleet.choose(nodes, task.required_labels)

@@ -21,6 +21,10 @@ class InvalidParam(InvalidInput):
     """A task's param that does not satisfy what its node types ask for."""
 
 
+class UnknownType(InvalidParam):
+    """A task type or node type that no worker has registered so far: one that is being deployed may do so yet."""
+
+
 class NameTaken(InvalidInput):
     """A live task, or a live worker, has that name already."""
 

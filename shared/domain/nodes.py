@@ -6,7 +6,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from shared.domain.errors import InvalidParam
+from shared.domain.errors import InvalidParam, UnknownType
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Catalog:
     def nodes_of(self, task_type: str, param: Any) -> list[PlannedNode]:
         """The nodes of a task: those its param lists under ``nodes``, or those of its type, in order.
 
-        Raises InvalidParam when the type or a listed node is not registered.
+        Raises UnknownType when the type or a listed node is not registered, InvalidParam for a list that is none.
         """
         listed = param.get("nodes") if isinstance(param, dict) else None
         if listed is not None:
@@ -61,7 +61,7 @@ class Catalog:
         types = self._by_category.get(task_type)
         if not types:
             known = ", ".join(self.categories) or "none yet: start a worker, it registers its types"
-            raise InvalidParam(f"no task type {task_type!r} is registered; there are: {known}")
+            raise UnknownType(f"no task type {task_type!r} is registered; there are: {known}")
         return [PlannedNode(t.id, t.type, at) for at, t in enumerate(types, start=1)]
 
     def check(self, task_type: str, param: Any) -> None:
@@ -95,7 +95,8 @@ class Catalog:
         node_type = self._by_type.get(name) if isinstance(name, str) else None
         if node_type is None:
             known = ", ".join(sorted(self._by_type)) or "none yet"
-            raise InvalidParam(f'"nodes" in param names {name!r}, which is no registered node type; there are: {known}')
+            refusal = UnknownType if isinstance(name, str) else InvalidParam
+            raise refusal(f'"nodes" in param names {name!r}, which is no registered node type; there are: {known}')
         return PlannedNode(node_type.id, node_type.type, sequence, param)
 
 
