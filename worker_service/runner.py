@@ -14,10 +14,11 @@ from functools import partial
 from typing import Any, Protocol
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from shared.clock import DatabaseClock, boottime
 from shared.domain.errors import InvalidInput, InvalidParam
-from shared.domain.jsontext import json_text
+from shared.domain.jsontext import json_text, storable
 from shared.domain.retry import retry_delay
 from shared.domain.states import InstanceStatus, NodeStatus
 from shared.domain.triggers.cron import load_zone
@@ -196,7 +197,7 @@ class Runner:
         self._report(active, node, self._ending(active, node, outcome), outcome)
 
     def _ending(self, active: Active, node: NodeRun, outcome: Outcome) -> Ending:
-        if outcome.stopped and active.stop_reason is not None:
+        if outcome.stopped:
             return _stopped(active)
         if outcome.failure is not None:
             return _raised(outcome.failure)
@@ -208,10 +209,9 @@ class Runner:
         return Ending(NodeStatus.SUCCEED, text)
 
     def _result_text(self, node: NodeRun, result: Any) -> str:
-        plain = result.model_dump(mode="json") if isinstance(result, BaseModel) else result
         try:
-            text = json_text(plain)
-        except InvalidInput as error:
+            text = json_text(result.model_dump(mode="json") if isinstance(result, BaseModel) else result)
+        except (InvalidInput, PydanticSerializationError) as error:
             raise InvalidInput(
                 f"{node.type} returned what is not JSON: {error}; return dicts, lists, strings, numbers, "
                 "booleans or None"
@@ -226,7 +226,8 @@ class Runner:
 
     def _report(self, active: Active, node: NodeRun, ending: Ending, outcome: Outcome | None) -> None:
         entered = self._clock.now() if outcome is None else self._clock.at(outcome.entered)
-        left = self._clock.now() if outcome is None else self._clock.at(outcome.left)
+        entered = max(entered, active.run.due_at)  # measured again since, the clock may have moved back a little
+        left = max(entered, self._clock.now() if outcome is None else self._clock.at(outcome.left))
         active.entered = active.entered or entered
         rest = active.run.nodes[active.run.nodes.index(node) + 1 :]
         retried = ending.retry and active.run.failures < self._retries(active, node)
@@ -332,7 +333,8 @@ def _context(active: Active, node: NodeRun, param: Any) -> NodeContext[Any]:
 
 
 def _failed(error: str, *, retry: bool = False) -> Ending:
-    return Ending(NodeStatus.FAILED, json_text({"error": error}), error, retry)
+    said = storable(error)
+    return Ending(NodeStatus.FAILED, json_text({"error": said}), said, retry)
 
 
 def _stopped(active: Active) -> Ending:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from shared.domain.jsontext import storable
 from worker_service.authoring import Node
 from worker_service.context import NodeContext
 
@@ -29,10 +30,17 @@ class Failure:
     def of(cls, error: BaseException) -> "Failure":
         """The failure that an exception is."""
         return cls(
-            error=f"{type(error).__name__}: {error}",
+            error=storable(f"{type(error).__name__}: {_message(error)}"),
             type=type(error).__name__,
-            traceback="".join(traceback.format_exception(error)),
+            traceback=storable("".join(traceback.format_exception(error))),
         )
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a handler's own exception class; its failure must be told all the same
+        return "its message cannot be shown"
 
 
 @dataclass(frozen=True, slots=True)
