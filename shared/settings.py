@@ -52,7 +52,7 @@ class Settings(BaseSettings):
     def _usable_url(cls, value: SecretStr) -> SecretStr:
         try:
             url = make_url(value.get_secret_value())
-        except ArgumentError:
+        except (ArgumentError, ValueError):  # a ValueError quotes what stands for the port, maybe the password
             raise ValueError("is not a database URL; write mysql://user:password@host/database") from None
         backend = url.get_backend_name()
         if backend not in ("mysql", "mariadb", "sqlite"):

@@ -1,0 +1,83 @@
+"""Settings: from the environment and from options, and every fault at once."""
+
+import os
+
+import pytest
+
+from shared.domain.errors import ConfigurationError
+from shared.settings import DEFAULT_DATABASE_URL, Settings
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith("ROTA_"):
+            monkeypatch.delenv(name)
+
+
+def refusal(**options: object) -> str:
+    with pytest.raises(ConfigurationError) as refused:
+        Settings.load(**options)
+    return str(refused.value)
+
+
+def test_without_any_it_runs_on_a_file_here() -> None:
+    assert Settings.load().database_url.get_secret_value() == DEFAULT_DATABASE_URL
+
+
+def test_an_option_goes_before_the_environment_and_none_is_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROTA_CAPACITY", "7")
+    monkeypatch.setenv("ROTA_BATCH", "20")
+    monkeypatch.setenv("ROTA_LABELS", '{"gpu": "a100"}')
+    settings = Settings.load(capacity=9, batch=None)
+    assert (settings.capacity, settings.batch, settings.labels) == (9, 20, {"gpu": "a100"})
+
+
+def test_every_fault_is_told_at_once_by_the_name_of_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROTA_BATCH", "many")
+    lines = refusal(capacity=0, database_url="oracle://db/rota", tick_seconds=61, colour="red").splitlines()
+    assert len(lines) == 5
+    for name in ("ROTA_BATCH 'many'", "ROTA_CAPACITY 0", "ROTA_DATABASE_URL", "ROTA_TICK_SECONDS 61", "ROTA_COLOUR"):
+        assert sum(line.startswith(name) for line in lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("oracle://scott:tiger@db/rota", "'oracle'; Rota runs on mysql, mariadb and sqlite"),
+        ("scott:tiger@db", "is not a database URL"),
+        ("mysql://scott:tiger@db", "names no database"),
+        ("mysql://scott:tiger@db:tiger/rota", "is not a database URL"),
+        ("sqlite://", "names no file"),
+    ],
+)
+def test_a_database_that_cannot_be_used_is_refused_and_its_password_not_shown(
+    monkeypatch: pytest.MonkeyPatch, url: str, said: str
+) -> None:
+    assert said in refusal(database_url=url)
+    monkeypatch.setenv("ROTA_DATABASE_URL", url)
+    assert said in (told := refusal(capacity=0))
+    assert "tiger" not in told
+
+
+def test_no_form_of_the_settings_shows_the_password() -> None:
+    settings = Settings.load(database_url="mysql://scott:tiger@db/rota")
+    assert "tiger" not in f"{settings!r} {settings} {settings.model_dump()}"
+
+
+@pytest.mark.parametrize(("heartbeat", "fits"), [(7.4, True), (7.5, False), (20, False)])
+def test_one_late_heartbeat_must_not_kill_a_worker(heartbeat: float, fits: bool) -> None:
+    if fits:
+        Settings.load(heartbeat_seconds=heartbeat, liveness_seconds=15)
+    else:
+        assert "less than half of liveness_seconds 15" in refusal(heartbeat_seconds=heartbeat, liveness_seconds=15)
+
+
+def test_labels_that_are_not_json_are_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROTA_LABELS", "gpu=a100")
+    assert refusal().startswith("ROTA_LABELS is not JSON; write it as")
+
+
+def test_settings_do_not_change() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Settings.load().capacity = 3
