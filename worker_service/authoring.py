@@ -5,11 +5,11 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
-from shared.domain.errors import ConfigurationError, InvalidInput, NameTaken
+from shared.domain.errors import ConfigurationError, InvalidInput, InvalidParam, NameTaken
 from shared.domain.task import TaskDefinition
 from shared.store.node_types import NodeTypeDeclaration
 from worker_service.context import NodeContext
@@ -192,14 +192,14 @@ class Rota:
 
         Only fields whose declared value changed since the last declaration are written, and never ``status``: an
         operator's edit survives restarts. Without ``cron`` the task runs only when asked.
-        Raises InvalidInput with every fault, InvalidCron, NameTaken.
+        Raises InvalidInput with every fault, NameTaken.
         """
         if name in self._schedules:
             raise NameTaken(f"task {name!r} is declared twice in this app")
         given = param.model_dump(mode="json") if isinstance(param, BaseModel) else param
         model = task_type.param if isinstance(task_type, TaskType) else None
         if model is not None and isinstance(given, dict):
-            model.model_validate(given)
+            _check_param(name, model, given)
         self._schedules[name] = TaskDefinition.of(
             name=name,
             type=task_type.category if isinstance(task_type, TaskType) else task_type,
@@ -247,17 +247,28 @@ def _checked(name: str) -> str:
     return name
 
 
+def _check_param(task: str, model: ParamModel, given: dict[str, Any]) -> None:
+    try:
+        model.model_validate(given)
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'it'}: {e['msg']}" for e in error.errors())
+        raise InvalidParam(f"param of task {task!r}: {faults}") from None
+
+
 def _execution(node_type: str, handler: Callable[..., Any], asked: Execution | None) -> Execution:
     if not callable(handler):
         raise InvalidInput(f"{node_type}: {handler!r} is not a function")
+    if asked is not None and asked not in get_args(Execution):
+        raise InvalidInput(f"{node_type}: execution {asked!r} is none of {', '.join(get_args(Execution))}")
+    name = getattr(handler, "__qualname__", repr(handler))
     is_async = inspect.iscoroutinefunction(handler)
     try:
         inspect.signature(handler).bind(None)
     except TypeError:
-        raise InvalidInput(f"{node_type}: {handler.__qualname__} must take one argument, the NodeContext") from None
+        raise InvalidInput(f"{node_type}: {name} must take one argument, the NodeContext") from None
     if asked is None:
         return "async" if is_async else "thread"
     if is_async != (asked == "async"):
         kind = "an async def" if is_async else "a def"
-        raise InvalidInput(f'{node_type}: {handler.__qualname__} is {kind}, which cannot run with execution="{asked}"')
+        raise InvalidInput(f'{node_type}: {name} is {kind}, which cannot run with execution="{asked}"')
     return asked

@@ -1,0 +1,245 @@
+"""What a task author declares, and how it is refused."""
+
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from rota import NodeContext, Rota
+from shared.domain.errors import ConfigurationError, InvalidInput, InvalidParam, NameTaken
+from worker_service.authoring import load_app
+
+
+class Param(BaseModel):
+    region: str
+    rows: int = 42
+
+
+@pytest.fixture
+def app() -> Rota:
+    return Rota()
+
+
+def plain(ctx: NodeContext[Any]) -> int:
+    return 1
+
+
+async def coroutine(ctx: NodeContext[Any]) -> int:
+    return 1
+
+
+def test_one_function_is_a_type_with_one_node_and_with_cron_a_task(app: Rota) -> None:
+    app.task("CLEANUP_TEMP", cron="0 3 * * *", timezone="Europe/Berlin", overlap_policy="queue")(plain)
+    assert [(n.type, n.category, n.sequence) for n in app.nodes.values()] == [("CLEANUP_TEMP", "CLEANUP_TEMP", 1)]
+    (task,) = app.schedules
+    assert (task.name, task.type, task.timezone) == ("cleanup-temp", "CLEANUP_TEMP", "Europe/Berlin")
+    assert task.overlap_policy == "queue"
+
+
+def test_without_cron_a_task_type_declares_no_task(app: Rota) -> None:
+    app.task("CLEANUP_TEMP")(plain)
+    assert app.schedules == []
+
+
+@pytest.mark.parametrize("fields", [{"name": "nightly"}, {"priority": 3}])
+def test_fields_of_a_task_without_cron_are_refused_not_dropped(app: Rota, fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="go with cron"):
+        app.task("CLEANUP_TEMP", **fields)
+
+
+def test_the_nodes_of_a_type_are_in_the_order_of_their_declaration(app: Rota) -> None:
+    report = app.task_type("REPORT")
+    report.node("SEND", timeout=60, retries=3)(plain)
+    report.node("EXTRACT")(coroutine)
+    declared = [node.declaration() for node in app.nodes.values()]
+    assert [(d.type, d.category, d.sequence) for d in declared] == [
+        ("REPORT_SEND", "REPORT", 1),
+        ("REPORT_EXTRACT", "REPORT", 2),
+    ]
+    assert declared[0].defaults == {"execution": "thread", "timeout": 60, "retries": 3}
+    assert declared[1].defaults == {"execution": "async"}
+
+
+def test_a_declared_param_is_registered_as_a_schema(app: Rota) -> None:
+    app.task_type("REPORT", param=Param).node("SEND")(plain)
+    schema = app.nodes["REPORT_SEND"].declaration().param_schema
+    assert schema is not None
+    assert schema["required"] == ["region"]
+
+
+def test_functions_stay_plainly_callable(app: Rota) -> None:
+    assert app.task("A")(plain) is plain
+    assert app.task_type("B").node("C")(plain)(NodeContext()) == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["", "report", "Report", "REPORT-SEND", "_REPORT", "REPORT_", "A__B", "1A", "A B", "É", "A" * 64, "A\n"]
+)
+def test_names_that_are_no_type_names_are_refused(app: Rota, name: str) -> None:
+    for declare in (app.task_type, app.task, app.task_type("REPORT").node):
+        with pytest.raises(InvalidInput, match="is no type name; write capitals"):
+            declare(name)
+    assert app.nodes == {}
+
+
+@pytest.mark.parametrize("name", ["A", "A1", "A_1B", "HTTP_REQUEST", "A" * 63])
+def test_capitals_digits_and_underscores_are_type_names(app: Rota, name: str) -> None:
+    app.task(name)(plain)
+    assert name in app.nodes
+
+
+def test_a_type_a_node_or_a_task_declared_twice_is_refused(app: Rota) -> None:
+    report = app.task_type("REPORT")
+    report.node("SEND")(plain)
+    with pytest.raises(NameTaken, match="REPORT_SEND is declared twice"):
+        report.node("SEND")(plain)
+    with pytest.raises(NameTaken, match="task type REPORT is declared twice"):
+        app.task("REPORT")
+    with pytest.raises(NameTaken, match="REPORT_SEND is declared twice"):
+        app.task("REPORT_SEND")(plain)
+    app.schedule("daily", report, cron="0 3 * * *")
+    with pytest.raises(NameTaken, match="task 'daily' is declared twice"):
+        app.schedule("daily", "OTHER")
+
+
+def no_argument() -> None: ...
+
+
+def two_arguments(ctx: NodeContext[Any], other: int) -> None: ...
+
+
+def by_keyword(*, ctx: NodeContext[Any]) -> None: ...
+
+
+@pytest.mark.parametrize("handler", [no_argument, two_arguments, by_keyword, partial(no_argument)])
+def test_a_handler_that_cannot_take_the_context_is_refused(app: Rota, handler: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"REPORT: .* must take one argument, the NodeContext"):
+        app.task("REPORT")(handler)
+    assert app.nodes == {}
+
+
+def test_what_is_no_function_is_refused(app: Rota) -> None:
+    with pytest.raises(InvalidInput, match="'x' is not a function"):
+        app.task("REPORT")("x")  # type: ignore[type-var]
+
+
+def with_more(ctx: NodeContext[Any], other: int = 1, *rest: int, **named: int) -> None: ...
+
+
+class Handler:
+    def method(self, ctx: NodeContext[Any]) -> None: ...
+
+
+@pytest.mark.parametrize("handler", [with_more, Handler().method, partial(two_arguments, other=1), lambda ctx: None])
+def test_whatever_can_be_called_with_the_context_is_a_handler(app: Rota, handler: Any) -> None:
+    app.task("REPORT")(handler)
+    assert app.nodes["REPORT"].execution == "thread"
+
+
+@pytest.mark.parametrize(
+    ("handler", "asked", "execution"),
+    [
+        (coroutine, None, "async"),
+        (coroutine, "async", "async"),
+        (partial(coroutine), None, "async"),
+        (plain, None, "thread"),
+        (plain, "thread", "thread"),
+        (plain, "process", "process"),
+    ],
+)
+def test_a_handler_runs_where_its_kind_runs_or_as_asked(app: Rota, handler: Any, asked: Any, execution: str) -> None:
+    app.task("REPORT", execution=asked)(handler)
+    assert app.nodes["REPORT"].execution == execution
+
+
+@pytest.mark.parametrize(
+    ("handler", "asked", "said"),
+    [
+        (coroutine, "thread", "is an async def, which cannot run"),
+        (coroutine, "process", "is an async def, which cannot run"),
+        (plain, "greenlet", "'greenlet' is none of async, thread, process"),
+        (plain, "async", 'is a def, which cannot run with execution="async"'),
+    ],
+)
+def test_a_handler_that_cannot_run_as_asked_is_refused(app: Rota, handler: Any, asked: Any, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        app.task("REPORT", execution=asked)(handler)
+
+
+@pytest.mark.parametrize(
+    ("param", "held"), [(Param(region="us"), {"region": "us", "rows": 42}), ({"region": "us"}, {"region": "us"})]
+)
+def test_a_schedule_holds_its_param_as_json(app: Rota, param: Any, held: dict[str, Any]) -> None:
+    report = app.task_type("REPORT", param=Param)
+    app.schedule("daily", report, cron="*/5 * * * * *", seconds=True, param=param, retries=2)
+    (task,) = app.schedules
+    assert (task.param, task.cron_seconds, task.retries, task.trigger_kind) == (held, True, 2, "cron")
+
+
+@pytest.mark.parametrize("param", [{"region": 7}, {}, {"region": "eu", "rows": "many"}])
+def test_a_schedules_param_that_does_not_fit_is_refused_in_a_sentence(app: Rota, param: dict[str, Any]) -> None:
+    report = app.task_type("REPORT", param=Param)
+    with pytest.raises(InvalidParam, match=r"param of task 'daily': (region|rows): "):
+        app.schedule("daily", report, param=param)
+    assert app.schedules == []
+
+
+def test_a_schedule_may_name_a_type_that_another_app_declares_and_be_manual(app: Rota) -> None:
+    app.schedule("ping", "HTTP_REQUEST", param={"url": "https://example.org"})
+    assert (app.schedules[0].type, app.schedules[0].trigger_kind) == ("HTTP_REQUEST", "manual")
+
+
+def test_a_schedule_is_refused_with_every_fault(app: Rota) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        app.schedule("daily", "REPORT", cron="61 * * * *", timezone="Mars/Base", colour="red")
+    assert len(str(refused.value).splitlines()) == 3
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder on the path, whose modules are forgotten afterwards."""
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_an_app_is_loaded_by_its_name_and_knows_it(folder: Path) -> None:
+    (folder / "jobs_a.py").write_text("from rota import Rota\napp = Rota()\n")
+    assert load_app("jobs_a:app").target == "jobs_a:app"
+
+
+def test_without_a_name_it_is_an_empty_app() -> None:
+    app = load_app(None)
+    assert (app.nodes, app.target) == ({}, None)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "said"),
+    [
+        ("", "jobs_b", "write module:app, for example jobs:app"),
+        ("", ":app", "write module:app"),
+        ("", "jobs_b:", "write module:app"),
+        ("", "nowhere:app", "there is no module 'nowhere' in this folder or on PYTHONPATH"),
+        ("", "nowhere.jobs:app", "there is no module 'nowhere'"),
+        ("", "jobs_b.deeper:app", "there is no module 'jobs_b.deeper'"),
+        ("import nowhere", "jobs_b:app", "its import failed: No module named 'nowhere'"),
+        ("1 / 0", "jobs_b:app", "its import failed: ZeroDivisionError"),
+        ("def f(:", "jobs_b:app", "its import failed: SyntaxError"),
+        ("", "jobs_b:app", "jobs_b holds nothing of that name where a rota.Rota is needed"),
+        ("app = 7", "jobs_b:app", "jobs_b holds a int where a rota.Rota is needed"),
+    ],
+)
+def test_a_path_to_an_app_that_is_wrong_is_refused_with_what_is_wrong(
+    folder: Path, source: str, target: str, said: str
+) -> None:
+    (folder / "jobs_b.py").write_text(source)
+    with pytest.raises(ConfigurationError) as refused:
+        load_app(target)
+    assert said in str(refused.value)
+    assert f"app {target!r}" in str(refused.value)
