@@ -17,6 +17,7 @@ import httpx
 
 from shared.clock import boottime
 from shared.domain.errors import RotaError
+from shared.domain.jsontext import json_text
 from worker_service.builtin.http_param import HttpRequestParam
 from worker_service.builtin.http_response import Body, Undecodable, read_body, shown_headers
 from worker_service.builtin.http_secrets import Secrets
@@ -96,11 +97,13 @@ def _request(client: httpx.AsyncClient, ctx: NodeContext[HttpRequestParam], secr
     if url.userinfo and "authorization" not in headers:
         headers["Authorization"] = secrets.basic(url.username, url.password)
     secrets.add_headers(headers)
-    content = {"json": param.json_body} if param.has_json else {"content": param.body}
+    content = param.body
+    if param.has_json:
+        content = json_text(param.json_body)
+        headers.setdefault("Content-Type", "application/json")
     bare = url.copy_with(userinfo=b"", fragment=None)
-    return client.build_request(
-        param.method, bare.copy_merge_params(param.params) if param.params else bare, headers=headers, **content
-    )
+    full = bare.copy_merge_params(param.params) if param.params else bare
+    return client.build_request(param.method, full, headers=headers, content=content)
 
 
 def _run_headers(ctx: NodeContext[HttpRequestParam]) -> dict[str, str]:

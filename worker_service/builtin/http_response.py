@@ -92,7 +92,9 @@ def _decoder(encoding: str) -> Callable[[bytes, int], bytes]:
 
 def _text(data: bytes, charset: str | None, *, final: bool) -> str:
     """Only encodings of the web: Python knows others, some of which take long on purpose-made input."""
-    name = charset if charset is not None and CHARSET.fullmatch(charset) else "utf-8-sig"
+    name = (charset or "utf-8").lower()
+    if name in ("utf-8", "utf8") or not CHARSET.fullmatch(name):
+        name = "utf-8-sig"  # UTF-8, without the mark that some begin it with
     try:
         decoder = codecs.getincrementaldecoder(name)("replace")
     except LookupError:
