@@ -5,6 +5,7 @@ is a free slot; what is claimed waits for its due time. So pulling costs no punc
 """
 
 import logging
+import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
@@ -48,8 +49,10 @@ class Poller:
         self._starts = starts
         self._busy = busy
         self._claims: DelayQueue[int] = DelayQueue(database.clock, CLAIM_AHEAD_SECONDS)
+        self._lock = threading.Lock()
         self._waiting: dict[int, datetime] = {}
         self._claiming: set[int] = set()
+        self._claimed: set[int] = set()
         self._compared = 0.0
         self.wake_poll: Callable[[], None] = lambda: None
 
@@ -59,11 +62,15 @@ class Poller:
             self.compare()
             self._compared = boottime()
         horizon = self._database.clock.now() + timedelta(seconds=self._settings.lookahead_seconds)
+        with self._lock:
+            self._claimed = set(self._claiming)
         rows = self._database.read(lambda c: runs.poll(c, self._worker_id, horizon, QUEUE_LIMIT))
-        for instance_id, due_at in rows:
-            if instance_id not in self._waiting and instance_id not in self._claiming:
-                self._waiting[instance_id] = due_at
-                self._claims.put(due_at, instance_id)
+        with self._lock:
+            # What was claimed since the read began may be running, or have ended: it must not be claimed once more.
+            for instance_id, due_at in rows:
+                if instance_id not in self._waiting and instance_id not in self._claimed:
+                    self._waiting[instance_id] = due_at
+                    self._claims.put(due_at, instance_id)
         return self._settings.poll_seconds
 
     def claim(self) -> float:
@@ -72,9 +79,11 @@ class Poller:
         ids = self._claims.take(min(free, self._settings.batch))
         if not ids:
             return 0
-        self._claiming.update(ids)
-        for instance_id in ids:
-            self._waiting.pop(instance_id, None)
+        with self._lock:
+            self._claiming.update(ids)
+            self._claimed.update(ids)
+            for instance_id in ids:
+                self._waiting.pop(instance_id, None)
         try:
             self._claim(ids)
         except BaseException:
@@ -99,7 +108,8 @@ class Poller:
         if strangers:
             reason = "its worker held it but did not run it"
             back = self._database.write(lambda c: reports.hand_back(c, self._worker_id, strangers, reason))
-            log.warning("worker: handed back %d instances that it held but did not run", back)
+            if back:  # else they ended between the two looks
+                log.warning("worker: handed back %d instances that it held but did not run", back)
 
     def wake(self) -> None:
         """A slot is free: claim again."""
