@@ -101,10 +101,10 @@ class Worker:
         self._end_the_rest()
         self._reporter.flush(CLOSING_SECONDS)
         self._reporter.close()
+        self._lease.stop()  # before the row is dead: a heartbeat that found it so would end the process as lost
         self._attempt(
             lambda: self._database.write(partial(workers.bury, worker_ids=[self.id], reason="stopped", by="worker"))
         )
-        self._lease.stop()
         for executor in self._executors.values():
             executor.close()
         children.kill_all()
