@@ -21,7 +21,7 @@ def wait_until_ended(database: Database, instance_ids: Sequence[int]) -> None:
     for instance_id in instance_ids:
         said = None
         while (row := database.read(partial(instances.find, instance_id=instance_id))).status not in TERMINAL:
-            if row.reason != said:
+            if row.reason and row.reason != said:
                 note(f"instance {instance_id} is {row.status}: {row.reason}")
                 said = row.reason
             time.sleep(POLL_SECONDS)
