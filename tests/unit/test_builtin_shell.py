@@ -14,13 +14,10 @@ from zoneinfo import ZoneInfo
 
 import psutil
 import pytest
-from pydantic import ValidationError
 
 from shared.clock import boottime
-from shared.domain.errors import InvalidParam
-from shared.domain.nodes import check_schema
 from tests.processes import ROOT, marked_environment, wait_until
-from worker_service import builtin, children
+from worker_service import children
 from worker_service.builtin import command as command_module
 from worker_service.builtin.shell import CommandFailed, shell_command
 from worker_service.builtin.shell_param import ShellCommandParam
@@ -301,37 +298,3 @@ asyncio.run(main())
         worker.kill()
         worker.wait(DEADLINE)
     wait_until(lambda: gone(commands), DEADLINE, "the end of the commands")
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {},
-        {"command": ""},
-        {"command": []},
-        {"command": "true", "shell": "bash"},
-        {"command": "true", "timeout_seconds": 0},
-        {"command": "true", "timeout_seconds": 86_401},
-        {"command": "true", "max_output_bytes": 4_194_305},
-        {"command": "true", "expect_exit": []},
-        {"command": "true", "expect_exit": [256]},
-    ],
-)
-def test_a_bad_param_is_refused_when_it_is_saved_and_when_it_runs(bad: dict[str, Any]) -> None:
-    schemas = {declaration.type: declaration.param_schema for declaration in builtin.DECLARATIONS}
-    with pytest.raises(InvalidParam):
-        check_schema(schemas["SHELL_COMMAND"], bad, "param")
-    with pytest.raises(ValidationError):
-        ShellCommandParam.model_validate(bad)
-
-
-@pytest.mark.parametrize("bad", [{"command": "a\0b"}, {"command": "a", "env": {"A=B": "x"}}])
-def test_what_no_command_can_be_given_is_refused(bad: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        ShellCommandParam.model_validate(bad)
-
-
-def test_it_is_runnable_only_where_it_is_allowed_and_known_everywhere() -> None:
-    assert [node.type for node in builtin.nodes(allow_shell=False)] == ["HTTP_REQUEST"]
-    assert [node.type for node in builtin.nodes(allow_shell=True)] == ["HTTP_REQUEST", "SHELL_COMMAND"]
-    assert [declaration.type for declaration in builtin.DECLARATIONS] == ["HTTP_REQUEST", "SHELL_COMMAND"]

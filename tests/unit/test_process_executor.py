@@ -18,94 +18,15 @@ import pytest
 
 from shared.clock import boottime
 from tests.processes import ROOT, marked_environment, wait_until
+from tests.unit.told import DEADLINE, Told
 from worker_service import children
 from worker_service.authoring import Rota, load_app
 from worker_service.context import NodeContext
 from worker_service.executors import process
-from worker_service.executors.base import Call, Outcome
+from worker_service.executors.base import Call
 from worker_service.executors.process import ProcessExecutor
 
-DEADLINE = 30
 LIMIT = 2000
-
-APP = '''
-import json, logging, os, signal, subprocess, sys, threading, time
-from pathlib import Path
-from pydantic import BaseModel, Field, SecretStr
-from rota import NodeContext, Rota
-
-class Param(BaseModel):
-    region: str = Field(default="eu", alias="in")
-    secret: SecretStr = SecretStr("none")
-    note: str = ""
-
-app = Rota()
-typed = app.task_type("TYPED", param=Param)
-plain = app.task_type("PLAIN")
-
-@typed.node("CONTEXT", execution="process")
-def context(ctx):
-    given = {name: getattr(ctx, name) for name in
-             ("task_name", "node_type", "instance_id", "run_number", "attempt", "origin", "results")}
-    return given | {"region": ctx.param.region, "secret": ctx.param.secret.get_secret_value(),
-                    "unset": sorted(ctx.param.model_fields_set), "fire": ctx.schedule_datetime.isoformat(),
-                    "zone": str(ctx.schedule_datetime.tzinfo), "due": ctx.due_at.isoformat(),
-                    "canceled": ctx.cancel_requested, "cwd": os.getcwd(), "path": sys.path,
-                    "python_path": os.environ.get("PYTHONPATH"), "pid": os.getpid()}
-
-@plain.node("PID", execution="process")
-def pid(ctx):
-    return os.getpid()
-
-@plain.node("MODEL", execution="process")
-def model(ctx):
-    return Param(note="a model")
-
-@plain.node("ECHO", execution="process")
-def echo(ctx):
-    return ctx.param
-
-@plain.node("SET", execution="process")
-def a_set(ctx):
-    return {1}
-
-@plain.node("LARGE", execution="process")
-def large(ctx):
-    return "x" * ctx.param["size"]
-
-@plain.node("RAISE", execution="process")
-def raise_(ctx):
-    raise {"value": ValueError("no"), "exit": SystemExit(3), "interrupt": KeyboardInterrupt(),
-           "long": ValueError("x" * 10_000_000)}[ctx.param["what"]]
-
-@plain.node("END", execution="process")
-def end(ctx):
-    if isinstance(ctx.param["how"], int):
-        os._exit(ctx.param["how"])
-    os.kill(os.getpid(), getattr(signal, ctx.param["how"]))
-
-@plain.node("LOG", execution="process")
-def log(ctx):
-    ctx.log.info("counted %d", 3)
-    try:
-        1 / 0
-    except ZeroDivisionError:
-        logging.getLogger("mine").exception("it failed")
-    logging.getLogger("mine").debug("too low")
-    print("to stdout")
-
-@plain.node("HANG", execution="process")
-def hang(ctx):
-    """Hangs with a child and a grandchild, all ignoring SIGTERM, and says who they are."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    other = subprocess.Popen(["/bin/sh", "-c", "trap '' TERM; sleep 1000; true"])
-    Path(ctx.param["file"] + ".new").write_text(json.dumps([os.getpid(), other.pid]))
-    Path(ctx.param["file"] + ".new").rename(ctx.param["file"])
-    if ctx.param.get("hold_the_lock"):
-        import ctypes
-        ctypes.PyDLL(None).sleep(1000)  # with Python's lock held: no thread of this process runs
-    time.sleep(1000)
-'''
 
 PARENT = """
 import sys, threading
@@ -114,21 +35,18 @@ from worker_service.context import NodeContext
 from worker_service.executors.base import Call
 from worker_service.executors.process import ProcessExecutor
 
-sys.path.insert(0, sys.argv[1])
-app = load_app("process_app:app")
-executor = ProcessExecutor("process_app:app", 2, 1000)
-param = {"file": sys.argv[2], "hold_the_lock": sys.argv[3] == "lock"}
+app = load_app("tests.unit.process_app:app")
+executor = ProcessExecutor("tests.unit.process_app:app", 2, 1000)
+param = {"file": sys.argv[1], "hold_the_lock": sys.argv[2] == "lock"}
 executor.start(Call(app.nodes["PLAIN_HANG"], NodeContext(param=param)), print)
 threading.Event().wait()
 """
 
 
 @pytest.fixture
-def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rota]:
-    (tmp_path / "process_app.py").write_text(APP)
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rota:
     monkeypatch.syspath_prepend(tmp_path)
-    yield load_app("process_app:app")
-    del sys.modules["process_app"]
+    return load_app("tests.unit.process_app:app")
 
 
 @pytest.fixture
@@ -139,23 +57,6 @@ def executor(app: Rota) -> Iterator[ProcessExecutor]:
     wait_until(lambda: not children._groups, DEADLINE, "no process group left")
 
 
-class Told:
-    """A `done` that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.outcomes: list[Outcome] = []
-
-    def __call__(self, outcome: Outcome) -> None:
-        self.outcomes.append(outcome)
-
-    @property
-    def one(self) -> Outcome:
-        """The outcome, once there is one."""
-        wait_until(lambda: self.outcomes, DEADLINE, "the call's end")
-        assert len(self.outcomes) == 1
-        return self.outcomes[0]
-
-
 Run = Callable[..., Told]
 
 
@@ -163,17 +64,10 @@ Run = Callable[..., Told]
 def run(app: Rota, executor: ProcessExecutor) -> Run:
     def start(node: str, param: Any = None, **context: Any) -> Told:
         told = Told()
-        told.running = executor.start(Call(app.nodes[node], NodeContext(param=param, **context)), told)  # type: ignore[attr-defined]
+        told.running = executor.start(Call(app.nodes[node], NodeContext(param=param, **context)), told)
         return told
 
     return start
-
-
-def failure(told: Told) -> tuple[str, str]:
-    outcome = told.one
-    assert outcome.failure is not None
-    assert not outcome.stopped
-    return outcome.failure.type, outcome.failure.error
 
 
 def pids_in(file: Path) -> list[int]:
@@ -273,17 +167,17 @@ def test_a_param_without_a_model_crosses_as_it_is(run: Run) -> None:
 
 
 def test_what_is_not_json_is_refused_in_the_child(run: Run) -> None:
-    kind, sentence = failure(run("PLAIN_SET"))
+    kind, sentence = run("PLAIN_SET").failure
     assert kind == "InvalidInput"
     assert "PLAIN_SET returned what is not JSON: a set is not JSON" in sentence
 
 
 def test_a_result_may_be_as_large_as_the_limit_and_no_larger(run: Run) -> None:
     assert len(run("PLAIN_LARGE", {"size": LIMIT - 2}).one.result) == LIMIT - 2
-    kind, sentence = failure(run("PLAIN_LARGE", {"size": LIMIT - 1}))
+    kind, sentence = run("PLAIN_LARGE", {"size": LIMIT - 1}).failure
     assert kind == "InvalidInput"
     assert "returned 2,001 bytes of JSON; the limit is 2,000" in sentence
-    assert "the limit is" in failure(run("PLAIN_LARGE", {"size": 50_000_000}))[1]
+    assert "the limit is" in run("PLAIN_LARGE", {"size": 50_000_000}).failure[1]
 
 
 def test_whatever_a_handler_raises_is_its_failure_and_the_child_goes_on(run: Run) -> None:
@@ -292,9 +186,9 @@ def test_whatever_a_handler_raises_is_its_failure_and_the_child_goes_on(run: Run
     assert outcome.failure is not None
     assert (outcome.failure.type, outcome.failure.error) == ("ValueError", "ValueError: no")
     assert "process_app.py" in outcome.failure.traceback
-    assert failure(run("PLAIN_RAISE", {"what": "exit"}))[0] == "SystemExit"
-    assert failure(run("PLAIN_RAISE", {"what": "interrupt"}))[0] == "KeyboardInterrupt"
-    assert len(failure(run("PLAIN_RAISE", {"what": "long"}))[1]) < 10_000
+    assert run("PLAIN_RAISE", {"what": "exit"}).failure[0] == "SystemExit"
+    assert run("PLAIN_RAISE", {"what": "interrupt"}).failure[0] == "KeyboardInterrupt"
+    assert len(run("PLAIN_RAISE", {"what": "long"}).failure[1]) < 10_000
     assert run("PLAIN_PID").one.result == pid
 
 
@@ -305,7 +199,7 @@ def test_whatever_a_handler_raises_is_its_failure_and_the_child_goes_on(run: Run
 def test_a_process_that_dies_by_itself_is_a_failure(run: Run, how: int | str, said: str) -> None:
     before = boottime()
     told = run("PLAIN_END", {"how": how})
-    kind, sentence = failure(told)
+    kind, sentence = told.failure
     assert kind == "ProcessEnded"
     assert said in sentence
     assert "PLAIN_END" in sentence
@@ -318,8 +212,8 @@ def test_stop_kills_the_process_and_what_it_started(run: Run, tmp_path: Path) ->
     pids = pids_in(tmp_path / "pids")
     assert len(pids) == 3
     began = boottime()
-    told.running.stop()  # type: ignore[attr-defined]
-    told.running.stop()  # type: ignore[attr-defined]
+    told.stop()
+    told.stop()
     assert told.one.stopped
     assert boottime() - began < 5
     wait_until(lambda: gone(pids), DEADLINE, "the whole group's end")
@@ -328,10 +222,10 @@ def test_stop_kills_the_process_and_what_it_started(run: Run, tmp_path: Path) ->
 def test_a_call_stopped_while_it_waits_never_runs(run: Run, tmp_path: Path) -> None:
     hanging = [run("PLAIN_HANG", {"file": str(tmp_path / str(at))}) for at in range(2)]
     waiting = run("PLAIN_HANG", {"file": str(tmp_path / "waiting")})
-    waiting.running.stop()  # type: ignore[attr-defined]
+    waiting.stop()
     assert waiting.one.stopped
     for told in hanging:
-        told.running.stop()  # type: ignore[attr-defined]
+        told.stop()
         assert told.one.stopped
     assert run("PLAIN_PID").one.failure is None
     assert not (tmp_path / "waiting").exists()
@@ -340,7 +234,7 @@ def test_a_call_stopped_while_it_waits_never_runs(run: Run, tmp_path: Path) -> N
 def test_a_call_stopped_while_its_child_starts_is_stopped(run: Run, tmp_path: Path) -> None:
     for _ in range(3):
         told = run("PLAIN_HANG", {"file": str(tmp_path / "pids")})
-        told.running.stop()  # type: ignore[attr-defined]
+        told.stop()
         assert told.one.stopped
 
 
@@ -370,7 +264,7 @@ def test_log_records_reach_the_parents_handlers(
 def test_without_a_target_every_call_fails_in_a_sentence(app: Rota) -> None:
     told, executor = Told(), ProcessExecutor(None, 2, LIMIT)
     executor.start(Call(app.nodes["PLAIN_PID"], NodeContext()), told)
-    assert "load it as module:app" in failure(told)[1]
+    assert "load it as module:app" in told.failure[1]
     executor.close()
 
 
@@ -378,7 +272,7 @@ def test_an_app_that_cannot_be_imported_is_a_sentence(app: Rota, tmp_path: Path)
     (tmp_path / "broken_app.py").write_text("1 / 0")
     told, executor = Told(), ProcessExecutor("broken_app:app", 2, LIMIT)
     executor.start(Call(app.nodes["PLAIN_PID"], NodeContext()), told)
-    kind, sentence = failure(told)
+    kind, sentence = told.failure
     assert kind == "ConfigurationError"
     assert "ZeroDivisionError" in sentence
     executor.close()
@@ -388,7 +282,7 @@ def test_an_app_that_cannot_be_imported_is_a_sentence(app: Rota, tmp_path: Path)
 def test_a_killed_parent_leaves_no_process(app: Rota, tmp_path: Path, lock: str) -> None:
     file = tmp_path / "pids"
     parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(tmp_path), str(file), lock],
+        [sys.executable, "-c", PARENT, str(file), lock],
         cwd=ROOT,
         env=marked_environment(os.environ),
     )

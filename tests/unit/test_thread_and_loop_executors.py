@@ -10,30 +10,12 @@ from typing import Any
 import pytest
 
 from tests.processes import wait_until
+from tests.unit.told import DEADLINE, Told
 from worker_service.authoring import Execution, Node
 from worker_service.context import NodeContext
 from worker_service.executors.base import Call, Executor, Outcome
 from worker_service.executors.event_loop import EventLoopExecutor
 from worker_service.executors.threads import ThreadExecutor
-
-DEADLINE = 10
-
-
-class Told:
-    """A `done` that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.outcomes: list[Outcome] = []
-
-    def __call__(self, outcome: Outcome) -> None:
-        self.outcomes.append(outcome)
-
-    @property
-    def one(self) -> Outcome:
-        """The outcome, once there is one."""
-        wait_until(lambda: self.outcomes, DEADLINE, "the call's end")
-        assert len(self.outcomes) == 1
-        return self.outcomes[0]
 
 
 def call(handler: Callable[..., Any], execution: Execution) -> Call:

@@ -1,0 +1,113 @@
+"""The app whose functions the tests of the process executor run in processes of their own."""
+
+import ctypes
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field, SecretStr
+
+from rota import NodeContext, Rota
+
+
+class Param(BaseModel):
+    region: str = Field(default="eu", alias="in")
+    secret: SecretStr = SecretStr("none")
+    note: str = ""
+
+
+app = Rota()
+typed = app.task_type("TYPED", param=Param)
+plain = app.task_type("PLAIN")
+
+
+@typed.node("CONTEXT", execution="process")
+def context(ctx: NodeContext[Any]) -> Any:
+    given = {
+        name: getattr(ctx, name)
+        for name in ("task_name", "node_type", "instance_id", "run_number", "attempt", "origin", "results")
+    }
+    return given | {
+        "region": ctx.param.region,
+        "secret": ctx.param.secret.get_secret_value(),
+        "unset": sorted(ctx.param.model_fields_set),
+        "fire": ctx.schedule_datetime.isoformat(),
+        "zone": str(ctx.schedule_datetime.tzinfo),
+        "due": ctx.due_at.isoformat(),
+        "canceled": ctx.cancel_requested,
+        "cwd": str(Path.cwd()),
+        "path": sys.path,
+        "python_path": os.environ.get("PYTHONPATH"),
+        "pid": os.getpid(),
+    }
+
+
+@plain.node("PID", execution="process")
+def pid(ctx: NodeContext[Any]) -> Any:
+    return os.getpid()
+
+
+@plain.node("MODEL", execution="process")
+def model(ctx: NodeContext[Any]) -> Any:
+    return Param(note="a model")
+
+
+@plain.node("ECHO", execution="process")
+def echo(ctx: NodeContext[Any]) -> Any:
+    return ctx.param
+
+
+@plain.node("SET", execution="process")
+def a_set(ctx: NodeContext[Any]) -> Any:
+    return {1}
+
+
+@plain.node("LARGE", execution="process")
+def large(ctx: NodeContext[Any]) -> Any:
+    return "x" * ctx.param["size"]
+
+
+@plain.node("RAISE", execution="process")
+def raise_(ctx: NodeContext[Any]) -> Any:
+    raise {
+        "value": ValueError("no"),
+        "exit": SystemExit(3),
+        "interrupt": KeyboardInterrupt(),
+        "long": ValueError("x" * 10_000_000),
+    }[ctx.param["what"]]
+
+
+@plain.node("END", execution="process")
+def end(ctx: NodeContext[Any]) -> Any:
+    if isinstance(ctx.param["how"], int):
+        os._exit(ctx.param["how"])
+    os.kill(os.getpid(), getattr(signal, ctx.param["how"]))
+
+
+@plain.node("LOG", execution="process")
+def log(ctx: NodeContext[Any]) -> Any:
+    ctx.log.info("counted %d", 3)
+    try:
+        _ = 1 / 0
+    except ZeroDivisionError:
+        logging.getLogger("mine").exception("it failed")
+    logging.getLogger("mine").debug("too low")
+    print("to stdout")
+
+
+@plain.node("HANG", execution="process")
+def hang(ctx: NodeContext[Any]) -> Any:
+    """Hangs with a child and a grandchild, all ignoring SIGTERM, and says who they are."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    other = subprocess.Popen(["/bin/sh", "-c", "trap '' TERM; sleep 1000; true"])
+    Path(ctx.param["file"] + ".new").write_text(json.dumps([os.getpid(), other.pid]))
+    Path(ctx.param["file"] + ".new").rename(ctx.param["file"])
+    if ctx.param.get("hold_the_lock"):
+        ctypes.PyDLL(None).sleep(1000)  # with Python's lock held: no thread of this process runs
+    time.sleep(1000)
