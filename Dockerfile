@@ -21,11 +21,11 @@ RUN groupadd --gid 10001 rota \
     && mkdir /app
 COPY --from=build /opt/rota /opt/rota
 # /app is where an application's code is mounted or copied: `--app jobs:app` is /app/jobs.py.
-ENV PATH=/opt/rota/bin:$PATH PYTHONPATH=/app PYTHONUNBUFFERED=1
+ENV PATH=/opt/rota/bin:$PATH PYTHONPATH=/app PYTHONUNBUFFERED=1 ROTA_HEALTH_FILE=/tmp/rota.beat
 WORKDIR /app
 USER rota
 STOPSIGNAL SIGTERM
-# Whether the scheduler or worker of this container has done its rounds lately, not merely whether it exists.
-HEALTHCHECK --interval=15s --timeout=10s --start-period=30s --retries=3 CMD ["rota", "health"]
+# Whether the scheduler or worker of this container has beaten lately, not merely whether it exists.
+HEALTHCHECK --interval=15s --timeout=30s --start-period=30s --retries=3 CMD ["rota", "health"]
 ENTRYPOINT ["rota"]
 CMD ["--help"]

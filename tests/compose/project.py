@@ -74,11 +74,14 @@ class Project:
         return [tuple(line.split("\t")) for line in answer.splitlines()]
 
     def logs(self) -> str:
-        """The end of each container's log, of those that ended too."""
+        """The end of each container's log, of those that ended too, and what its health check said."""
         parts = [docker("ps", "--all", "--filter", self._label)]
         for container in docker("ps", "-aq", "--filter", self._label).split():
             done = run("docker", "logs", "--tail", "60", container, check=False)
-            parts.append(f"--- {self.inspect(container)['Name']} ---\n{done.stdout}{done.stderr}")
+            facts = self.inspect(container)
+            checks = (facts["State"].get("Health") or {}).get("Log") or []
+            parts += [f"--- {facts['Name']} ---", f"{done.stdout}{done.stderr}"]
+            parts += [f"health {check['Start']}: {check['ExitCode']} {check['Output'].strip()}" for check in checks]
         return "\n".join(parts)
 
     def _command(self, *arguments: str) -> tuple[str, ...]:
