@@ -109,7 +109,8 @@ def report(connection: Connection, worker_id: int, reports: Collection[Report]) 
     """Write a batch of reports; returns the ids of the instances that are not this worker's any more."""
     ours = _locked(connection, worker_id, (r.instance_id for r in reports))
     kept = [r for r in reports if (r.instance_id, r.attempt) in ours]
-    nodes = sorted((n.id, n.status.value, n.result, n.gmt_started, n.gmt_completed) for r in kept for n in r.nodes)
+    last = {n.id: n for r in kept for n in r.nodes}  # an UPDATE by a join takes the first of several
+    nodes = [(n.id, n.status.value, n.result, n.gmt_started, n.gmt_completed) for _, n in sorted(last.items())]
     if nodes:
         connection.execute(_write_nodes, {"rows": bound(nodes)})
     ended = sorted(

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, select, text, update
+from sqlalchemy import Connection, Row, insert, select, text, update
 
 from shared.domain.states import InstanceStatus, NodeStatus
 from shared.domain.task import TaskDefinition
-from shared.store import fires, instances, node_types, reports, runs, tasks, workers
+from shared.store import assignments, fires, instances, node_types, reports, runs, tasks, workers
 from shared.store.database import Database
 from shared.store.tables import PLAN_INPUTS, schedule_instance, schedule_task
 
@@ -44,6 +44,15 @@ class Scenario:
         """A task that fires every minute; ``fields`` are those of `TaskDefinition`."""
         given = {"name": name or f"task-{next(self._numbers)}", "type": "REPORT", "cron": "* * * * *", **fields}
         return self.database.write(lambda c: tasks.add(c, TaskDefinition.of(**given), "test"))
+
+    def tasks(self, number: int, **columns: Any) -> list[int]:
+        """Many tasks at once, as SQL inserts them."""
+        first = next(self._numbers)
+        names = [f"many-{first}-{n}" for n in range(number)]
+        given = {"type": "REPORT", "cron": "* * * * *", **columns}
+        self.database.write(lambda c: c.execute(insert(schedule_task), [{"name": n, **given} for n in names]).rowcount)
+        statement = select(schedule_task.c.id).where(schedule_task.c.name.in_(names))
+        return sorted(self.database.read(lambda c: list(c.scalars(statement))))
 
     def planned_task(self, next_fire_at: datetime | None = None, **fields: Any) -> int:
         """A task whose plan the scheduler has made: it stands at ``next_fire_at``, now by default."""
@@ -107,6 +116,15 @@ class Scenario:
         [(instance,)] = self.sql("SELECT max(id) FROM schedule_instance")
         return int(instance)
 
+    def give(self, worker: int, *instance_ids: int) -> None:
+        """Assign pending instances that have their run numbers, and pin their nodes."""
+
+        def give(connection: Connection) -> None:
+            assignments.give(connection, [(instance, worker, None, None) for instance in instance_ids])
+            fires.pin_nodes(connection, [(instance, node) for instance in instance_ids for node in self.nodes])
+
+        self.database.write(give)
+
     def claim(self, worker: int, *instance_ids: int) -> runs.Claim:
         """Claim instances now."""
         return self.database.write(lambda c: runs.claim(c, worker, instance_ids, self.now()))
@@ -142,7 +160,7 @@ class Scenario:
     def sql(self, statement: str, **values: Any) -> Sequence[Row[Any]]:
         """Run plain SQL as an operator would."""
 
-        def run(connection: Any) -> Sequence[Row[Any]]:
+        def run(connection: Connection) -> Sequence[Row[Any]]:
             result = connection.execute(text(statement), values)
             return list(result) if result.returns_rows else []
 

@@ -1,0 +1,208 @@
+"""Plans: which tasks are due, how a plan moves on, and what becomes of fires that an old plan put ahead."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from shared.domain.planning import PlannedTask
+from shared.store import assignments, instances, locks, plans, tasks
+from shared.store.plans import Advance
+from tests.store.scenario import Scenario
+
+MINUTE = timedelta(minutes=1)
+
+
+def due(rows: Scenario, now: datetime, limit: int = 100) -> list[int]:
+    return rows.database.read(lambda c: plans.due(c, now, now + timedelta(seconds=5), limit))
+
+
+def read(rows: Scenario, *task_ids: int) -> list[PlannedTask]:
+    """The tasks as a scheduler reads them under its leases."""
+    rows.sql("DELETE FROM schedule_task_lock")
+    rows.database.write(lambda c: locks.acquire(c, "token", task_ids, 2))
+    return rows.database.read(lambda c: plans.locked(c, "token", task_ids))
+
+
+def advance(rows: Scenario, *advances: Advance) -> None:
+    rows.database.write(lambda c: plans.advance(c, advances))
+
+
+def drop_ahead(rows: Scenario, now: datetime, *task_ids: int) -> None:
+    rows.database.write(lambda c: plans.drop_ahead(c, task_ids, now))
+
+
+def test_a_task_is_due_from_its_next_fire_less_the_lookahead(rows: Scenario) -> None:
+    now = rows.start
+    past, soon = rows.planned_task(now - MINUTE), rows.planned_task(now + timedelta(seconds=5))
+    rows.planned_task(now + timedelta(seconds=5, microseconds=1))
+    assert due(rows, now) == [past, soon]
+
+
+def test_a_task_that_is_off_is_due_only_when_its_fire_has_passed(rows: Scenario) -> None:
+    now = rows.start
+    passed = rows.planned_task(now, status="off")
+    rows.planned_task(now + timedelta(seconds=1), status="off")
+    assert due(rows, now) == [passed]
+
+
+def test_the_earliest_are_due_first_and_no_more_than_the_limit(rows: Scenario) -> None:
+    now = rows.start
+    by_time = [rows.planned_task(now - MINUTE * n) for n in range(5)][::-1]
+    assert due(rows, now, limit=3) == by_time[:3]
+
+
+def test_a_task_that_sql_inserted_is_due(rows: Scenario) -> None:
+    rows.sql("INSERT INTO schedule_task (name, type, cron) VALUES ('by-sql', 'REPORT', '0 3 * * *')")
+    [task] = due(rows, rows.start)
+    [planned] = read(rows, task)
+    assert planned.is_stale
+    assert not planned.was_planned
+
+
+def test_a_changed_cron_makes_the_plan_stale(rows: Scenario) -> None:
+    task = rows.planned_task(rows.start + timedelta(days=1))
+    assert due(rows, rows.start) == []
+    rows.sql("UPDATE schedule_task SET cron = '0 3 * * *' WHERE id = :task", task=task)
+    assert due(rows, rows.start) == [task]
+    [planned] = read(rows, task)
+    assert planned.is_stale
+    assert planned.was_planned
+
+
+def test_an_edit_that_does_not_touch_the_plan_leaves_it_as_it_is(rows: Scenario) -> None:
+    task = rows.planned_task(rows.start + timedelta(days=1))
+    rows.sql("UPDATE schedule_task SET param = '{}', priority = 1, retries = 3, status = 'off' WHERE id = :t", t=task)
+    assert due(rows, rows.start) == []
+
+
+def test_a_deleted_task_is_due_until_its_plan_is_taken_away(rows: Scenario) -> None:
+    task = rows.planned_task(rows.start, name="gone")
+    rows.database.write(lambda c: tasks.remove(c, "gone", "test"))
+    assert due(rows, rows.start) == [task]
+    [planned] = read(rows, task)
+    assert planned.is_deleted
+    advance(rows, Advance(planned, None))
+    assert due(rows, rows.start) == []
+
+
+def test_tasks_are_read_again_only_under_their_leases(rows: Scenario) -> None:
+    mine, theirs = rows.task(), rows.task()
+    rows.database.write(lambda c: locks.acquire(c, "mine", [mine], 2))
+    rows.database.write(lambda c: locks.acquire(c, "theirs", [theirs], 2))
+    found = rows.database.read(lambda c: plans.locked(c, "mine", [mine, theirs]))
+    assert [task.id for task in found] == [mine]
+
+
+def test_a_plan_moves_on_and_counts_what_did_not_run(rows: Scenario) -> None:
+    task = rows.planned_task(rows.start)
+    for times in (1, 2):
+        [planned] = read(rows, task)
+        advance(rows, Advance(planned, rows.start + MINUTE * times, misfires=2, held_back=3))
+        row = rows.task_row(task)
+        assert (row.next_fire_at, row.misfires, row.fires_held_back) == (
+            rows.start + MINUTE * times,
+            2 * times,
+            3 * times,
+        )
+        assert row.plan_stale is None
+
+
+def test_a_plan_that_was_moved_meanwhile_is_not_moved_again(rows: Scenario) -> None:
+    task = rows.planned_task(rows.start)
+    [planned] = read(rows, task)
+    advance(rows, Advance(planned, rows.start + MINUTE, misfires=1))
+    advance(rows, Advance(planned, rows.start + 2 * MINUTE, misfires=1))
+    row = rows.task_row(task)
+    assert (row.next_fire_at, row.misfires) == (rows.start + MINUTE, 1)
+
+
+def test_a_first_plan_is_made_only_once(rows: Scenario) -> None:
+    task = rows.task()
+    [planned] = read(rows, task)
+    assert planned.next_fire_at is None
+    advance(rows, Advance(planned, rows.start))
+    advance(rows, Advance(planned, rows.start + MINUTE))
+    assert rows.task_row(task).next_fire_at == rows.start
+
+
+def test_plans_of_a_batch_move_each_on_its_own(rows: Scenario) -> None:
+    moved, overtaken = rows.planned_task(rows.start), rows.planned_task(rows.start)
+    first, second = sorted(read(rows, moved, overtaken), key=lambda task: task.id)
+    rows.sql("UPDATE schedule_task SET next_fire_at = NULL WHERE id = :task", task=overtaken)
+    advance(rows, Advance(first, rows.start + MINUTE), Advance(second, rows.start + MINUTE))
+    assert rows.task_row(moved).next_fire_at == rows.start + MINUTE
+    assert rows.task_row(overtaken).next_fire_at is None
+
+
+def test_an_edit_between_read_and_write_leaves_the_plan_stale(rows: Scenario) -> None:
+    task = rows.planned_task(rows.start)
+    [planned] = read(rows, task)
+    rows.sql("UPDATE schedule_task SET cron = '0 3 * * *' WHERE id = :task", task=task)
+    advance(rows, Advance(planned, rows.start + MINUTE))
+    row = rows.task_row(task)
+    assert row.next_fire_at == rows.start + MINUTE
+    assert row.plan_stale == 1
+    assert due(rows, rows.start) == [task]
+
+
+def test_a_task_set_aside_is_not_due_until_it_is_edited(rows: Scenario) -> None:
+    task = rows.task(name="poisonous")
+    [planned] = read(rows, task)
+    advance(rows, Advance(planned, None, error="no such zone"))
+    assert rows.task_row(task).plan_error == "no such zone"
+    assert due(rows, rows.start) == []
+    rows.sql("UPDATE schedule_task SET timezone = 'Asia/Shanghai' WHERE id = :task", task=task)
+    assert due(rows, rows.start) == [task]
+    [planned] = read(rows, task)
+    advance(rows, Advance(planned, rows.start))
+    assert rows.task_row(task).plan_error is None
+
+
+def test_every_input_of_a_plan_is_compared(rows: Scenario) -> None:
+    changes: dict[str, Any] = {
+        "trigger_kind": "manual",
+        "cron": "1 * * * *",
+        "cron_seconds": 1,
+        "timezone": "Asia/Shanghai",
+        "starts_at": "2026-01-01 00:00:00.000000",
+        "ends_at": "2036-01-01 00:00:00.000000",
+    }
+    for column, value in changes.items():
+        task = rows.planned_task(rows.start + timedelta(days=1))
+        rows.sql(f"UPDATE schedule_task SET {column} = :value WHERE id = :task", value=value, task=task)
+        assert due(rows, rows.start) == [task], column
+        [planned] = read(rows, task)
+        advance(rows, Advance(planned, None))
+        assert due(rows, rows.start) == [], column
+
+
+def test_what_an_old_plan_put_ahead_is_deleted_with_its_nodes(rows: Scenario) -> None:
+    task, worker, ahead = rows.task(), rows.worker(), rows.start + timedelta(days=1)
+    pending, assigned = rows.pending(task, ahead), rows.assigned(worker, task, ahead + MINUTE)
+    drop_ahead(rows, rows.start, task)
+    assert rows.statuses() == {}
+    assert rows.sql("SELECT * FROM schedule_task_node") == []
+    assert pending != assigned
+
+
+def test_what_was_claimed_passed_or_asked_for_by_somebody_is_not_dropped(rows: Scenario) -> None:
+    task, other, worker = rows.task(name="mine", overlap_policy="allow"), rows.task(), rows.worker()
+    later = rows.start + timedelta(days=1)
+    row = rows.database.read(lambda c: tasks.find(c, "mine"))
+    passed = rows.pending(task, rows.start)
+    of_another = rows.pending(other, later)
+    retried = rows.pending(task, later, attempt=1)
+    running = rows.running(worker, task, later + MINUTE).id
+    by_sql = rows.by_sql(task, later + 2 * MINUTE)
+    asked = rows.database.write(lambda c: instances.ask(c, row, later + 3 * MINUTE, "test"))
+    replayed = rows.pending(task, later + 4 * MINUTE, run_number=1, origin="replay")
+    drop_ahead(rows, rows.start, task)
+    assert set(rows.statuses()) == {passed, of_another, retried, running, by_sql, asked, replayed}
+
+
+def test_what_is_dropped_is_lost_to_its_worker(rows: Scenario) -> None:
+    task, worker = rows.task(), rows.worker()
+    ahead = rows.assigned(worker, task, rows.start + MINUTE)
+    drop_ahead(rows, rows.start, task)
+    claim = rows.claim(worker, ahead)
+    assert (claim.runs, claim.waiting) == ([], [])
+    assert rows.database.write(lambda c: assignments.take_back_assigned(c, worker, 10)) == 0

@@ -1,0 +1,293 @@
+"""Reports: fenced by worker, attempt and status; what is lost changes nothing, and what has ended stays ended."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Row
+
+from shared.domain.states import TERMINAL, InstanceStatus, NodeStatus
+from shared.store import assignments, instances, losses, reports, runs
+from shared.store.reports import NodeReport, Report
+from shared.store.runs import Run
+from tests.databases import MariaDBServer
+from tests.store.scenario import Scenario, ended, to_retry
+from tests.store.together import impatient, together, uncommitted, wait_for_lock_wait
+
+SECOND = timedelta(seconds=1)
+
+
+def everything(rows: Scenario, run: Run) -> tuple[Row[Any], list[Row[Any]]]:
+    return rows.row(run.id), rows.database.read(lambda c: instances.nodes(c, run.id))
+
+
+def step(run: Run) -> Report:
+    """The first node succeeded, the second has started."""
+    first, second = run.nodes
+    return Report(
+        run.id,
+        run.attempt,
+        [
+            NodeReport(first.id, NodeStatus.SUCCEED, '{"rows":42}', run.due_at, run.due_at + SECOND),
+            NodeReport(second.id, NodeStatus.RUNNING, gmt_started=run.due_at + SECOND),
+        ],
+    )
+
+
+def test_a_step_is_written_and_the_instance_runs_on(rows: Scenario) -> None:
+    worker = rows.worker()
+    run = rows.running(worker)
+    assert rows.report(worker, step(run)) == set()
+    row, (first, second) = everything(rows, run)
+    assert (row.status, row.attempt, row.gmt_completed) == ("running", 1, None)
+    assert (first.status, first.execution_result) == ("succeed", {"rows": 42})
+    assert (first.gmt_started, first.gmt_completed) == (run.due_at, run.due_at + SECOND)
+    assert (second.status, second.gmt_started, second.gmt_completed) == ("running", run.due_at + SECOND, None)
+
+
+@pytest.mark.parametrize("status", sorted(TERMINAL))
+def test_an_end_is_written_with_its_result(rows: Scenario, status: InstanceStatus) -> None:
+    worker = rows.worker()
+    run = rows.running(worker)
+    report = ended(run, status, '{"rows":42}')
+    assert report.instance is not None
+    report = replace(report, instance=replace(report.instance, reason="so it ended"))
+    assert rows.report(worker, report) == set()
+    row, nodes = everything(rows, run)
+    assert (row.status, row.execution_result, row.reason) == (status, {"rows": 42}, "so it ended")
+    assert (row.gmt_completed, row.schedule_worker_node_id, row.modifier) == (run.due_at, worker, "worker")
+    assert {node.status for node in nodes} == {status}
+
+
+def test_a_retry_is_pending_again_without_its_worker_and_later(rows: Scenario) -> None:
+    worker, later = rows.worker(), rows.start + 60 * SECOND
+    run = rows.running(worker)
+    assert rows.report(worker, to_retry(run, later, "it failed once")) == set()
+    row, _ = everything(rows, run)
+    assert (row.status, row.schedule_worker_node_id, row.due_at, row.failures) == ("pending", None, later, 1)
+    assert (row.attempt, row.reason, row.schedule_datetime) == (1, "it failed once", run.schedule_datetime)
+    assert rows.node_statuses(run.id) == ["succeed", "pending"]
+
+
+def test_results_of_many_are_written_each_to_its_own(rows: Scenario) -> None:
+    worker = rows.worker()
+    started = [rows.running(worker) for _ in range(5)]
+    assert rows.report(worker, *(ended(run, result=str(run.id)) for run in reversed(started))) == set()
+    for run in started:
+        row, nodes = everything(rows, run)
+        assert [row.execution_result, *(node.execution_result for node in nodes)] == [run.id] * 3
+
+
+def test_the_last_word_about_a_node_is_the_one_that_stays(rows: Scenario) -> None:
+    worker = rows.worker()
+    run = rows.running(worker)
+    assert rows.report(worker, step(run), ended(run, result="43")) == set()
+    assert rows.status(run.id) == "succeed"
+    assert rows.node_statuses(run.id) == ["succeed", "succeed"]
+
+
+def test_a_report_written_again_after_a_lost_commit_changes_nothing_more(rows: Scenario) -> None:
+    worker = rows.worker()
+    run, other = rows.running(worker), rows.running(worker)
+    for batch in ([step(run), ended(other)], [ended(run)]):
+        first = rows.report(worker, *batch)
+        before = everything(rows, run), everything(rows, other)
+        again = rows.report(worker, *batch)
+        assert (everything(rows, run), everything(rows, other)) == before
+        assert first == set()
+        assert again == {r.instance_id for r in batch if r.instance is not None}
+
+
+# The fence
+
+
+def by_another_worker(rows: Scenario, worker: int, run: Run) -> tuple[int, Report]:
+    return rows.worker(), ended(run)
+
+
+def by_an_earlier_attempt(rows: Scenario, worker: int, run: Run) -> tuple[int, Report]:
+    return worker, replace(ended(run), attempt=run.attempt - 1)
+
+
+def by_a_later_attempt(rows: Scenario, worker: int, run: Run) -> tuple[int, Report]:
+    return worker, replace(ended(run), attempt=run.attempt + 1)
+
+
+def after_its_end(rows: Scenario, worker: int, run: Run) -> tuple[int, Report]:
+    rows.report(worker, ended(run, InstanceStatus.FAILED))
+    return worker, ended(run)
+
+
+def after_it_was_recovered(rows: Scenario, worker: int, run: Run) -> tuple[int, Report]:
+    rows.bury(worker)
+    assert rows.database.write(lambda c: losses.recover(c, worker, 10)) == 1
+    return worker, ended(run)
+
+
+def after_it_was_recovered_and_given_to_me_again(rows: Scenario, worker: int, run: Run) -> tuple[int, Report]:
+    rows.database.write(lambda c: losses.recover(c, worker, 10))
+    rows.give(worker, run.id)
+    return worker, ended(run)
+
+
+def after_it_was_recovered_and_claimed_by_me_again(rows: Scenario, worker: int, run: Run) -> tuple[int, Report]:
+    rows.database.write(lambda c: losses.recover(c, worker, 10))
+    rows.give(worker, run.id)
+    [again] = rows.claim(worker, run.id).runs
+    assert again.attempt == run.attempt + 1
+    return worker, ended(run)
+
+
+def after_it_was_recovered_and_claimed_by_another(rows: Scenario, worker: int, run: Run) -> tuple[int, Report]:
+    other = rows.worker()
+    rows.database.write(lambda c: losses.recover(c, worker, 10))
+    rows.give(other, run.id)
+    rows.claim(other, run.id)
+    return worker, ended(run)
+
+
+def after_i_gave_it_back(rows: Scenario, worker: int, run: Run) -> tuple[int, Report]:
+    fence = [(run.id, run.attempt)]
+    assert rows.database.write(lambda c: reports.hand_back(c, worker, fence, "it drains")) == 1
+    return worker, ended(run)
+
+
+TooLate = Callable[[Scenario, int, Run], tuple[int, Report]]
+LATE: list[TooLate] = [
+    by_another_worker,
+    by_an_earlier_attempt,
+    by_a_later_attempt,
+    after_its_end,
+    after_it_was_recovered,
+    after_it_was_recovered_and_given_to_me_again,
+    after_it_was_recovered_and_claimed_by_me_again,
+    after_it_was_recovered_and_claimed_by_another,
+    after_i_gave_it_back,
+]
+
+
+@pytest.mark.parametrize("late", LATE, ids=lambda late: late.__name__)
+def test_a_report_changes_neither_instance_nor_nodes(rows: Scenario, late: TooLate) -> None:
+    worker = rows.worker()
+    run = rows.running(worker)
+    reporter, report = late(rows, worker, run)
+    before = everything(rows, run)
+    assert rows.report(reporter, report) == {run.id}
+    assert rows.report(reporter, replace(report, instance=None)) == {run.id}
+    assert everything(rows, run) == before
+
+
+def test_of_a_mixed_batch_what_is_ours_is_written_and_what_is_lost_is_named(rows: Scenario) -> None:
+    worker = rows.worker()
+    started = [rows.running(worker) for _ in range(6)]
+    lost, ours = started[::2], started[1::2]
+    for run in lost:
+        rows.report(worker, ended(run, InstanceStatus.CANCELED))
+    before = [everything(rows, run) for run in lost]
+    unknown = Report(999_999, 1, [])
+    assert rows.report(worker, *(ended(run) for run in started), unknown) == {999_999, *(run.id for run in lost)}
+    assert [everything(rows, run) for run in lost] == before
+    assert {rows.status(run.id) for run in ours} == {"succeed"}
+
+
+def test_a_late_report_and_the_recovery_at_once_leave_one_of_both(rows: Scenario) -> None:
+    for _ in range(10):
+        worker = rows.worker()
+        run = rows.running(worker)
+        rows.bury(worker)
+        lost, recovered = together(
+            lambda w=worker, r=run: rows.report(w, ended(r)),  # type: ignore[misc]
+            lambda w=worker: rows.database.write(lambda c: losses.recover(c, w, 10)),  # type: ignore[misc]
+        )
+        row, nodes = everything(rows, run)
+        statuses = [node.status for node in nodes]
+        if row.status == "succeed":
+            assert (lost, statuses) == (set(), ["succeed", "succeed"])
+        else:
+            assert (lost, recovered) == ({run.id}, 1)
+            assert (row.status, statuses, row.worker_losses) == ("pending", ["pending", "pending"], 1)
+
+
+def test_a_report_that_meets_a_recovery_not_committed_yet_waits_for_it_and_is_lost(
+    mariadb_rows: Scenario, mariadb_server: MariaDBServer
+) -> None:
+    rows = mariadb_rows
+    worker = rows.worker()
+    run = rows.running(worker)
+    with ThreadPoolExecutor(1) as pool:
+        with uncommitted(rows.database, lambda c: losses.recover(c, worker, 10)):
+            report = pool.submit(rows.report, worker, ended(run))
+            wait_for_lock_wait(mariadb_server, report)
+        assert report.result() == {run.id}
+    assert rows.status(run.id) == "pending"
+    assert rows.node_statuses(run.id) == ["pending", "pending"]
+
+
+def test_a_frozen_worker_holds_up_nobody_elses_reports(mariadb_rows: Scenario) -> None:
+    """Neither in a small table nor in a large one does a report touch rows that are not in its batch."""
+    rows = mariadb_rows
+    frozen, other = rows.worker(), rows.worker()
+    stuck, mine, next_one = rows.running(frozen), rows.running(other), rows.assigned(other)
+    with (
+        uncommitted(rows.database, lambda c: reports.report(c, frozen, [ended(stuck)])) as lost,
+        impatient(rows.database) as database,
+    ):
+        assert lost == set()
+        assert database.write(lambda c: reports.report(c, other, [ended(mine)])) == set()
+        assert [r.id for r in database.write(lambda c: runs.claim(c, other, [next_one], rows.now())).runs] == [next_one]
+        pending = rows.pending()
+        database.write(lambda c: assignments.give(c, [(pending, other, 0, None)]))
+        assert database.write(lambda c: assignments.take_back_assigned(c, other, 10)) == 1
+
+
+def test_of_one_worker_a_report_that_stands_holds_up_no_other(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    worker = rows.worker()
+    stuck, mine = rows.running(worker), rows.running(worker)
+    with (
+        uncommitted(rows.database, lambda c: reports.report(c, worker, [ended(stuck)])),
+        impatient(rows.database) as database,
+    ):
+        assert database.write(lambda c: reports.report(c, worker, [ended(mine)])) == set()
+
+
+# Handing back
+
+
+def test_what_is_handed_back_is_pending_again_and_costs_no_failure(rows: Scenario) -> None:
+    worker = rows.worker()
+    run = rows.running(worker)
+    rows.report(worker, step(run))
+    fences = [(run.id, run.attempt)]
+    assert rows.database.write(lambda c: reports.hand_back(c, worker, fences, "its worker drains")) == 1
+    row, _ = everything(rows, run)
+    assert (row.status, row.schedule_worker_node_id, row.reason) == ("pending", None, "its worker drains")
+    assert (row.failures, row.worker_losses, row.due_at) == (0, 0, run.due_at)
+    assert rows.node_statuses(run.id) == ["succeed", "pending"]
+
+
+def test_only_what_is_held_under_its_attempt_is_handed_back(rows: Scenario) -> None:
+    worker, other = rows.worker(), rows.worker()
+    mine, again, theirs, done = (rows.running(w) for w in (worker, worker, other, worker))
+    rows.report(worker, ended(done))
+    fences = [(mine.id, 1), (again.id, 2), (theirs.id, 1), (done.id, 1)]
+    assert rows.database.write(lambda c: reports.hand_back(c, worker, fences, "test")) == 1
+    assert [rows.status(run.id) for run in (mine, again, theirs, done)] == ["pending", "running", "running", "succeed"]
+    assert rows.node_statuses(again.id) == ["running", "pending"]
+
+
+def test_the_size_of_a_report_grows_with_its_results(rows: Scenario) -> None:
+    run = rows.running(rows.worker())
+    assert ended(run, result="x" * 1_000).size > 1_000 + ended(run, result="x").size
+
+
+def test_a_large_result_is_kept_as_it_is(rows: Scenario) -> None:
+    worker = rows.worker()
+    run = rows.running(worker)
+    rows.report(worker, ended(run, result='"' + "ü\\n" * 200_000 + '"'))
+    row, nodes = everything(rows, run)
+    assert row.execution_result == "ü\n" * 200_000
+    assert nodes[0].execution_result == "ü\n" * 200_000

@@ -1,0 +1,395 @@
+"""The claim: only what is assigned to me, only while its task allows it, and never two runs in one overlap slot."""
+
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from shared.domain.states import InstanceStatus
+from shared.store import instances, runs, tasks
+from shared.store.tables import OVERLAP_SLOTS
+from tests.databases import MariaDBServer
+from tests.store.scenario import Scenario, ended, to_retry
+from tests.store.together import impatient, together, uncommitted, wait_for_lock_wait
+
+MINUTE = timedelta(minutes=1)
+
+
+class Crash(Exception):
+    """The process ends here, before its commit."""
+
+
+def switch_off(rows: Scenario, task: int) -> None:
+    rows.sql("UPDATE schedule_task SET status = 'off' WHERE id = :task", task=task)
+
+
+def poll(rows: Scenario, worker: int, horizon: datetime, limit: int = 100) -> list[int]:
+    return [i for i, _ in rows.database.read(lambda c: runs.poll(c, worker, horizon, limit))]
+
+
+def waiting(claim: runs.Claim) -> list[int]:
+    return [instance for instance, _ in claim.waiting]
+
+
+def ran(claim: runs.Claim) -> list[int]:
+    return [run.id for run in claim.runs]
+
+
+# Polling
+
+
+def test_a_poll_finds_my_assigned_instances_by_priority_and_due_time(rows: Scenario) -> None:
+    me, other, now = rows.worker(), rows.worker(), rows.start
+    late = rows.assigned(me, due_at=now, priority=9)
+    second = rows.assigned(me, due_at=now - MINUTE)
+    first = rows.assigned(me, due_at=now - 2 * MINUTE)
+    urgent = rows.assigned(me, due_at=now, priority=0)
+    rows.assigned(me, due_at=now + MINUTE)
+    rows.assigned(other)
+    rows.running(me)
+    rows.pending()
+    assert poll(rows, me, now) == [urgent, first, second, late]
+    assert poll(rows, me, now, limit=2) == [urgent, first]
+
+
+# Claiming
+
+
+def test_a_claim_starts_the_instance_and_its_first_node_and_brings_all_that_is_needed(rows: Scenario) -> None:
+    task = rows.task(name="daily", timezone="Asia/Shanghai", retries=3, timeout_seconds=60, on_worker_lost="fail")
+    worker, at = rows.worker(), rows.past()
+    instance = rows.assigned(worker, task, at, param={"region": "eu"})
+    [run] = rows.claim(worker, instance).runs
+    assert (run.id, run.attempt, run.task_id, run.task_name, run.timezone) == (
+        instance,
+        1,
+        task,
+        "daily",
+        "Asia/Shanghai",
+    )
+    assert (run.schedule_datetime, run.due_at, run.run_number, run.origin) == (at, at, 0, "cron")
+    assert (run.param, run.failures, run.retries, run.timeout_seconds) == ({"region": "eu"}, 0, 3, 60)
+    assert run.on_worker_lost == "fail"
+    assert [(n.type, n.category, n.sequence) for n in run.nodes] == [
+        ("REPORT_EXTRACT", "REPORT", 1),
+        ("REPORT_SEND", "REPORT", 2),
+    ]
+    row = rows.row(instance)
+    assert (row.status, row.attempt) == ("running", 1)
+    assert rows.start - MINUTE < row.gmt_started <= rows.now()
+    assert rows.node_statuses(instance) == ["running", "pending"]
+
+
+def test_a_run_claimed_ahead_counts_from_its_due_time(rows: Scenario) -> None:
+    worker, due = rows.worker(), rows.start + timedelta(hours=1)
+    run = rows.running(worker, at=due)
+    assert rows.row(run.id).gmt_started == due
+
+
+def test_only_what_is_assigned_to_me_is_claimed(rows: Scenario) -> None:
+    me, other = rows.worker(), rows.worker()
+    mine = rows.assigned(me)
+    others = [rows.assigned(other), rows.pending(), rows.running(other).id, rows.ended(worker=me), 999_999]
+    before = rows.statuses()
+    claim = rows.claim(me, mine, *others)
+    assert ran(claim) == [mine]
+    assert waiting(claim) == []
+    assert rows.statuses() == before | {mine: "running"}
+
+
+def test_the_attempt_grows_at_every_claim(rows: Scenario) -> None:
+    workers = [rows.worker(), rows.worker()]
+    instance = rows.pending()
+    for attempt in (1, 2, 3, 4):
+        worker = workers[attempt % 2]
+        rows.give(worker, instance)
+        [run] = rows.claim(worker, instance).runs
+        assert run.attempt == attempt
+        rows.report(worker, to_retry(run, rows.start))
+
+
+def test_a_retry_finds_the_results_of_the_nodes_that_succeeded(rows: Scenario) -> None:
+    worker = rows.worker()
+    first = rows.running(worker)
+    rows.report(worker, to_retry(first, rows.start))
+    rows.give(worker, first.id)
+    [run] = rows.claim(worker, first.id).runs
+    assert run.failures == 1
+    assert [(node.status, node.result) for node in run.nodes] == [("succeed", 1), ("pending", None)]
+    assert rows.node_statuses(run.id) == ["succeed", "running"]
+
+
+def test_a_claim_whose_commit_had_no_answer_finds_its_rows(rows: Scenario) -> None:
+    worker = rows.worker()
+    instance = rows.assigned(worker)
+    [before] = rows.claim(worker, instance).runs
+    [again] = rows.claim(worker, instance).runs
+    assert (again.id, again.attempt) == (before.id, before.attempt)
+    assert [node.id for node in again.nodes] == [node.id for node in before.nodes]
+    assert rows.row(instance).attempt == 1
+
+
+# What the task says
+
+
+def test_a_fire_of_a_task_that_is_off_is_canceled_with_the_reason(rows: Scenario) -> None:
+    task, worker = rows.task(), rows.worker()
+    instance = rows.assigned(worker, task)
+    switch_off(rows, task)
+    claim = rows.claim(worker, instance)
+    assert (claim.runs, claim.waiting) == ([], [])
+    row = rows.row(instance)
+    assert (row.status, row.attempt, row.reason) == ("canceled", 0, "its task was off when it was due")
+    assert row.gmt_completed is not None
+    assert rows.node_statuses(instance) == ["canceled", "canceled"]
+
+
+def test_an_instance_of_a_deleted_task_is_canceled_with_the_reason_whatever_asked_for_it(rows: Scenario) -> None:
+    task, worker = rows.task(name="gone"), rows.worker()
+    assigned = [rows.assigned(worker, task, origin=origin) for origin in ("cron", "manual", "replay", "sql")]
+    rows.database.write(lambda c: tasks.remove(c, "gone", "test"))
+    claim = rows.claim(worker, *assigned)
+    assert (claim.runs, claim.waiting) == ([], [])
+    assert {(rows.status(i), rows.row(i).reason) for i in assigned} == {("canceled", "its task was deleted")}
+
+
+@pytest.mark.parametrize("origin", ["manual", "replay", "sql"])
+def test_what_somebody_asked_for_runs_though_the_task_is_off(rows: Scenario, origin: str) -> None:
+    task, worker = rows.task(), rows.worker()
+    instance = rows.assigned(worker, task, origin=origin)
+    switch_off(rows, task)
+    assert ran(rows.claim(worker, instance)) == [instance]
+
+
+def test_of_a_batch_only_the_instances_of_the_task_that_is_off_are_canceled(rows: Scenario) -> None:
+    off, on, worker = rows.task(), rows.task(), rows.worker()
+    canceled, run = rows.assigned(worker, off), rows.assigned(worker, on)
+    switch_off(rows, off)
+    assert ran(rows.claim(worker, canceled, run)) == [run]
+    assert rows.status(canceled) == "canceled"
+
+
+def test_a_run_goes_on_when_its_task_is_turned_off(rows: Scenario) -> None:
+    task, worker = rows.task(), rows.worker()
+    run = rows.running(worker, task)
+    switch_off(rows, task)
+    assert rows.report(worker, ended(run)) == set()
+    assert rows.status(run.id) == "succeed"
+
+
+def test_an_edit_that_is_not_committed_holds_up_its_own_task_alone_and_nobody_waits(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    edited, other, worker = rows.task(name="edited"), rows.task(), rows.worker()
+    held_up, free = rows.assigned(worker, edited), rows.assigned(worker, other)
+
+    def edit(connection: Connection) -> None:
+        tasks.edit(connection, "edited", {"priority": 1}, "test")
+
+    with uncommitted(rows.database, edit), impatient(rows.database) as database:
+        claim = database.write(lambda c: runs.claim(c, worker, [held_up, free], rows.now()))
+        assert ran(claim) == [free]
+        assert waiting(claim) == [held_up]
+    assert ran(rows.claim(worker, held_up)) == [held_up]
+
+
+def test_nothing_starts_once_off_is_committed(mariadb_rows: Scenario, mariadb_server: MariaDBServer) -> None:
+    """``off`` waits for a claim that has looked already; so whoever sees it committed sees all that will run."""
+    rows = mariadb_rows
+    task, worker = rows.task(), rows.worker()
+    instance = rows.assigned(worker, task)
+    with ThreadPoolExecutor(1) as pool:
+        with uncommitted(rows.database, lambda c: runs.claim(c, worker, [instance], rows.now())):
+            off = pool.submit(switch_off, rows, task)
+            wait_for_lock_wait(mariadb_server, off)
+        off.result()
+    assert rows.status(instance) == "running"
+
+
+# Overlap
+
+
+def overlapping(rows: Scenario, policy: str, **fields: Any) -> tuple[int, int, int, int]:
+    """Two workers, each with an instance of one task; both are due now: (a, of a, b, of b)."""
+    task = rows.task(overlap_policy=policy, **fields)
+    a, b = rows.worker(), rows.worker()
+    at = rows.start - MINUTE
+    return a, rows.assigned(a, task, at), b, rows.assigned(b, task, at + timedelta(seconds=1), due_at=rows.start)
+
+
+def test_a_fire_is_skipped_while_a_run_that_was_under_way_goes_on(rows: Scenario) -> None:
+    a, first, b, second = overlapping(rows, "skip")
+    assert ran(rows.claim(a, first)) == [first]
+    rows.sql(
+        "UPDATE schedule_instance SET gmt_started = :at WHERE id = :i", i=first, at=str(rows.start - MINUTE) + ".000000"
+    )
+    claim = rows.claim(b, second)
+    assert (claim.runs, claim.waiting) == ([], [])
+    row = rows.row(second)
+    assert (row.status, row.reason) == ("canceled", f"overlap: instance {first} still ran when it was due")
+    assert rows.node_statuses(second) == ["canceled", "canceled"]
+    assert rows.status(first) == "running"
+
+
+def test_a_fire_that_came_late_together_with_its_predecessor_waits_rather_than_being_skipped(rows: Scenario) -> None:
+    task, worker = rows.task(overlap_policy="skip"), rows.worker()
+    first, second = (
+        rows.assigned(worker, task, rows.start - 2 * MINUTE),
+        rows.assigned(worker, task, rows.start - MINUTE),
+    )
+    claim = rows.claim(worker, first, second)
+    assert ran(claim) == [first]
+    assert waiting(claim) == [second]
+
+
+def test_what_has_begun_before_waits_rather_than_being_skipped(rows: Scenario) -> None:
+    a, first, b, second = overlapping(rows, "skip")
+    rows.sql("UPDATE schedule_instance SET attempt = 1 WHERE id = :i", i=second)
+    rows.claim(a, first)
+    rows.sql("UPDATE schedule_instance SET gmt_started = schedule_datetime WHERE id = :i", i=first)
+    assert waiting(rows.claim(b, second)) == [second]
+    assert rows.status(second) == "assigned"
+
+
+@pytest.mark.parametrize("origin", ["manual", "replay", "sql"])
+def test_what_somebody_asked_for_waits_rather_than_being_skipped(rows: Scenario, origin: str) -> None:
+    a, first, b, second = overlapping(rows, "skip")
+    rows.sql("UPDATE schedule_instance SET origin = :o WHERE id = :i", i=second, o=origin)
+    rows.claim(a, first)
+    rows.sql("UPDATE schedule_instance SET gmt_started = schedule_datetime WHERE id = :i", i=first)
+    assert waiting(rows.claim(b, second)) == [second]
+
+
+def test_one_that_loses_before_it_is_due_waits(rows: Scenario) -> None:
+    task, worker = rows.task(overlap_policy="skip"), rows.worker()
+    run = rows.running(worker, task)
+    early = rows.assigned(worker, task, rows.start + timedelta(hours=1))
+    assert waiting(rows.claim(worker, early)) == [early]
+    rows.report(worker, ended(run))
+    assert ran(rows.claim(worker, early)) == [early]
+
+
+def test_a_queued_fire_waits_and_runs_when_its_predecessor_has_ended(rows: Scenario) -> None:
+    a, first, b, second = overlapping(rows, "queue")
+    [run] = rows.claim(a, first).runs
+    assert waiting(rows.claim(b, second)) == [second]
+    rows.report(a, ended(run))
+    assert ran(rows.claim(b, second)) == [second]
+
+
+def test_a_replacing_fire_has_its_predecessor_canceled_and_runs_then(rows: Scenario) -> None:
+    a, first, b, second = overlapping(rows, "replace")
+    [run] = rows.claim(a, first).runs
+    assert waiting(rows.claim(b, second)) == [second]
+    assert rows.database.read(lambda c: runs.held(c, a)) == [(first, 1, True)]
+    assert rows.row(first).reason == "replaced by its task's next fire"
+    asked = rows.row(first).gmt_cancel_requested
+    assert waiting(rows.claim(b, second)) == [second]
+    assert rows.row(first).gmt_cancel_requested == asked
+    rows.report(a, ended(run, InstanceStatus.CANCELED))
+    assert ran(rows.claim(b, second)) == [second]
+
+
+def test_any_number_may_run_at_once_where_overlap_is_allowed(rows: Scenario) -> None:
+    task, worker = rows.task(overlap_policy="allow"), rows.worker()
+    assigned = [rows.assigned(worker, task) for _ in range(5)]
+    assert ran(rows.claim(worker, *assigned)) == assigned
+    assert {rows.row(i).overlap_key for i in assigned} == {None}
+
+
+def test_no_more_than_max_instances_run_at_once(rows: Scenario) -> None:
+    task, a, b = rows.task(overlap_policy="allow", max_instances=2), rows.worker(), rows.worker()
+    assigned = [rows.assigned(a, task) for _ in range(3)]
+    other = rows.assigned(b, task)
+    first = rows.claim(a, *assigned)
+    assert (ran(first), waiting(first)) == (assigned[:2], assigned[2:])
+    assert waiting(rows.claim(b, other)) == [other]
+    assert {rows.row(i).overlap_key for i in assigned[:2]} == {task * OVERLAP_SLOTS, task * OVERLAP_SLOTS + 1}
+    rows.report(a, ended(first.runs[0]))
+    assert ran(rows.claim(b, other)) == [other]
+    assert waiting(rows.claim(a, assigned[2])) == [assigned[2]]
+
+
+def test_a_thousand_slots_cost_a_claim_no_more_than_what_runs(rows: Scenario) -> None:
+    worker = rows.worker()
+    assigned = [rows.assigned(worker, rows.task(overlap_policy="allow", max_instances=1_000)) for _ in range(3)]
+    assert ran(rows.claim(worker, *assigned)) == assigned
+
+
+def test_instances_of_different_tasks_do_not_overlap(rows: Scenario) -> None:
+    worker = rows.worker()
+    assigned = [rows.assigned(worker, rows.task(overlap_policy="skip")) for _ in range(3)]
+    assert ran(rows.claim(worker, *assigned)) == assigned
+
+
+@pytest.mark.parametrize("policy", ["skip", "queue", "replace"])
+def test_of_two_workers_that_claim_one_task_at_once_one_wins(rows: Scenario, policy: str) -> None:
+    pairs = [overlapping(rows, policy) for _ in range(10)]
+    for a, first, b, second in pairs:
+        claims = together(partial(rows.claim, a, first), partial(rows.claim, b, second))
+        assert sorted(len(claim.runs) for claim in claims) == [0, 1]
+        assert sorted([rows.status(first), rows.status(second)]) in (["assigned", "running"], ["canceled", "running"])
+
+
+@pytest.mark.parametrize("policy", ["skip", "queue", "replace", "allow"])
+def test_a_claim_that_meets_one_not_committed_yet_waits_for_it_and_loses(
+    mariadb_rows: Scenario, mariadb_server: MariaDBServer, policy: str
+) -> None:
+    rows = mariadb_rows
+    a, first, b, second = overlapping(rows, policy, max_instances=1 if policy == "allow" else None)
+    with ThreadPoolExecutor(1) as pool:
+        with uncommitted(rows.database, lambda c: runs.claim(c, a, [first], rows.now())) as won:
+            assert ran(won) == [first]
+            claim = pool.submit(rows.claim, b, second)
+            wait_for_lock_wait(mariadb_server, claim)
+        assert claim.result().runs == []
+    assert rows.status(first) == "running"
+
+
+def test_a_claim_that_meets_one_rolled_back_wins(mariadb_rows: Scenario, mariadb_server: MariaDBServer) -> None:
+    rows = mariadb_rows
+    a, first, b, second = overlapping(rows, "skip")
+    with ThreadPoolExecutor(1) as pool:
+        with (
+            contextlib.suppress(Crash),
+            uncommitted(rows.database, lambda c: runs.claim(c, a, [first], rows.now())),
+        ):
+            claim = pool.submit(rows.claim, b, second)
+            wait_for_lock_wait(mariadb_server, claim)
+            raise Crash
+        assert ran(claim.result()) == [second]
+    assert rows.status(first) == "assigned"
+
+
+# What a worker holds
+
+
+def test_a_worker_holds_what_stands_running_under_it(rows: Scenario) -> None:
+    me, other = rows.worker(), rows.worker()
+    mine, asked = rows.running(me), rows.running(me)
+    rows.running(other)
+    rows.assigned(me)
+    rows.ended(worker=me)
+    assert rows.database.write(lambda c: runs.request_cancel(c, [asked.id], "test")) == 1
+    assert rows.database.write(lambda c: runs.request_cancel(c, [asked.id], "again")) == 0
+    assert rows.row(asked.id).reason == "test"
+    assert sorted(rows.database.read(lambda c: runs.held(c, me))) == [(mine.id, 1, False), (asked.id, 1, True)]
+
+
+def test_only_what_runs_is_asked_to_stop(rows: Scenario) -> None:
+    worker = rows.worker()
+    others = [rows.pending(), rows.assigned(worker), rows.ended(worker=worker)]
+    assert rows.database.write(lambda c: runs.request_cancel(c, others, "test")) == 0
+    assert all(instances_row.gmt_cancel_requested is None for instances_row in map(rows.row, others))
+
+
+def test_an_instance_canceled_by_hand_before_its_claim_is_not_run(rows: Scenario) -> None:
+    worker = rows.worker()
+    instance = rows.assigned(worker)
+    assert rows.database.write(lambda c: instances.cancel(c, instance, "test"))
+    claim = rows.claim(worker, instance)
+    assert (claim.runs, claim.waiting) == ([], [])
+    assert rows.status(instance) == "canceled"
