@@ -1,0 +1,175 @@
+"""What the documents say exists: commands and options, settings, links; and their Python is Python."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import click
+import pytest
+
+from rota.cli import cli
+from shared.settings import Settings
+from tests.processes import ROOT
+
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.M | re.S)
+INDENTED = re.compile(r"(?:(?<=\n\n)|\A)((?:(?: {4}.*)?\n)+)")
+INLINE = re.compile(r"`([^`\n]+)`")
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.M)
+COMMAND = re.compile(
+    r"^\s*(?:\$ )?(?:\w+=\S+ )*(?:docker compose (?:exec|run) (?:-\S+ )*\w+ )?(?:\.venv/bin/)?rota (?P<arguments>.+)$"
+)
+PLACEHOLDER = re.compile(r"[A-Z_]+…?|…|\.\.\.")
+VARIABLE = re.compile(r"\bROTA_[A-Z_]*[A-Z]\b")
+
+
+@dataclass(frozen=True)
+class Code:
+    """Code of a page: a block with its language, or a span in the text (language ``inline``)."""
+
+    page: Path
+    language: str
+    text: str
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@cache
+def code_of(page: Path) -> tuple[Code, ...]:
+    text = page.read_text()
+    fenced = [Code(page, match[2], match[3]) for match in FENCE.finditer(text)]
+    rest = FENCE.sub("", text)
+    indented = [Code(page, "", match[1]) for match in INDENTED.finditer(rest) if match[1].strip()]
+    inline = [Code(page, "inline", match[1]) for match in INLINE.finditer(rest)]
+    return (*fenced, *indented, *inline)
+
+
+def commands(page: Path) -> Iterator[str]:
+    """What follows ``rota`` wherever the page types it at a prompt."""
+    for code in code_of(page):
+        if code.language not in ("python", "sql", "dockerfile", "yaml"):
+            lines = code.text.replace("\\\n", " ").splitlines()
+            yield from (match["arguments"] for line in lines if (match := COMMAND.match(line)))
+
+
+def fault_of(arguments: str) -> str | None:
+    """What of a command line the CLI does not know; None if it knows all."""
+    command: click.Command = cli
+    context = click.Context(cli)
+    options = options_of(cli)
+    for word in shlex.split(arguments.partition(" #")[0].rstrip("|;&")):
+        if word.startswith("-") and word.strip("-"):
+            if word.partition("=")[0] not in options:
+                return f"there is no option {word}"
+        elif isinstance(command, click.Group):
+            below = command.get_command(context, word)
+            if below is None and is_value(arguments, word):
+                continue
+            if below is None:
+                return None if PLACEHOLDER.fullmatch(word) else f"there is no command {word}"
+            command = below
+            options |= options_of(command)
+    return None
+
+
+def options_of(command: click.Command) -> set[str]:
+    given = {name for param in command.params for name in (*param.opts, *param.secondary_opts)}
+    return given | {"--help", "-h"}
+
+
+def is_value(arguments: str, word: str) -> bool:
+    """Whether a word is the value of the option before it, as in ``rota -d URL task list``."""
+    return re.search(rf"(?:^| )-\S+ {re.escape(word)}", arguments) is not None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_command_and_option_exists(page: Path) -> None:
+    faults = {f"rota {arguments}": fault for arguments in commands(page) if (fault := fault_of(arguments))}
+    assert faults == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "known"),
+    [
+        ("worker --app jobs:app", True),
+        ("worker --ap jobs:app", False),
+        ("task list", True),
+        ("task lists", False),
+        ("task set NAME --cron '0 3 * * *'", True),
+        ("task set NAME --crom '0 3 * * *'", False),
+        ("-d mysql://rota:secret@db/rota task list", True),
+        ("-d mysql://rota:secret@db/rota task lists", False),
+        ("nothing", False),
+        ("--debug …", True),
+        ("migrate  # once", True),
+    ],
+)
+def test_a_command_that_does_not_exist_would_be_noticed(arguments: str, known: bool) -> None:
+    assert (fault_of(arguments) is None) is known
+
+
+def test_commands_are_found_where_pages_type_them(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "Type `rota one` or\n\n    rota two --a  # why\n    X=1 rota three\n    from rota import Rota\n\n"
+        "```sh\n$ rota four\ndocker compose exec -T worker rota five \\\n  --b\nmariadb -u rota rota\n```\n"
+        "```python\nrota six\n```\nrota seven is prose.\n"
+    )
+    found = [" ".join(arguments.split()) for arguments in commands(page)]
+    assert sorted(found) == ["five --b", "four", "one", "three", "two --a # why"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_variable_is_a_setting_or_is_known_to_what_reads_it(page: Path) -> None:
+    others = [ROOT / "docker-compose.yml", *ROOT.glob("tests/*.py"), *ROOT.glob("worker_service/builtin/*.py")]
+    known = {f"ROTA_{field.upper()}" for field in Settings.model_fields}
+    known.update(*(VARIABLE.findall(path.read_text()) for path in others))
+    text = page.read_text()
+    for line in text.splitlines():
+        if "no such setting" in line:  # shows what a misspelt one is answered
+            known.update(VARIABLE.findall(line))
+    assert set(VARIABLE.findall(text)) - known == set()
+
+
+python_blocks = [code for page in PAGES for code in code_of(page) if code.language == "python"]
+
+
+@pytest.mark.parametrize("block", python_blocks, ids=lambda code: name(code.page))
+def test_python_compiles_and_what_declares_an_app_can_be_declared(block: Code) -> None:
+    compiled = compile(block.text, name(block.page), "exec")
+    if "app = Rota()" in block.text:
+        exec(compiled, {"__name__": "jobs"})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_link_within_the_project_leads_somewhere(page: Path) -> None:
+    text = FENCE.sub("", page.read_text())
+    links = [link for link in LINK.findall(text) if not re.match(r"[a-z]+:", link)]
+    assert [link for link in links if not leads_somewhere(page, link)] == []
+
+
+def leads_somewhere(page: Path, link: str) -> bool:
+    path, _, anchor = link.partition("#")
+    target = (page.parent / path).resolve() if path else page
+    if not target.exists() or not target.is_relative_to(ROOT):
+        return False
+    return not anchor or anchor in {slug(heading) for heading in HEADING.findall(target.read_text())}
+
+
+def slug(heading: str) -> str:
+    """A heading's anchor, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize(
+    ("link", "leads"),
+    [("docs/sql.md", True), ("docs/sql.md#tasks", True), ("docs/sql.md#task", False), ("docs/no.md", False)],
+)
+def test_a_link_that_leads_nowhere_would_be_noticed(link: str, leads: bool) -> None:
+    assert leads_somewhere(ROOT / "README.md", link) is leads
