@@ -37,22 +37,24 @@ class Follower:
         self._database = database
         self._last_id = database.read(instances.newest_id)
         live = database.read(lambda connection: instances.live_ids(connection, WATCHED_AT_FIRST))
-        self._watched: dict[int, float | None] = dict.fromkeys(i for i in live if i <= self._last_id)
+        self._open: dict[int, None] = dict.fromkeys(i for i in live if i <= self._last_id)
+        self._left_out: dict[int, float] = {}
 
     @property
     def watched(self) -> int:
         """How many ids it looks at again."""
-        return len(self._watched)
+        return len(self._open) + len(self._left_out)
 
     def ended(self) -> list[Row[Any]]:
         """What has ended since the last call, in the order of its end; of more than a batch, the rest comes next."""
         now = boottime()
-        asked = list(islice(self._watched, BATCH))
+        asked = [*islice(self._open, BATCH), *islice(self._left_out, BATCH)]
         states, rows = self._database.read(lambda connection: self._read(connection, asked))
+        for instance_id in sorted(states):
+            self._leave_out(instance_id, now)
         for instance_id in asked:
             self._settle(instance_id, states.pop(instance_id, None), now)
         for instance_id, status in states.items():
-            self._left_out(instance_id, now)
             self._settle(instance_id, status, now)
         return rows
 
@@ -60,15 +62,16 @@ class Follower:
         return instances.ended_since(connection, self._last_id, asked, BATCH)
 
     def _settle(self, instance_id: int, status: str | None, now: float) -> None:
-        """Watch it on, at the end of the queue, unless it has ended, was deleted, or never came."""
-        until = self._watched.pop(instance_id, None)
-        if status is None and until is not None and now < until:
-            self._watched[instance_id] = until
+        """Watch it on, at the end of its queue, unless it has ended, was deleted, or never came."""
+        self._open.pop(instance_id, None)
+        until = self._left_out.pop(instance_id, now)
+        if status is None and now < until:
+            self._left_out[instance_id] = until
         elif status is not None and InstanceStatus(status) not in TERMINAL:
-            self._watched[instance_id] = None
+            self._open[instance_id] = None
 
-    def _left_out(self, instance_id: int, now: float) -> None:
+    def _leave_out(self, instance_id: int, now: float) -> None:
         """Watch the ids between the last one seen and this one, the newest of them if there are many."""
         for left_out in range(max(self._last_id + 1, instance_id - BATCH), instance_id):
-            self._watched[left_out] = now + GIVE_UP_SECONDS
+            self._left_out[left_out] = now + GIVE_UP_SECONDS
         self._last_id = max(self._last_id, instance_id)

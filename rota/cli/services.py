@@ -141,5 +141,7 @@ def health(shell: Shell, health_file: str | None, as_json: bool) -> None:
     elif alive:
         click.echo(f"alive: it has beaten {silent:.1f} s ago")
     if not alive:
-        when = "never" if silent is None else f"{silent:.1f} s ago, longer than {settings.liveness_seconds} s"
-        raise NotPossible(f"not alive: the process of {settings.health_file} has beaten {when}")
+        when = "has never beaten" if silent is None else f"has been silent for {silent:.1f} s"
+        raise NotPossible(
+            f"not alive: the process of {settings.health_file} {when} (limit {settings.liveness_seconds} s)"
+        )

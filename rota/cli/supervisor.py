@@ -54,6 +54,7 @@ class Supervisor:
         self._grace_seconds = grace_seconds
         self._say = say
         self._signals = 0
+        self._asked = False
         self._lifeline, self._held = os.pipe()
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
@@ -86,7 +87,9 @@ class Supervisor:
             self._start(child)
 
     def _stop(self, step: Callable[[], None], rest_seconds: float) -> None:
-        self._signal_all(signal.SIGTERM)
+        if not self._asked:  # a second SIGTERM would stop a worker at once
+            self._signal_all(signal.SIGTERM)
+        self._asked = True
         deadline = boottime() + self._grace_seconds + KILL_SECONDS
         while self._running():
             if self._signals > 1 or boottime() > deadline:

@@ -54,12 +54,15 @@ def plan_of(row: Row[Any]) -> PlanInputs:
 
 
 def next_fires(row: Row[Any], now: datetime) -> list[datetime]:
-    """Its next fires, as its fields say; none where SQL made them invalid."""
+    """Its next fires, as its fields say; it is said why there are none."""
     try:
-        return list(islice(plan_of(row).fires_after(now), FIRES_SHOWN))
+        fires = list(islice(plan_of(row).fires_after(now), FIRES_SHOWN))
     except RotaError as error:
         note(f"it cannot fire: {error}")
         return []
+    if not fires and row.trigger_kind == TriggerKind.CRON:
+        note("it does not fire any more")
+    return fires
 
 
 def saved_sentence(row: Row[Any], done: str) -> str:
@@ -76,8 +79,6 @@ def show_fires(row: Row[Any], now: datetime) -> None:
     fires = [(shown_local(fire, zone), shown_utc(fire), relative(fire, now)) for fire in next_fires(row, now)]
     if fires:
         show_table((f"next fires ({zone.key})", "UTC", ""), fires, empty="")
-    elif row.trigger_kind == TriggerKind.CRON:
-        note("it does not fire any more")
 
 
 def list_line(row: Row[Any], now: datetime) -> tuple[Any, ...]:

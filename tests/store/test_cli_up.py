@@ -59,20 +59,20 @@ def test_every_instance_that_ended_under_it_is_shown_once(rota: Start, sqlite_ur
     assert shown == ended
 
 
-def test_a_task_asked_for_by_another_process_runs_and_is_waited_for(rota: Start, database_url: str) -> None:
-    up(rota, database_url)
+def test_a_task_asked_for_by_another_process_runs_and_is_waited_for(rota: Start, sqlite_url: str) -> None:
+    up(rota, sqlite_url)
     command = ("task", "run", "report-on-demand", "--param", '{"rows": 3}', "--at", "2026-11-19T02:00", "--wait")
-    result = invoke(*command, "--json", url=database_url)
+    result = invoke(*command, "--json", url=sqlite_url)
     run = json.loads(result.stdout)
     assert (result.exit_code, run["status"], run["execution_result"]["sent"]) == (0, "succeed", 3)
     assert [node["type"] for node in run["nodes"]] == ["REPORT_EXTRACT", "REPORT_SEND"]
     assert run["nodes"][0]["execution_result"]["day"] == "2026-11-19"
-    again = json.loads(invoke("instance", "replay", str(run["id"]), "--wait", "--json", url=database_url).stdout)
+    again = json.loads(invoke("instance", "replay", str(run["id"]), "--wait", "--json", url=sqlite_url).stdout)
     assert (again["status"], again["schedule_datetime"]) == ("succeed", run["schedule_datetime"])
 
 
-def test_a_worker_that_is_killed_is_started_again_under_its_name_and_goes_on(rota: Start, database_url: str) -> None:
-    process = up(rota, database_url)
+def test_a_worker_that_is_killed_is_started_again_under_its_name_and_goes_on(rota: Start, mariadb_url: str) -> None:
+    process = up(rota, mariadb_url)
     before = process.wait_for_log(BEAT)[1]
     os.kill(pids(process)["worker 1"], signal.SIGKILL)
     process.wait_for_log(r"^worker 1 \(\d+\) ended with SIGKILL \(exit code -9\); it starts again in 0.5 s$")

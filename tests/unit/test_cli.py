@@ -12,8 +12,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rota.cli import COMMANDS, RotaGroup, cli
+from rota.cli.options import SCHEDULER_SETTINGS, UP_SETTINGS, WORKER_SETTINGS
 from shared.clock import boottime
 from shared.domain.errors import DatabaseProblem, NotPossible
+from shared.settings import Settings
 from tests.processes import ROOT, RotaProcess
 
 
@@ -100,6 +102,12 @@ def test_what_is_not_understood_is_exit_code_2() -> None:
         assert invoke(*arguments).exit_code == 2
 
 
+def test_every_setting_is_an_option_of_the_process_that_heeds_it() -> None:
+    assert {"database_url", *SCHEDULER_SETTINGS, *WORKER_SETTINGS} == set(Settings.model_fields)
+    per_process = {"worker_name", "health_file"}
+    assert set(UP_SETTINGS) | per_process >= {*SCHEDULER_SETTINGS, *WORKER_SETTINGS}
+
+
 def test_ctrl_c_while_waiting_is_exit_code_130(tmp_path: Path) -> None:
     fifo = tmp_path / "param"
     os.mkfifo(fifo)
@@ -117,13 +125,13 @@ def health(file: Path, **environment: str) -> Result:
 def test_health_tells_by_exit_code_whether_the_process_has_beaten(tmp_path: Path) -> None:
     file = tmp_path / "beat"
     assert health(file).exit_code == 1
-    assert "has beaten never" in health(file).stderr
+    assert "has never beaten (limit 15 s)" in health(file).stderr
     file.write_text(f"{boottime():.3f}\n")
     assert health(file).exit_code == 0
     assert health(file).stdout.startswith("alive: ")
     file.write_text(f"{boottime() - 16:.3f}\n")
     assert health(file).exit_code == 1
-    assert "longer than 15 s" in health(file).stderr
+    assert "has been silent for 16." in health(file).stderr
     assert health(file, ROTA_LIVENESS_SECONDS="20").exit_code == 0
 
 
