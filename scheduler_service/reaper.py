@@ -64,7 +64,8 @@ class Reaper:
             taken = self._all(partial(assignments.take_back_assigned, worker_id=worker_id, limit=limit))
             recover = partial(losses.recover, worker_id=worker_id, limit=limit)
             lost = self._all(recover) if state is None else 0
-            log.info("reaper: worker %d is not live: took back %d assigned, %d running", worker_id, taken, lost)
+            if taken or lost:  # a draining worker goes on with what it runs
+                log.info("reaper: worker %d is not live: took back %d assigned, %d running", worker_id, taken, lost)
 
     def _all(self, work: Callable[[Connection], int]) -> int:
         total = 0

@@ -81,6 +81,7 @@ _done = json_rows(
     started="time", completed="time", failures="int", due="time",
 )  # fmt: skip
 _again = _done.c.status == _PENDING
+_canceled = _done.c.status == literal_column(f"'{InstanceStatus.CANCELED.value}'")
 
 _write_instances = (
     update(schedule_instance)
@@ -93,7 +94,8 @@ _write_instances = (
     .values(
         status=_done.c.status,
         execution_result=_done.c.result,
-        reason=_done.c.reason,
+        # Who asked to cancel it may have said why; the worker knows only that.
+        reason=case((_canceled, func.coalesce(_instance.reason, _done.c.reason)), else_=_done.c.reason),
         gmt_started=case((_again, None), else_=func.coalesce(_done.c.started, _instance.gmt_started)),
         gmt_completed=_done.c.completed,
         failures=func.coalesce(_done.c.failures, _instance.failures),

@@ -112,6 +112,7 @@ _claim = ignore_conflicts(
         _instance.id == _claimed.c.id,
         _instance.status == ASSIGNED,
         _instance.schedule_worker_node_id == bindparam("worker"),
+        _instance.gmt_cancel_requested.is_(None),
         _may_run,
     )
     .values(
@@ -302,9 +303,9 @@ _cancel_nodes = (
 def _settle(connection: Connection, worker_id: int, lost: list[Row[Any]], now: datetime) -> list[tuple[int, datetime]]:
     """Decide about assigned instances that a claim did not win; returns those that are to be tried again."""
     states = {
-        instance_id: (deleted, status)
-        for instance_id, deleted, status in connection.execute(
-            select(_instance.id, _task.is_deleted, _task.status)
+        instance_id: (unwanted, deleted, status)
+        for instance_id, unwanted, deleted, status in connection.execute(
+            select(_instance.id, _instance.gmt_cancel_requested, _task.is_deleted, _task.status)
             .join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id)
             .where(
                 _instance.id.in_([row.id for row in lost]),
@@ -318,9 +319,11 @@ def _settle(connection: Connection, worker_id: int, lost: list[Row[Any]], now: d
     replaced: set[int] = set()
     waiting: list[tuple[int, datetime]] = []
     for row in (row for row in lost if row.id in states):
-        deleted, status = states[row.id]
+        unwanted, deleted, status = states[row.id]
         before = holders.get(row.schedule_task_id, [])
-        if deleted:
+        if unwanted:
+            canceled.append((row.id, "canceled before it started"))
+        elif deleted:
             canceled.append((row.id, "its task was deleted"))
         elif status == TaskStatus.OFF and row.origin in PLANNED_ORIGINS:
             canceled.append((row.id, "its task was off when it was due"))
