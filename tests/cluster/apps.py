@@ -103,14 +103,6 @@ def hold_process(ctx: Context) -> dict[str, int]:
         return {"attempt": ctx.attempt}
 
 
-@app.task("NAP")
-def nap(ctx: Context) -> dict[str, int]:
-    """Sleeps on a thread: through SIGSTOP too, so that it ends as soon as its process goes on."""
-    with recorded(ctx):
-        time.sleep(ctx.param["seconds"])
-        return {"attempt": ctx.attempt}
-
-
 @app.task("BLOCK")
 async def block(ctx: Context) -> dict[str, int]:
     """What no coroutine should do: blocks the event loop."""

@@ -164,10 +164,36 @@ def test_a_running_instance_is_canceled_by_sql_and_a_process_by_the_command(stee
     assert f"instance {running} runs; its worker is asked to stop it" in done.stdout
     assert f"instance {waiting} is canceled" in done.stdout
     steered.wait_status([coroutine, running, waiting], "canceled", deadline=10)
+    reasons = {i: steered.instance(i)["reason"] for i in (coroutine, running, waiting)}
+    assert reasons == {coroutine: "canceled", running: "canceled by hand", waiting: "canceled by hand"}
     assert [e.event for e in steered.entries(coroutine)] == ["enter", "raised"]
     assert [e.event for e in steered.entries(running)] == ["enter"], "it was killed"
     wait_until(lambda: not psutil.pid_exists(entry.pid), 5, "the process to be gone")
     assert steered.entries(waiting) == []
+
+
+def test_an_instance_that_sql_cancels_before_its_start_never_runs(steered: Cluster) -> None:
+    task = steered.add_task("unwanted", "HOLD", param={"gate": "unwanted"}, overlap_policy="queue")
+    (running,) = steered.add_instances(task)
+    steered.wait_status([running], "running")
+    (waiting,) = steered.add_instances(task)
+    steered.wait_status([waiting], "assigned")
+    steered.execute("UPDATE schedule_instance SET gmt_cancel_requested = UTC_TIMESTAMP(6) WHERE id = %s", waiting)
+    steered.open_gate("unwanted")
+    steered.wait_status([running, waiting], "succeed", "canceled")
+    assert steered.instance(waiting)["reason"] == "canceled before it started"
+    assert steered.entries(waiting) == []
+
+
+def test_a_fire_replaces_the_run_before_it_where_its_task_says_so(steered: Cluster) -> None:
+    task = steered.add_task("replaced", "HOLD", param={"gate": "replaced"}, overlap_policy="replace")
+    (before,) = steered.add_instances(task)
+    steered.wait_status([before], "running")
+    (after,) = steered.add_instances(task)
+    steered.wait_status([before], "canceled")
+    assert steered.instance(before)["reason"] == "replaced by its task's next fire"
+    steered.open_gate("replaced")
+    steered.wait_status([after], "succeed")
 
 
 def test_overlap_is_decided_for_the_cluster_whichever_worker_an_instance_is_given_to(steered: Cluster) -> None:
