@@ -17,7 +17,7 @@ from tenacity import RetryError, Retrying, retry_if_exception, stop_after_delay,
 
 from shared.clock import DatabaseClock
 from shared.domain.errors import DatabaseProblem
-from shared.store.dialects import RowsFirst, UtcNow
+from shared.store.dialects import RowsFirst, RowsFirstOnSQLite, UtcNow
 
 T = TypeVar("T")
 
@@ -132,6 +132,7 @@ def _engine(url: URL, call_timeout: float) -> Engine:
         engine = create_engine(
             url, hide_parameters=True, connect_args={"timeout": call_timeout, "check_same_thread": False}
         )
+        engine.dialect.statement_compiler = RowsFirstOnSQLite
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine

@@ -22,6 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql
 from sqlalchemy.dialects.mysql.base import MySQLCompiler
+from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
@@ -147,6 +148,31 @@ class RowsFirst(MySQLCompiler):
         kw["asfrom"] = True
         tables = [self.process(table, **kw) for table in (*extra_froms, from_table)]
         return " STRAIGHT_JOIN ".join(tables) + (" FORCE INDEX (PRIMARY)" if extra_froms else "")
+
+
+class RowsFirstOnSQLite(SQLiteCompiler):
+    """The same on SQLite, which would go through all rows of a status, and through the parameter again for each."""
+
+    def update_tables_clause(self, update_stmt: Any, from_table: Any, extra_froms: Any, **kw: Any) -> str:
+        table = self.process(from_table, asfrom=True, iscrud=True, **kw)
+        return f"{table} NOT INDEXED" if extra_froms else table  # by the primary key: it is no index there
+
+
+class unindexed(FunctionElement[Any]):  # noqa: N801 - reads as SQL
+    """``unindexed(column)``: the column, in a comparison by which SQLite shall not look for rows."""
+
+    inherit_cache = True
+    name = "unindexed"
+
+
+@compiles(unindexed)
+def _as_it_is(element: Any, compiler: Any, **kw: Any) -> str:
+    return str(compiler.process(element.clauses, **kw))
+
+
+@compiles(unindexed, "sqlite")
+def _unindexed_sqlite(element: Any, compiler: Any, **kw: Any) -> str:
+    return f"+{compiler.process(element.clauses, **kw)}"
 
 
 def by_index(statement: Any, table: Any, index: str = "PRIMARY") -> Any:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, and_, case, insert, literal_column, select
 from shared.domain.jsontext import json_text
 from shared.domain.nodes import PlannedNode
 from shared.domain.states import InstanceStatus, Origin
-from shared.store.dialects import UtcNow, bound, by_index, ignore_conflicts, json_rows
+from shared.store.dialects import UtcNow, bound, by_index, ignore_conflicts, json_rows, unindexed
 from shared.store.tables import schedule_instance, schedule_task_node
 
 _instance = schedule_instance.c
@@ -82,8 +82,8 @@ _insert_nodes_of_fires = ignore_conflicts(insert(schedule_task_node)).from_selec
                 _instance.schedule_datetime == _node_of_fire.c.moment,
                 _instance.fire_key == literal_column("''"),
                 _instance.run_number == literal_column("0"),
-                _instance.status == literal_column(f"'{InstanceStatus.ASSIGNED.value}'"),
-                _instance.schedule_worker_node_id == _node_of_fire.c.worker,
+                unindexed(_instance.status) == literal_column(f"'{InstanceStatus.ASSIGNED.value}'"),
+                unindexed(_instance.schedule_worker_node_id) == _node_of_fire.c.worker,
             ),
         ),
         schedule_instance,
@@ -110,7 +110,7 @@ _insert_nodes = ignore_conflicts(insert(schedule_task_node)).from_select(
             schedule_instance,
             and_(
                 _instance.id == _pinned.c.instance,
-                _instance.status == literal_column(f"'{InstanceStatus.ASSIGNED.value}'"),
+                unindexed(_instance.status) == literal_column(f"'{InstanceStatus.ASSIGNED.value}'"),
             ),
         ),
         schedule_instance,

@@ -105,6 +105,11 @@ class Scenario:
         assert self.report(worker, ended(run, InstanceStatus(status))) == set()
         return run.id
 
+    def fire(self, task: int, at: datetime, worker: int | None = None) -> None:
+        """Materialize a fire, given to a worker or pending; it may be there already."""
+        fire = fires.Fire(task, at, 5, None, worker, self.nodes)
+        self.database.write(lambda c: fires.materialize(c, [fire]))
+
     def by_sql(self, task: int, at: datetime | None = None) -> int:
         """An instance as an operator inserts it."""
         at = at or self.past()
@@ -169,8 +174,7 @@ class Scenario:
     def _fired(self, task: int | None, at: datetime | None, worker: int | None, columns: dict[str, Any]) -> int:
         task = task or self.task()
         at = at or self.past()
-        fire = fires.Fire(task, at, 5, None, worker, self.nodes)
-        self.database.write(lambda c: fires.materialize(c, [fire]))
+        self.fire(task, at, worker)
         its_fire = (schedule_instance.c.schedule_task_id == task, schedule_instance.c.schedule_datetime == at)
         instance = self.database.read(lambda c: c.scalar(select(schedule_instance.c.id).where(*its_fire)))
         assert instance is not None

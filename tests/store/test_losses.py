@@ -1,8 +1,7 @@
 """Recovery: what becomes of the instances of a worker that died."""
 
 from datetime import timedelta
-
-import pytest
+from functools import partial
 
 from shared.domain.states import NodeStatus
 from shared.store import assignments, losses, runs
@@ -134,11 +133,10 @@ def test_policies_of_a_batch_are_each_of_its_task(rows: Scenario) -> None:
     assert rows.status(poisonous) == "failed"
 
 
-@pytest.mark.parametrize("rounds", [5])
-def test_schedulers_that_recover_at_once_count_one_loss(rows: Scenario, rounds: int) -> None:
-    for _ in range(rounds):
+def test_schedulers_that_recover_at_once_count_one_loss(rows: Scenario) -> None:
+    for _ in range(5):
         worker = rows.worker()
         started = [rows.running(worker).id for _ in range(3)]
-        together(*[lambda w=worker: recover(rows, w)] * 3)  # type: ignore[misc]
+        together(*[partial(recover, rows, worker)] * 3)
         assert [rows.row(i).worker_losses for i in started] == [1, 1, 1]
         assert {rows.status(i) for i in started} == {"pending"}
