@@ -52,12 +52,10 @@ def audit() -> list[Column[Any]]:
 
 
 def checked_times(table: str, *columns: str) -> list[CheckConstraint]:
-    """On SQLite a time is text, held to one written form; elsewhere it is a DATETIME and needs no check."""
-    return [
-        on_sqlite(table, f"{column}_form", f"{column} LIKE '____-__-__ __:__:__.______'", column)
-        for column in columns
-        if is_sqlite()
-    ]
+    """On SQLite a time is text, held to one written form and real days; elsewhere a DATETIME needs no check."""
+    second = "strftime('%Y-%m-%d %H:%M:%S', substr({0}, 1, 19), '+0 days') || '.' IS substr({0}, 1, 20)"
+    form = second + " AND substr({0}, 21) GLOB '[0-9][0-9][0-9][0-9][0-9][0-9]'"
+    return [on_sqlite(table, f"{column}_form", form.format(column), column) for column in columns if is_sqlite()]
 
 
 def checked_json(table: str, *columns: str) -> list[CheckConstraint]:

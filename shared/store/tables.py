@@ -101,8 +101,13 @@ def audit() -> list[Column[Any]]:
 
 
 def checked_times(*columns: str) -> list[CheckConstraint]:
-    """On SQLite a time is text: hold it to one written form, or ``T02:00`` and ``02:00:00`` were two fires."""
-    return [_on_sqlite(f"{column}_form", f"{column} LIKE '____-__-__ __:__:__.______'", column) for column in columns]
+    """On SQLite a time is text: hold it to one written form, or ``T02:00`` and ``02:00:00`` were two fires.
+
+    And to days that there are, or one ``02-30`` spoils every read of the tick.
+    """
+    second = "strftime('%Y-%m-%d %H:%M:%S', substr({0}, 1, 19), '+0 days') || '.' IS substr({0}, 1, 20)"
+    form = second + " AND substr({0}, 21) GLOB '[0-9][0-9][0-9][0-9][0-9][0-9]'"
+    return [_on_sqlite(f"{column}_form", form.format(column), column) for column in columns]
 
 
 def checked_json(*columns: str) -> list[CheckConstraint]:

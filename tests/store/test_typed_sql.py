@@ -133,8 +133,15 @@ def test_a_fire_is_there_once_and_typed_rows_never_clash(migrated_url: str) -> N
     typed(migrated_url, *[f"INSERT INTO schedule_instance ({columns}) VALUES ({when})"] * 2)
 
 
-@pytest.mark.parametrize("moment", ["2026-11-19T02:00", "2026-11-19 02:00", "2026-11-19 02:00:00", "tomorrow"])
-def test_sqlite_refuses_a_time_in_another_form(migrated_sqlite_url: str, moment: str) -> None:
+@pytest.mark.parametrize(
+    "moment",
+    [
+        *("2026-11-19T02:00", "2026-11-19 02:00", "2026-11-19 02:00:00", "tomorrow"),
+        *("2026-02-30 02:00:00.000000", "2026-13-01 02:00:00.000000", "2026-11-19 24:00:00.000000"),
+        *("2026-11-19 02:00:60.000000", "2026-11-19 02:00:00.abcdef"),
+    ],
+)
+def test_sqlite_refuses_a_time_in_another_form_or_that_there_is_not(migrated_sqlite_url: str, moment: str) -> None:
     for column in ("schedule_datetime", "due_at"):
         times = {"schedule_datetime": "2026-11-19 02:00:00.000000", column: moment}
         with pytest.raises(sqlite3.IntegrityError, match=f"{column}_form"):
