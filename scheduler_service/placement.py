@@ -4,6 +4,7 @@ import heapq
 import random
 from collections.abc import Iterable, Mapping, Sequence
 
+from shared.domain.errors import InvalidInput
 from shared.domain.nodes import PlannedNode
 from shared.store.workers import LiveWorker
 
@@ -26,6 +27,7 @@ class Fleet:
         """The id of the least loaded worker that fits and has room, and count the instance as given to it.
 
         ``avoid`` names a worker that is taken only if there is no other. None: nobody fits, or all that fit are full.
+        Raises InvalidInput for labels that SQL made unusable.
         """
         heap = self._heap(_needs(nodes, labels))
         first = self._least(heap)
@@ -78,6 +80,8 @@ class Fleet:
 
 
 def _needs(nodes: Sequence[PlannedNode], labels: Mapping[str, str]) -> Needs:
+    if not isinstance(labels, Mapping) or not all(isinstance(value, str) for value in labels.values()):
+        raise InvalidInput(f'required_labels must be a JSON object of strings, like {{"gpu": "a100"}}, not {labels!r}')
     return frozenset(node.type for node in nodes), frozenset(labels.items())
 
 

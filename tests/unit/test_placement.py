@@ -2,12 +2,14 @@
 
 from collections import Counter
 from itertools import combinations
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_service.placement import Fleet
+from shared.domain.errors import InvalidInput
 from shared.domain.nodes import PlannedNode
 from shared.store.workers import LiveWorker
 
@@ -103,6 +105,12 @@ def test_who_finds_nobody_is_told_why(workers: list[LiveWorker], labels: dict[st
     fleet = Fleet(workers)
     assert fleet.choose([EXTRACT, SEND], labels) is None
     assert said in fleet.why_not([EXTRACT, SEND], labels)
+
+
+@pytest.mark.parametrize("labels", [["gpu"], "gpu", {"gpu": ["a"]}, {"gpu": 1}])
+def test_labels_that_sql_made_unusable_are_refused_in_a_sentence(labels: Any) -> None:
+    with pytest.raises(InvalidInput, match="required_labels must be a JSON object of strings"):
+        Fleet([worker(1)]).choose([EXTRACT], labels)
 
 
 fleets = st.lists(
