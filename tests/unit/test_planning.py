@@ -77,9 +77,12 @@ def test_one_tick_materializes_a_bounded_number_and_the_next_goes_on_behind_it()
     assert second.fires[0] == first.next_fire_at
 
 
-def test_a_fire_late_by_its_grace_is_late_and_no_misfire() -> None:
-    decision = at(task(EVERY_MINUTE), NOON + s(10))
-    assert (decision.fires, decision.misfires) == ([NOON], 0)
+@pytest.mark.parametrize(("late", "oldest", "misfires"), [(10, 0, 0), (10.000001, 10, 10)])
+def test_a_fire_late_by_its_grace_is_late_and_one_late_by_more_is_missed(
+    late: float, oldest: int, misfires: int
+) -> None:
+    decision = at(task(EVERY_SECOND), NOON + s(late))
+    assert (decision.fires[0], decision.misfires) == (NOON + s(oldest), misfires)
 
 
 def test_fires_missed_for_longer_than_the_grace_run_once_as_the_newest() -> None:
@@ -152,6 +155,12 @@ def test_missed_fires_count_to_the_end_of_the_window_and_no_further() -> None:
     inputs = replace(EVERY_MINUTE, ends_at=NOON + s(150))
     decision = at(task(inputs), NOON + s(6000))
     assert decision == Decision(next_fire_at=None, fires=[NOON + s(120)], misfires=2)
+
+
+@pytest.mark.parametrize(("at", "newest"), [(-1, None), (0, 0), (59, 0), (60, 60), (6000, 120)])
+def test_the_newest_fire_is_one_inside_the_window(at: int, newest: int | None) -> None:
+    inputs = replace(EVERY_MINUTE, starts_at=NOON, ends_at=NOON + s(150))
+    assert inputs.newest_until(NOON + s(at)) == (None if newest is None else NOON + s(newest))
 
 
 def test_a_window_that_has_closed_leaves_nothing_to_plan() -> None:
