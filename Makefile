@@ -6,7 +6,7 @@ ARGS ?=
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' Makefile
 
-up: ## run a scheduler, a worker and the console on this machine, with the example tasks
+up: ## run a scheduler and a worker on this machine, with the example tasks
 	@tests/setup.sh venv
 	.venv/bin/rota up --app examples.jobs:app
 

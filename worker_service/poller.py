@@ -20,7 +20,11 @@ from worker_service.runner import Runner
 log = logging.getLogger(__name__)
 
 CLAIM_AHEAD_SECONDS = 0.1
-OVERLAP_RETRY_SECONDS = 0.25
+FIRST_RETRY_SECONDS = 0.02
+LONGEST_RETRY_SECONDS = 0.5
+"""An instance that is due and cannot be claimed yet is tried again: soon, for its task may merely be being written; then
+less and less often, for its predecessor may run for hours."""
+
 QUEUE_LIMIT = 2000
 """How many assigned instances are kept in mind; the rest stay rows until there is room."""
 
@@ -53,6 +57,7 @@ class Poller:
         self._waiting: dict[int, datetime] = {}
         self._claiming: set[int] = set()
         self._claimed: set[int] = set()
+        self._tries: dict[int, int] = {}
         self._compared = 0.0
         self.wake_poll: Callable[[], None] = lambda: None
 
@@ -125,8 +130,16 @@ class Poller:
         for run in claim.runs:
             if self._runner.accept(run):
                 self._starts.put(run.due_at, run)
-        retry = now + timedelta(seconds=OVERLAP_RETRY_SECONDS + CLAIM_AHEAD_SECONDS)
         for instance_id, due_at in claim.waiting:
-            moment = retry if due_at <= now else due_at + timedelta(seconds=CLAIM_AHEAD_SECONDS)
             self._waiting[instance_id] = due_at
-            self._claims.put(moment, instance_id)
+            self._claims.put(self._next_try(instance_id, due_at, now), instance_id)
+        for instance_id in set(ids) - {waiting for waiting, _ in claim.waiting}:
+            self._tries.pop(instance_id, None)
+
+    def _next_try(self, instance_id: int, due_at: datetime, now: datetime) -> datetime:
+        """Not before it is due, then after a pause that grows; the queue gives out ``CLAIM_AHEAD_SECONDS`` early."""
+        pause = 0.0
+        if due_at <= now:
+            tries = self._tries[instance_id] = self._tries.get(instance_id, 0) + 1
+            pause = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(tries - 1, 10))
+        return max(due_at, now) + timedelta(seconds=pause + CLAIM_AHEAD_SECONDS)
