@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 CLAIM_AHEAD_SECONDS = 0.1
 FIRST_RETRY_SECONDS = 0.02
 LONGEST_RETRY_SECONDS = 0.5
-"""An instance that is due and cannot be claimed yet is tried again: soon, for its task may merely be being written; then
-less and less often, for its predecessor may run for hours."""
+"""An instance that is due and cannot be claimed yet is tried again: soon, for its task may merely be being written;
+then less and less often, for its predecessor may run for hours."""
 
 QUEUE_LIMIT = 2000
 """How many assigned instances are kept in mind; the rest stay rows until there is room."""

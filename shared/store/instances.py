@@ -166,7 +166,7 @@ def counts(connection: Connection) -> dict[str, int]:
     """How many instances wait or run, by status; ended ones are not counted, there may be millions."""
     live = [s.value for s in InstanceStatus if s not in TERMINAL]
     statement = select(_instance.status, func.count()).where(_instance.status.in_(live)).group_by(_instance.status)
-    return dict.fromkeys(live, 0) | dict(connection.execute(statement).tuples().all())
+    return dict.fromkeys(live, 0) | dict(connection.execute(statement).all())
 
 
 def newest_id(connection: Connection) -> int:

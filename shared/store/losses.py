@@ -74,7 +74,7 @@ def recover(connection: Connection, worker_id: int, limit: int) -> int:
 def _policies(connection: Connection, rows: list[Any]) -> dict[int, str]:
     task_ids = sorted({row.schedule_task_id for row in rows})
     statement = select(_task.id, _task.on_worker_lost).where(_task.id.in_(task_ids))
-    return dict(connection.execute(statement).tuples().all())
+    return dict(connection.execute(statement).all())
 
 
 def _judge(row: Any, policy: str | None, worker: str) -> _Verdict:

@@ -214,7 +214,7 @@ def _running(connection: Connection, worker_id: int, ids: list[int]) -> dict[int
         _instance.id.in_(ids), _instance.schedule_worker_node_id == worker_id, _instance.status == RUNNING
     )
     found = connection.execute(by_index(statement, schedule_instance))
-    return dict(found.tuples().all())
+    return dict(found.all())
 
 
 def _start_nodes(connection: Connection, ids: list[int]) -> dict[int, tuple[NodeRun, ...]]:

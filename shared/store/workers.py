@@ -118,7 +118,7 @@ def loads(connection: Connection) -> dict[int, int]:
         .where(_instance.status.in_(ACTIVE), _instance.schedule_worker_node_id.is_not(None))
         .group_by(_instance.schedule_worker_node_id)
     )
-    return dict(connection.execute(statement).tuples().all())
+    return dict(connection.execute(statement).all())
 
 
 def fleet(connection: Connection) -> list[LiveWorker]:
@@ -144,7 +144,7 @@ def fleet(connection: Connection) -> list[LiveWorker]:
 def alive_ids(connection: Connection) -> dict[int, str]:
     """The workers that are not dead, and their state."""
     statement = select(_worker.id, _worker.state).where(_worker.state.in_(_ALIVE))
-    return dict(connection.execute(statement).tuples().all())
+    return dict(connection.execute(statement).all())
 
 
 def last_seen(connection: Connection, name: str) -> datetime | None:
