@@ -1,8 +1,14 @@
 """How a worker comes to life in the database: its types, its app's tasks, and its row, which is its epoch."""
 
+import itertools
 import logging
 import time
 from pathlib import Path
+
+from sqlalchemy import Connection
+from typing import Any
+
+from sqlalchemy import Row
 
 from shared.clock import boottime
 from shared.domain.errors import InvalidInput, NameTaken
@@ -21,7 +27,7 @@ def register(database: Database, declaration: WorkerDeclaration) -> int:
 
     Workers of this machine whose processes are provably gone are declared dead at once, so what they held runs again
     without waiting for their liveness limit. A namesake that cannot be proven gone is watched: one that beats is alive,
-    and this worker is refused; one that stays silent for its limit is dead.
+    and this worker is refused; one that stays silent for its own limit, which is what it counts by, is dead.
 
     Raises NameTaken.
     """
@@ -30,22 +36,31 @@ def register(database: Database, declaration: WorkerDeclaration) -> int:
     since = boottime()
     while True:
         try:
-            return database.write(lambda c: workers.register(c, declaration))
+            return _insert(database, declaration)
         except NameTaken:
-            last = database.read(lambda c: workers.last_seen(c, declaration.name))
+            namesake = database.read(lambda c: workers.namesake(c, declaration.name))
+            if namesake is None:
+                continue
             if seen is None:
-                seen = last
+                seen = namesake.last_heartbeat
                 log.warning("worker: another is registered as %r; waiting to see if it lives", declaration.name)
-            elif last != seen and last is not None:
+            elif namesake.last_heartbeat != seen:
                 raise
-            elif boottime() - since > declaration.liveness_seconds:
-                _bury_namesake(database, declaration.name)
+            elif boottime() - since > namesake.liveness_seconds:
+                database.write(lambda c: workers.bury_silent_namesake(c, declaration.name))
         time.sleep(RETRY_SECONDS)
 
 
-def _bury_namesake(database: Database, name: str) -> None:
-    silent = [row.id for row in database.read(workers.alive) if row.name == name]
-    database.write(lambda c: workers.bury(c, silent, "silent when its successor started", by=name))
+def _insert(database: Database, declaration: WorkerDeclaration) -> int:
+    """Insert the worker's row; what is there when a transaction is run again may be its own, whose answer was lost."""
+    tries = itertools.count(1)
+
+    def insert(connection: Connection) -> int:
+        again = next(tries) > 1
+        mine = workers.own_row(connection, declaration) if again else None
+        return workers.register(connection, declaration) if mine is None else mine
+
+    return database.write(insert)
 
 
 def bury_the_gone(database: Database, by: str) -> None:

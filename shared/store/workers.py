@@ -2,10 +2,9 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, and_, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from shared.domain.errors import NameTaken
@@ -95,12 +94,13 @@ def bury(connection: Connection, worker_ids: Collection[int], reason: str, by: s
     return _bury(connection, _worker.id.in_(sorted(worker_ids)), reason, by) if worker_ids else 0
 
 
-def bury_silent(connection: Connection, by: str) -> int:
-    """Mark dead every worker that was silent for longer than its liveness limit; the database's clock decides.
+def bury_silent(connection: Connection, by: str, worker_id: int | None = None) -> int:
+    """Mark dead every worker, or this one, if silent for longer than its liveness limit; the database's clock decides.
 
     The same row is updated by the heartbeat: whichever comes first, the other finds its guard false.
     """
-    return _bury(connection, _silent, "silent for longer than its liveness limit", by)
+    condition = _silent if worker_id is None else and_(_silent, _worker.id == worker_id)
+    return _bury(connection, condition, "silent for longer than its liveness limit", by)
 
 
 def _bury(connection: Connection, condition: Any, reason: str, by: str) -> int:
@@ -145,11 +145,6 @@ def alive_ids(connection: Connection) -> dict[int, str]:
     """The workers that are not dead, and their state."""
     statement = select(_worker.id, _worker.state).where(_worker.state.in_(_ALIVE))
     return dict(connection.execute(statement).all())
-
-
-def last_seen(connection: Connection, name: str) -> datetime | None:
-    """The last heartbeat of the live worker of that name; None if there is none."""
-    return connection.scalar(select(_worker.last_heartbeat).where(_worker.live_name == name))
 
 
 def listed(connection: Connection, limit: int, *, all_states: bool = False) -> list[Row[Any]]:
