@@ -3,12 +3,11 @@
 import itertools
 import logging
 import time
+from functools import partial
 from pathlib import Path
-
-from sqlalchemy import Connection
 from typing import Any
 
-from sqlalchemy import Row
+from sqlalchemy import Connection, Row
 
 from shared.clock import boottime
 from shared.domain.errors import InvalidInput, NameTaken
@@ -38,7 +37,7 @@ def register(database: Database, declaration: WorkerDeclaration) -> int:
         try:
             return _insert(database, declaration)
         except NameTaken:
-            namesake = database.read(lambda c: workers.namesake(c, declaration.name))
+            namesake = _namesake(database, declaration.name)
             if namesake is None:
                 continue
             if seen is None:
@@ -47,8 +46,12 @@ def register(database: Database, declaration: WorkerDeclaration) -> int:
             elif namesake.last_heartbeat != seen:
                 raise
             elif boottime() - since > namesake.liveness_seconds:
-                database.write(lambda c: workers.bury_silent_namesake(c, declaration.name))
+                database.write(partial(workers.bury_silent, by=declaration.name, worker_id=namesake.id))
         time.sleep(RETRY_SECONDS)
+
+
+def _namesake(database: Database, name: str) -> Row[Any] | None:
+    return next((row for row in database.read(workers.alive) if row.name == name), None)
 
 
 def _insert(database: Database, declaration: WorkerDeclaration) -> int:

@@ -64,6 +64,17 @@ def register(connection: Connection, worker: WorkerDeclaration) -> int:
     return int(result.lastrowid)
 
 
+def own_row(connection: Connection, worker: WorkerDeclaration) -> int | None:
+    """The id of the row that this very process has registered; None if there is none."""
+    return connection.scalar(
+        select(_worker.id).where(
+            _worker.live_name == worker.name,
+            _worker.pid == worker.pid,
+            _worker.process_identity == worker.process_identity,
+        )
+    )
+
+
 def alive(connection: Connection) -> list[Row[Any]]:
     """The rows of all workers that are not dead."""
     return list(connection.execute(select(schedule_worker_node).where(_worker.state.in_(_ALIVE))))
