@@ -36,13 +36,13 @@ def acquire(connection: Connection, token: str, task_ids: Collection[int], lease
     )
     got = set(connection.scalars(by_index(take, schedule_task_lock)))
     got |= _insert_missing(connection, sorted(set(ids) - got))
-    if not got:
-        return set()
-    connection.execute(
-        update(schedule_task_lock)
-        .where(_lock.schedule_task_id.in_(sorted(got)), free)
-        .values(locked_by=token, locked_at=UtcNow(), is_locked=1)
-    )
+    if got:
+        connection.execute(
+            update(schedule_task_lock)
+            .where(_lock.schedule_task_id.in_(sorted(got)), free)
+            .values(locked_by=token, locked_at=UtcNow(), is_locked=1)
+        )
+    # Read again: others may have been quicker, and if the answer to a commit was lost, the leases are ours already.
     return set(connection.scalars(select(_lock.schedule_task_id).where(_lock.locked_by == token)))
 
 

@@ -37,6 +37,13 @@ def rows(request: pytest.FixtureRequest) -> Iterator[Scenario]:
 
 
 @pytest.fixture
+def sqlite_rows(migrated_sqlite_url: str) -> Iterator[Scenario]:
+    """A scenario on empty tables of SQLite."""
+    with opened(migrated_sqlite_url) as database:
+        yield Scenario(database)
+
+
+@pytest.fixture
 def mariadb_rows(emptied_mariadb_url: str) -> Iterator[Scenario]:
     """A scenario on empty tables of MariaDB."""
     with opened(emptied_mariadb_url) as database:

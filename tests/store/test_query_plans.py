@@ -427,6 +427,16 @@ def test_counts_are_of_what_is_active_and_from_the_index_alone(big: Big) -> None
     assert statement.rows_read <= active + 20
 
 
+def test_following_costs_what_happens_and_not_what_exists(big: Big) -> None:
+    newest = big.database.read(instances.newest_id)
+    assert newest == big_tables.INSTANCES
+    watched = range(newest - 200, newest - 100)
+    big.reads(lambda c: instances.ended_since(c, newest - 100, watched, 100), rows=200, by={PRIMARY})
+    big.reads(lambda c: instances.live_ids(c, 100), rows=100, by={WORK})
+    [statement] = big.reads(instances.newest_id, rows=1, by=set())
+    assert statement.rows_read <= 1
+
+
 def test_tasks_are_found_and_listed_by_name(big: Big) -> None:
     by = {"uq_schedule_task_live_name"}
     big.reads(lambda c: tasks.find(c, "task-77"), rows=1, by=by)

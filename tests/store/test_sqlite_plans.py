@@ -1,0 +1,31 @@
+"""On SQLite, too, a batch of rows drives its statement: each is looked up by its key, and nothing is scanned for it."""
+
+from typing import Any
+
+from sqlalchemy import event
+
+from tests.store.scenario import Scenario
+from tests.store.test_statement_counts import life
+
+
+def test_every_statement_of_a_batchs_life_looks_its_rows_up(sqlite_rows: Scenario) -> None:
+    engine = sqlite_rows.database.engine
+    plans: dict[str, list[str]] = {}
+
+    def explain(connection: Any, cursor: Any, text: str, parameters: Any, _context: Any, executemany: bool) -> None:
+        if text.startswith(("SELECT", "UPDATE", "INSERT", "DELETE")) and not executemany:
+            asked = connection.connection.execute(f"EXPLAIN QUERY PLAN {text}", parameters)
+            plans[text] = [str(row[3]) for row in asked.fetchall()]
+
+    event.listen(engine, "before_cursor_execute", explain)
+    life(sqlite_rows, 10)
+    event.remove(engine, "before_cursor_execute", explain)
+    driven = {text: plan for text, plan in plans.items() if "json_each" in text}
+    assert len(driven) >= 10
+    for text, plan in driven.items():
+        told = "\n".join([text, *plan])
+        scans = [step for step in plan if step.startswith("SCAN")]
+        assert all("json_each" in step for step in scans), told
+        for step in plan:
+            if step.startswith("SEARCH schedule_instance"):
+                assert "INTEGER PRIMARY KEY" in step or "schedule_task_id=? AND schedule_datetime=?" in step, told

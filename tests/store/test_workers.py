@@ -1,0 +1,163 @@
+"""Workers: a row for each start; heartbeat, drain and death are guarded updates of it."""
+
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from sqlalchemy import Row, select
+
+from shared.domain.errors import NameTaken
+from shared.store import workers
+from shared.store.tables import schedule_worker_node
+from tests.store.scenario import Scenario
+from tests.store.together import together
+
+MINUTE = timedelta(minutes=1)
+
+
+def row(rows: Scenario, worker: int) -> Row[Any]:
+    statement = select(schedule_worker_node).where(schedule_worker_node.c.id == worker)
+    return rows.database.read(lambda c: c.execute(statement).one())
+
+
+def beat(rows: Scenario, worker: int, load: int = 0) -> bool:
+    return rows.database.write(lambda c: workers.heartbeat(c, worker, load))
+
+
+def bury_silent(rows: Scenario) -> int:
+    return rows.database.write(lambda c: workers.bury_silent(c, "test"))
+
+
+def silence(rows: Scenario, worker: int) -> None:
+    rows.sql(
+        "UPDATE schedule_worker_node SET last_heartbeat = '2020-01-01 00:00:00.000000' WHERE id = :worker",
+        worker=worker,
+    )
+
+
+def test_a_worker_registers_with_all_that_it_says(rows: Scenario) -> None:
+    worker = rows.worker(name="worker-7", labels={"zone": "a"}, capacity=3, prefetch=4, liveness_seconds=20)
+    found = row(rows, worker)
+    assert (found.name, found.state, found.capacity, found.prefetch) == ("worker-7", "live", 3, 4)
+    assert (found.labels, found.node_types) == ({"zone": "a"}, ["REPORT_EXTRACT", "REPORT_SEND"])
+    assert abs(found.last_heartbeat - rows.now()) < MINUTE
+    assert found.creator == "worker-7"
+
+
+def test_a_second_live_worker_of_one_name_is_refused(rows: Scenario) -> None:
+    rows.worker(name="worker-7")
+    with pytest.raises(NameTaken, match="a live worker is named 'worker-7'"):
+        rows.worker(name="worker-7")
+
+
+@pytest.mark.parametrize("end", ["bury", "bury after drain"])
+def test_a_name_is_free_once_its_worker_is_dead_and_the_next_is_another_epoch(rows: Scenario, end: str) -> None:
+    first = rows.worker(name="worker-7")
+    if end == "bury after drain":
+        assert rows.database.write(lambda c: workers.drain(c, first, "test", "test"))
+        with pytest.raises(NameTaken):
+            rows.worker(name="worker-7")
+    rows.bury(first)
+    assert rows.worker(name="worker-7") != first
+
+
+def test_of_workers_that_register_one_name_at_once_one_wins(rows: Scenario) -> None:
+    def register() -> int | None:
+        try:
+            return rows.worker(name="worker-7")
+        except NameTaken:
+            return None
+
+    won = [worker for worker in together(*[register] * 4) if worker is not None]
+    assert len(won) == 1
+    assert rows.database.read(workers.alive_ids) == {won[0]: "live"}
+
+
+def test_a_heartbeat_renews_the_lease_and_tells_the_load(rows: Scenario) -> None:
+    worker = rows.worker()
+    silence(rows, worker)
+    assert beat(rows, worker, load=3)
+    found = row(rows, worker)
+    assert found.current_load == 3
+    assert abs(found.last_heartbeat - rows.now()) < MINUTE
+
+
+def test_a_draining_worker_beats_on_and_a_dead_one_does_not(rows: Scenario) -> None:
+    worker = rows.worker()
+    assert rows.database.write(lambda c: workers.drain(c, worker, "deploy", "operator"))
+    assert not rows.database.write(lambda c: workers.drain(c, worker, "again", "operator"))
+    assert beat(rows, worker)
+    found = row(rows, worker)
+    assert (found.state, found.reason, found.modifier) == ("draining", "deploy", "operator")
+    rows.bury(worker)
+    silence(rows, worker)
+    assert not beat(rows, worker)
+    assert row(rows, worker).last_heartbeat.year == 2020
+    assert not rows.database.write(lambda c: workers.drain(c, worker, "again", "operator"))
+
+
+def test_death_is_final_and_counted_once(rows: Scenario) -> None:
+    worker = rows.worker()
+    buried = partial(workers.bury, worker_ids=[worker], reason="its process is gone", by="test")
+    assert [rows.database.write(buried), rows.database.write(buried)] == [1, 0]
+    found = row(rows, worker)
+    assert (found.state, found.reason) == ("dead", "its process is gone")
+    assert found.gmt_dead is not None
+    assert rows.database.write(lambda c: workers.bury(c, [], "test", "test")) == 0
+
+
+def test_only_who_was_silent_for_longer_than_its_own_limit_is_declared_dead(rows: Scenario) -> None:
+    silent, draining, patient, live = (
+        rows.worker(),
+        rows.worker(),
+        rows.worker(liveness_seconds=2_000_000_000),
+        rows.worker(),
+    )
+    rows.database.write(lambda c: workers.drain(c, draining, "test", "test"))
+    for worker in (silent, draining, patient):
+        silence(rows, worker)
+    assert bury_silent(rows) == 2
+    assert bury_silent(rows) == 0
+    assert rows.database.read(workers.alive_ids) == {patient: "live", live: "live"}
+    assert row(rows, silent).reason == "silent for longer than its liveness limit"
+
+
+def test_of_a_heartbeat_and_a_burial_at_once_one_wins_and_both_know(rows: Scenario) -> None:
+    for _ in range(10):
+        worker = rows.worker()
+        silence(rows, worker)
+        renewed, buried = together(partial(beat, rows, worker), partial(bury_silent, rows))
+        assert (renewed, buried) in ((True, 0), (False, 1))
+        assert row(rows, worker).state == ("live" if renewed else "dead")
+
+
+def test_loads_count_what_is_assigned_and_running_of_the_dead_too(rows: Scenario) -> None:
+    live, dead = rows.worker(), rows.worker()
+    rows.assigned(live)
+    rows.running(live)
+    rows.ended(worker=live)
+    rows.pending()
+    rows.running(dead)
+    rows.bury(dead)
+    assert rows.database.read(workers.loads) == {live: 2, dead: 1}
+
+
+def test_the_fleet_is_who_is_live_and_was_heard_of(rows: Scenario) -> None:
+    live, draining, dead, silent = rows.worker(labels={"zone": "a"}), rows.worker(), rows.worker(), rows.worker()
+    rows.database.write(lambda c: workers.drain(c, draining, "test", "test"))
+    rows.bury(dead)
+    silence(rows, silent)
+    rows.assigned(live)
+    [found] = rows.database.read(workers.fleet)
+    assert (found.id, found.load, found.capacity, found.prefetch) == (live, 1, 10, 10)
+    assert found.labels == {"zone": "a"}
+    assert found.node_types == {"REPORT_EXTRACT", "REPORT_SEND"}
+
+
+def test_workers_are_listed_the_newest_first_and_the_dead_on_request(rows: Scenario) -> None:
+    first, dead, last = rows.worker(), rows.worker(name="dead"), rows.worker(name="last")
+    rows.bury(dead)
+    assert [w.id for w in rows.database.read(lambda c: workers.listed(c, 10))] == [last, first]
+    assert [w.id for w in rows.database.read(lambda c: workers.listed(c, 2, all_states=True))] == [last, dead]
+    assert sorted(w.id for w in rows.database.read(workers.alive)) == [first, last]
