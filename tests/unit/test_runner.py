@@ -75,11 +75,13 @@ class Running:
 class Executor:
     calls: list[Running] = field(default_factory=list)
     refusal: Exception | None = None
+    meanwhile: Callable[[], None] = lambda: None
 
     def start(self, call: Call, done: Done) -> Running:
         if self.refusal:
             raise self.refusal
         self.calls.append(Running(call, done))
+        self.meanwhile()
         return self.calls[-1]
 
     def close(self) -> None: ...
@@ -382,6 +384,12 @@ def test_what_is_canceled_before_it_starts_never_runs(world: World) -> None:
     world.runner.start(one)
     assert world.executor.calls == []
     assert instance(world.reports.seen[0]).status is InstanceStatus.CANCELED
+
+
+def test_a_cancel_that_comes_while_a_call_is_being_started_stops_it(world: World) -> None:
+    world.executor.meanwhile = lambda: world.runner.stop(7, 1, "canceled", canceled=True)
+    world.start(run("EXTRACT"))
+    assert world.executor.calls[0].stopped
 
 
 @pytest.mark.parametrize(("instance_id", "attempt"), [(7, 2), (8, 1)])
