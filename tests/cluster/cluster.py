@@ -71,6 +71,9 @@ class Cluster:
     killed: set[int] = field(default_factory=set)
     """Pids of workers that the test killed or froze: what they ran may have run twice."""
 
+    database_failed: bool = False
+    """Whether the test took the database away: then processes may complain."""
+
     def __enter__(self) -> "Cluster":
         self._stack = ExitStack()
         (self.folder / "gates").mkdir(parents=True)

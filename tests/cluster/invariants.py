@@ -30,6 +30,7 @@ def check(cluster: Cluster) -> None:
         *results_have_evidence(cluster, evidence),
         *handlers_were_not_early(cluster, instances, evidence),
         *no_fire_is_missing(cluster),
+        *nobody_complained(cluster),
     ]
     assert not breaches, f"{len(breaches)} breaches:\n" + "\n".join(breaches[:40])
 
@@ -178,3 +179,12 @@ def no_fire_is_missing(cluster: Cluster) -> Iterator[str]:
         counted = task["misfires"] + task["fires_held_back"]
         if missing > counted:
             yield f"task {task['name']} misses {missing} fires and counts {counted}: {gaps}"
+
+
+def nobody_complained(cluster: Cluster) -> Iterator[str]:
+    """While the database is there no process meets an error of its own, even one that it recovers from."""
+    if cluster.database_failed:
+        return
+    for process in cluster.processes:
+        lines = [line for line in process.log.splitlines() if "Traceback" in line or " ERROR " in line]
+        yield from (f"{process} logged: {line}" for line in lines[:3])

@@ -15,6 +15,7 @@ from tests.databases import PrivateMariaDB, run_sql
 from tests.processes import wait_until
 
 BLACK_HOLE_SECONDS = 5
+DOWN_SECONDS = 3
 TASKS = 8
 EXPLAINED = ("overlap: instance", "its task was off when it was due")
 
@@ -36,10 +37,10 @@ def test_a_database_that_hangs_and_one_that_crashes_lose_and_double_nothing(
         cluster.wait_status(long_runs, "running")
         wait_for_more_runs(cluster)
 
+        cluster.database_failed = True
         since = cluster.now()
         own_mariadb.stop_signal(signal.SIGSTOP)
-        resumed = time.monotonic() + BLACK_HOLE_SECONDS
-        wait_until(lambda: time.monotonic() > resumed, BLACK_HOLE_SECONDS + 5, "the database to have hung long enough")
+        last_for(BLACK_HOLE_SECONDS)
         own_mariadb.stop_signal(signal.SIGCONT)
         up = cluster.now()
         wait_for_more_runs(cluster)
@@ -47,6 +48,7 @@ def test_a_database_that_hangs_and_one_that_crashes_lose_and_double_nothing(
 
         since = cluster.now()
         own_mariadb.kill()
+        last_for(DOWN_SECONDS)
         own_mariadb.start()
         up = cluster.now()
         wait_for_more_runs(cluster)
@@ -65,6 +67,12 @@ def test_a_database_that_hangs_and_one_that_crashes_lose_and_double_nothing(
         missed = cluster.row("SELECT SUM(misfires) AS n FROM schedule_task")["n"]
         print(f"instances: {dict(ended)}; misfires counted: {missed}")
         invariants.check(cluster)
+
+
+def last_for(seconds: float) -> None:
+    """Let the outage last so long: its length is the fault itself."""
+    end = time.monotonic() + seconds
+    wait_until(lambda: time.monotonic() >= end, seconds + 5, "the outage to have lasted long enough")
 
 
 def wait_for_more_runs(cluster: Cluster, fires: int = 3) -> None:

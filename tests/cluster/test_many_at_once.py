@@ -1,5 +1,6 @@
 """Many tasks due in one second, several schedulers and workers: each fire once, each run once."""
 
+import signal
 from datetime import timedelta
 
 from tests.cluster import invariants
@@ -33,4 +34,9 @@ def test_500_tasks_of_one_second_run_once_each_with_3_schedulers_and_4_workers(c
     assert len({e.pid for e in evidence}) == 4, "every worker takes part"
     late = sorted((row["gmt_started"] - row["due_at"]).total_seconds() for row in rows)
     print(f"{TASKS} starts of one second: median {late[TASKS // 2]:.3f} s, last {late[-1]:.3f} s after it")
+
+    for process in cluster.processes:
+        process.stop_signal(signal.SIGTERM)
+    assert [process.wait_exit() for process in cluster.processes] == [0] * 7
+    assert {row["reason"] for row in cluster.rows("SELECT reason FROM schedule_worker_node")} == {"stopped"}
     invariants.check(cluster)
