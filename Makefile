@@ -7,7 +7,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' Makefile
 
 up: ## run a scheduler and a worker on this machine, with the example tasks
-	@tests/setup.sh venv
+	@tests/setup.sh run
 	.venv/bin/rota up --app examples.jobs:app
 
 test: ## run the tests, on SQLite and on MariaDB

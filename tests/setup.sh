@@ -1,5 +1,6 @@
 #!/bin/sh
 # Sets up what the Makefile's targets need, once, and says nothing when it is there already.
+#   tests/setup.sh run     .venv with Rota
 #   tests/setup.sh venv    .venv with Rota and its development tools
 #   tests/setup.sh         that and a MariaDB for the tests: Docker's, an installed one, or one from apt (as root)
 set -eu
@@ -36,9 +37,9 @@ find_python() {
     return 1
 }
 
-ensure_venv() {
-    wanted=$(cksum <pyproject.toml)
-    if [ -x .venv/bin/python ] && [ "$(cat .venv/rota-stamp 2>/dev/null)" = "$wanted" ]; then
+ensure_venv() { # what to install, and what that is called
+    wanted="$1 $(cksum <pyproject.toml)"
+    if [ -x .venv/bin/python ] && grep -qsxF -e "$wanted" .venv/rota-stamp; then
         return
     fi
     if ! [ -x .venv/bin/pip ]; then
@@ -51,9 +52,9 @@ ensure_venv() {
         say "making .venv"
         "$python" -m venv --clear .venv
     fi
-    say "installing Rota and its development tools into .venv"
-    .venv/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]'
-    echo "$wanted" >.venv/rota-stamp
+    say "installing $2 into .venv"
+    .venv/bin/pip install --quiet --disable-pip-version-check --editable "$1"
+    echo "$wanted" >>.venv/rota-stamp
 }
 
 has_mariadbd() { PATH="$PATH:/usr/sbin:/usr/local/sbin" command -v mariadbd >/dev/null; }
@@ -75,5 +76,9 @@ ensure_mariadb() {
         "or set ROTA_TEST_MARIADB=mysql+pymysql://user:password@host"
 }
 
-ensure_venv
-[ "${1:-}" = venv ] || ensure_mariadb
+if [ "${1:-}" = run ]; then
+    ensure_venv . Rota
+else
+    ensure_venv '.[dev]' "Rota and its development tools"
+    [ "${1:-}" = venv ] || ensure_mariadb
+fi
