@@ -76,6 +76,32 @@ def test_what_a_killed_and_a_frozen_worker_held_runs_elsewhere_and_their_late_re
     invariants.check(cluster)
 
 
+def test_the_late_report_of_a_worker_that_was_declared_dead_changes_nothing(cluster: Cluster) -> None:
+    held = cluster.add_task("held", "HOLD", param={"gate": "go"}, overlap_policy="allow")
+    cluster.scheduler()
+    declared = cluster.worker("declared", "--heartbeat-seconds", "7")
+    w1 = cluster.wait_live("declared")["declared"]
+    ids = cluster.add_instances(held, 3)
+    cluster.wait_status(ids, "running")
+    cluster.worker("other")
+    w2 = cluster.wait_live("other")["other"]
+    beat = "SELECT last_heartbeat FROM schedule_worker_node WHERE id = %s"
+    last = cluster.row(beat, w1)
+    wait_until(lambda: cluster.row(beat, w1) != last, 10, "a heartbeat: the next will tell it that it is dead")
+    cluster.killed.add(declared.pid)
+    cluster.execute("UPDATE schedule_worker_node SET state = 'dead', reason = 'an operator said so' WHERE id = %s", w1)
+    wait_until(lambda: held_by(cluster, ids, [w2]), 6, "all to run on the other worker")
+
+    cluster.open_gate("go")
+    declared.wait_for_log("is not this worker's any more")
+    cluster.wait_status(ids, "succeed")
+    assert {cluster.instance(i)["schedule_worker_node_id"] for i in ids} == {w2}
+    assert successes(cluster, ids) == dict.fromkeys(ids, 1)
+    assert [len(cluster.entries(i, "exit")) for i in ids] == [2, 2, 2], "both workers ran them to the end"
+    assert declared.wait_exit() == 70
+    invariants.check(cluster)
+
+
 def test_a_worker_started_again_under_its_name_takes_over_at_once_and_a_second_one_is_refused(
     cluster: Cluster,
 ) -> None:
