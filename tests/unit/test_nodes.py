@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import InvalidParam
+from shared.domain.errors import InvalidParam, UnknownType
 from shared.domain.nodes import Catalog, NodeType, check_schema
 
 SCHEMA = {
@@ -54,6 +54,16 @@ def test_listed_nodes_need_no_registered_task_type() -> None:
 def test_nodes_that_are_not_there_are_refused_with_those_that_are(task_type: str, param: Any, said: str) -> None:
     with pytest.raises(InvalidParam, match=said):
         CATALOG.nodes_of(task_type, param)
+
+
+@pytest.mark.parametrize(
+    ("param", "may_come"),
+    [(None, True), ({"nodes": ["LATER"]}, True), ({"nodes": [{}]}, False), ({"nodes": "CLEANUP"}, False)],
+)
+def test_a_type_that_may_yet_be_registered_is_told_from_a_list_that_is_wrong(param: Any, may_come: bool) -> None:
+    with pytest.raises(InvalidParam) as refused:
+        CATALOG.nodes_of("LATER", param)
+    assert isinstance(refused.value, UnknownType) is may_come
 
 
 def test_with_no_worker_yet_the_refusal_says_to_start_one() -> None:
