@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, TypeVar
 
+import pymysql
 from sqlalchemy import Connection, Engine, create_engine, event, select
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.engine import URL, ExceptionContext, make_url
+from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError
 from tenacity import RetryError, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from shared.clock import DatabaseClock
@@ -21,7 +22,7 @@ from shared.store.dialects import RowsFirst, RowsFirstOnSQLite, UtcNow
 
 T = TypeVar("T")
 
-DEADLOCK, LOCK_WAIT, CHANGED_SINCE_READ = 1213, 1205, 1020
+DEADLOCK, LOCK_WAIT, CHANGED_SINCE_READ, TOO_LARGE = 1213, 1205, 1020, 1153
 CONNECTION_LOST = frozenset({0, 1053, 1927, 2002, 2003, 2006, 2013, 2055, 4031})
 """0 is PyMySQL's own for a connection that is closed; 1927 and 4031: killed, or closed while idle."""
 
@@ -153,6 +154,7 @@ def _engine(url: URL, call_timeout: float) -> Engine:
     )
     engine.dialect.statement_compiler = RowsFirst
     event.listen(engine, "connect", _prepare_mysql)
+    event.listen(engine, "handle_error", _refuse_oversized)
     return engine
 
 
@@ -166,6 +168,21 @@ def _prepare_mysql(connection: Any, record: Any) -> None:
             cursor.execute(
                 f"SET idle_transaction_timeout = {IDLE_IN_TRANSACTION_SECONDS}, in_predicate_conversion_threshold = 0"
             )
+        cursor.execute("SELECT @@max_allowed_packet")
+        record.info["max_allowed_packet"] = cursor.fetchone()[0]
+
+
+def _refuse_oversized(context: ExceptionContext) -> None:
+    """The server hangs up on a statement longer than it takes, each time: no outage, but a refusal, and named so."""
+    connection, executing = context.connection, context.execution_context
+    lost = code(context.original_exception) in CONNECTION_LOST
+    if not lost or connection is None or executing is None or not isinstance(context.parameters, dict):
+        return
+    limit = connection.info["max_allowed_packet"]
+    length = len(executing.cursor.mogrify(context.statement, context.parameters).encode())
+    if length >= limit:
+        said = f"a statement of {length:,} bytes is more than the server's max_allowed_packet of {limit:,}"
+        raise DataError(context.statement, None, pymysql.err.DataError(TOO_LARGE, said)) from None
 
 
 def _prepare_sqlite(connection: Any, record: Any) -> None:
