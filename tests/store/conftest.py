@@ -24,7 +24,8 @@ def kept_mariadb_url(mariadb_server: MariaDBServer, mariadb_template: list[str])
 @pytest.fixture
 def emptied_mariadb_url(kept_mariadb_url: str) -> str:
     """The URL of the kept database, with empty tables."""
-    run_sql(kept_mariadb_url, *(f"DELETE FROM {table.name}" for table in metadata.sorted_tables))
+    deletes = [f"DELETE FROM {table.name}" for table in metadata.sorted_tables]
+    run_sql(kept_mariadb_url, "BEGIN", *deletes, "COMMIT")
     return kept_mariadb_url
 
 

@@ -327,7 +327,7 @@ def test_instances_of_different_tasks_do_not_overlap(rows: Scenario) -> None:
 
 @pytest.mark.parametrize("policy", ["skip", "queue", "replace"])
 def test_of_two_workers_that_claim_one_task_at_once_one_wins(rows: Scenario, policy: str) -> None:
-    pairs = [overlapping(rows, policy) for _ in range(10)]
+    pairs = [overlapping(rows, policy) for _ in range(5)]
     for a, first, b, second in pairs:
         claims = together(partial(rows.claim, a, first), partial(rows.claim, b, second))
         assert sorted(len(claim.runs) for claim in claims) == [0, 1]

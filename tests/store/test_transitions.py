@@ -170,13 +170,13 @@ def wrong(before: dict[int, str], after: dict[int, str]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_no_verb_makes_a_transition_that_is_not_declared(rows: Scenario, seed: int) -> None:
     print("seed", seed)
     player = Player(rows, random.Random(seed), *stage(rows))
     seen: set[tuple[str, str]] = set()
     before: dict[int, str] = {}
-    for _ in range(200):
+    for _ in range(150):
         verb = player.play()
         after = rows.statuses()
         assert wrong(before, after) == [], verb
