@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from scheduler_service.leases import new_token
 from scheduler_service.notices import Notices
 from scheduler_service.placement import Fleet
-from shared.domain.errors import RotaError, UnknownType
+from shared.domain.errors import InvalidInput, RotaError
 from shared.domain.jsontext import json_text
 from shared.domain.nodes import Catalog
 from shared.domain.planning import PlannedTask, decide
@@ -110,17 +110,16 @@ def _fires_of(task: PlannedTask, catalog: Catalog, fleet: Fleet, now: datetime, 
     if not decision.fires:
         return Batch([advance])
     param = None if task.param is None else json_text(task.param)
+    placed = []
     try:
         nodes = catalog.nodes_of(task.type, task.param)
-    except UnknownType as error:  # its fires wait, as for a worker: the one that knows it may be on its way
+        for moment in decision.fires:
+            worker = fleet.choose(nodes, task.required_labels)
+            reason = fleet.why_not(nodes, task.required_labels) if worker is None else None
+            placed.append(fires.Fire(task.id, moment, task.priority, param, worker, nodes, reason))
+    except InvalidInput as error:  # the plan is good: its fires are left to the assigner, each with the reason
         why = str(error)[:REASON_LIMIT]
-        waiting = [fires.Fire(task.id, f, task.priority, param, None, [], why) for f in decision.fires]
-        return Batch([advance], waiting)
-    placed = []
-    for moment in decision.fires:
-        worker = fleet.choose(nodes, task.required_labels)
-        reason = fleet.why_not(nodes, task.required_labels) if worker is None else None
-        placed.append(fires.Fire(task.id, moment, task.priority, param, worker, nodes, reason))
+        placed = [fires.Fire(task.id, moment, task.priority, param, None, [], why) for moment in decision.fires]
     return Batch([advance], placed)
 
 

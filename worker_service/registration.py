@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import os
 import time
 from functools import partial
 from pathlib import Path
@@ -94,7 +95,21 @@ def _boot() -> str:
 
 def is_gone(pid: int, identity: str) -> bool:
     """Whether the process is provably gone: it ran on this boot, in this pid namespace, and is not there any more."""
-    return identity.startswith(f"{_boot()}/") and process_identity(pid) != identity
+    if not identity.startswith(f"{_boot()}/"):
+        return False
+    now = process_identity(pid)
+    return not _exists(pid) if now is None else now != identity
+
+
+def _exists(pid: int) -> bool:
+    """Whether there is such a process, be it hidden from /proc (hidepid) for being another user's; zombies are not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return False
 
 
 def declare(database: Database, app: Rota, node_declarations: list[node_types.NodeTypeDeclaration], by: str) -> None:

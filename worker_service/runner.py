@@ -19,6 +19,7 @@ from pydantic_core import PydanticSerializationError
 from shared.clock import DatabaseClock, boottime
 from shared.domain.errors import InvalidInput, InvalidParam
 from shared.domain.jsontext import json_text, storable
+from shared.domain.nodes import given_param
 from shared.domain.retry import retry_delay
 from shared.domain.states import InstanceStatus, NodeStatus
 from shared.domain.triggers.cron import load_zone
@@ -132,11 +133,16 @@ class Runner:
     def expire(self) -> float:
         """Stop the nodes that are out of time; returns the seconds to rest."""
         now = boottime()
+        late: list[Running] = []
         with self._lock:
-            late = [a for a in self._active.values() if a.deadline is not None and a.deadline <= now]
-        for active in late:
-            node = active.run.nodes[active.done]
-            self.stop(active.run.id, active.run.attempt, f"{node.type} timed out", canceled=False)
+            for active in self._active.values():
+                if active.deadline is None or active.deadline > now or active.running is None:
+                    continue
+                if active.stop_reason is None:
+                    active.stop_reason = f"{active.run.nodes[active.done].type} timed out"
+                    late.append(active.running)
+        for running in late:
+            running.stop()
         return DEADLINE_SECONDS
 
     def forsake(self) -> list[Active]:
@@ -178,7 +184,7 @@ class Runner:
             self._report(active, node, _failed(f"this worker cannot run {node.type}"), None)
             return
         try:
-            param = _param(known, node.param if node.param is not None else active.run.param)
+            param = _param(known, given_param(node.param, active.run.param))
         except InvalidParam as error:
             self._report(active, node, _failed(str(error)), None)
             return
@@ -193,7 +199,10 @@ class Runner:
         if active.forsaken:
             self._freed()
             return
-        active.running = active.deadline = None
+        with self._lock:
+            active.running = active.deadline = None
+            if not (outcome.stopped or active.canceled):
+                active.stop_reason = None  # it ended by itself just as its time was over
         self._report(active, node, self._ending(active, node, outcome), outcome)
 
     def _ending(self, active: Active, node: NodeRun, outcome: Outcome) -> Ending:
@@ -307,9 +316,9 @@ def _keep(active: Active, node: NodeRun, result: Any) -> None:
 
 def _param(node: Node, given: Any) -> Any:
     if node.param_model is None:
-        return given if given is not None else {}
+        return given
     try:
-        return node.param_model.model_validate(given if given is not None else {})
+        return node.param_model.model_validate(given)
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'it'}: {e['msg']}" for e in error.errors())
         raise InvalidParam(f"param of {node.type}: {faults}") from None

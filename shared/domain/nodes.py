@@ -74,7 +74,7 @@ class Catalog:
         faults: list[str] = []
         checked: list[tuple[object, Any]] = []
         for node in self.nodes_of(task_type, param):
-            schema, given = self._by_type[node.type].param_schema, param if node.param is None else node.param
+            schema, given = self._by_type[node.type].param_schema, given_param(node.param, param)
             if (schema, given) in checked:  # the nodes of a category share its schema
                 continue
             checked.append((schema, given))
@@ -100,6 +100,14 @@ class Catalog:
         return PlannedNode(node_type.id, node_type.type, sequence, param)
 
 
+def given_param(own: Any, shared: Any) -> Any:
+    """What a node is given: its own param, or the task's without its list of nodes; {} where there is none."""
+    given = shared if own is None else own
+    if own is None and isinstance(shared, dict):
+        return {name: value for name, value in shared.items() if name != "nodes"}
+    return {} if given is None else given
+
+
 def check_schema(schema: Mapping[str, Any] | None, value: Any, what: str) -> None:
     """Check a value against a JSON schema (None: anything goes).
 
@@ -107,7 +115,7 @@ def check_schema(schema: Mapping[str, Any] | None, value: Any, what: str) -> Non
     """
     if schema is None:
         return
-    errors = sorted(Draft202012Validator(schema).iter_errors({} if value is None else value), key=lambda e: e.json_path)
+    errors = sorted(Draft202012Validator(schema).iter_errors(value), key=lambda e: e.json_path)
     if not errors:
         return
     said = "; ".join(f"{e.json_path.removeprefix('$.') if e.path else 'it'}: {e.message}" for e in errors[:3])

@@ -262,15 +262,19 @@ def test_a_task_with_a_bad_cron_is_set_aside_and_comes_back_with_a_good_one(page
     assert page.rows.task_row(NIGHTLY).next_fire_at is not None
 
 
-def test_a_task_with_another_fault_comes_back_when_a_new_plan_is_asked_for(page: Page) -> None:
+def test_the_fires_of_a_task_with_a_bad_param_are_canceled_until_it_is_good(page: Page) -> None:
     page.set("""param = '{"nodes": "REPORT_SEND"}'""")
     page.materialize()
-    assert "must be a list" in page.seen("set-aside")[0]["plan_error"]
-    assert page.changed("replan") == 1
-    page.materialize()
+    page.assign()
+    assert {row["status"] for row in page.instances()} == {"canceled"}
+    assert all("must be a list" in row["reason"] for row in page.instances())
+    assert page.rows.task_row(NIGHTLY).next_fire_at is not None
     assert page.seen("set-aside") == []
-    assert all(row["schedule_datetime"] > page.rows.start for row in page.instances())
-    assert all(page.rows.node_statuses(row["id"]) == ["pending"] for row in page.instances())
+    assert page.changed("param") == 1
+    _plan_stands_at(page, page.rows.start - timedelta(minutes=1))
+    page.materialize()
+    page.assign()
+    assert [row["status"] for row in page.instances() if row["status"] != "canceled"] == ["assigned"]
 
 
 # Tasks
