@@ -116,6 +116,7 @@ def test_pages_cover_every_row_once_in_the_order_of_priority_and_due_time(rows: 
         if not page:
             break
         found += page
+        assert len(found) <= len(made), "pages repeat rows"
         cursor = page[-1].cursor
     assert len({p.id for p in found}) == len(found) == len(made)
     assert [p.cursor for p in found] == sorted(p.cursor for p in found)

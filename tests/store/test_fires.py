@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -106,6 +107,15 @@ def test_a_batch_written_again_by_another_scheduler_adds_only_what_is_missing(ro
         (rows.start + MINUTE, second),
     ]
     assert len(nodes(rows)) == 2 * len(rows.nodes)
+
+
+def test_nodes_of_two_deploys_are_not_mixed_in_one_instance(rows: Scenario) -> None:
+    """Two schedulers write one fire, each with the nodes it knows: the instance has those of the one that was first."""
+    task, first, second = rows.task(), rows.worker(), rows.worker()
+    newer = [*rows.nodes, replace(rows.nodes[0], sequence=3)]
+    materialize(rows, Fire(task, rows.start, 5, None, first, rows.nodes))
+    materialize(rows, Fire(task, rows.start, 5, None, second, newer))
+    assert [node.sequence for node in nodes(rows)] == [1, 2]
 
 
 def test_fires_and_the_advance_are_one_transaction(rows: Scenario) -> None:
