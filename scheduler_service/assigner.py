@@ -1,9 +1,12 @@
 """Assigning: from pending instances that are due to workers. What SQL inserted, retries, replays and runs by hand."""
 
-from collections.abc import Sequence
+import logging
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from scheduler_service.leases import new_token
 from scheduler_service.notices import Notices
@@ -14,10 +17,18 @@ from shared.domain.nodes import Catalog, PlannedNode
 from shared.settings import Settings
 from shared.store import assignments, fires, locks, node_types, workers
 from shared.store.assignments import Cursor, Pending
-from shared.store.database import Database
+from shared.store.database import Database, sentence
+
+log = logging.getLogger(__name__)
+
+REASON_LIMIT = 1000
+"""Characters of a reason that are kept."""
 
 PAGES = 10
 """Pages that one pass looks at before it rests; the next goes on where this one stood."""
+
+AHEAD = 20
+"""How many instances that must wait for each other are given out beyond the slots of their task."""
 
 Placed = tuple[Pending, int, list[PlannedNode]]
 
@@ -61,8 +72,11 @@ class Assigner:
         return page
 
     def _assign(self, page: Sequence[Pending]) -> None:
-        catalog, fleet = self._database.read(lambda c: (node_types.catalog(c), Fleet(workers.fleet(c))))
-        placed, waiting, refused = _place(page, catalog, fleet)
+        bounded = {p.task_id: p.slots for p in page if p.slots is not None}
+        catalog, fleet, full = self._database.read(
+            lambda c: (node_types.catalog(c), Fleet(workers.fleet(c)), assignments.full(c, bounded))
+        )
+        placed, waiting, refused = _place(_in_turn(page, full), catalog, fleet)
         self._complaints.update(f"task type {p.task_type}: {reason}" for p, reason in waiting)
         unexplained = {p.id: reason for p, reason in waiting if p.reason != reason}
         if unexplained or refused:
@@ -76,11 +90,39 @@ class Assigner:
         lease = self._settings.lock_lease_seconds
         got = self._database.write(lambda c: locks.acquire(c, token, task_ids, lease))
         if got:
+            self._write(token, got, placed)
+
+    def _write(self, token: str, got: set[int], placed: Sequence[Placed]) -> None:
+        """Write a batch; one that the database refuses is halved until the instance at fault is alone, and canceled."""
+        try:
             self._database.write(lambda c: _write(c, token, got, placed))
+        except DBAPIError as error:
+            if len(placed) > 1:
+                middle = len(placed) // 2
+                self._write(token, got, placed[:middle])
+                self._write(token, got, placed[middle:])
+                return
+            reason = f"the database refuses it: {sentence(error)}"[:REASON_LIMIT]
+            log.warning("assigner: instance %d: %s", placed[0][0].id, reason)
+            self._database.write(lambda c: assignments.refuse(c, {placed[0][0].id: reason}))
+
+
+def _in_turn(page: Iterable[Pending], full: Collection[int]) -> Iterator[Pending]:
+    """Those whose turn may be near: none of a task whose slots are all taken, else a few more than it has slots.
+
+    The rest would only fill the workers' queues, where others could run, and wait there.
+    """
+    near: Counter[int] = Counter()
+    for one in page:
+        if one.slots is not None:
+            near[one.task_id] += 1
+            if one.task_id in full or near[one.task_id] > one.slots + AHEAD:
+                continue
+        yield one
 
 
 def _place(
-    page: Sequence[Pending], catalog: Catalog, fleet: Fleet
+    page: Iterable[Pending], catalog: Catalog, fleet: Fleet
 ) -> tuple[list[Placed], list[tuple[Pending, str]], dict[int, str]]:
     placed: list[Placed] = []
     waiting: list[tuple[Pending, str]] = []
@@ -101,11 +143,11 @@ def _place(
             else:
                 placed.append((one, worker, nodes))
         except UnknownType as error:
-            waiting.append((one, str(error)[:1000]))
+            waiting.append((one, str(error)[:REASON_LIMIT]))
         except InvalidInput as error:
-            refused[one.id] = str(error)[:1000]
+            refused[one.id] = str(error)[:REASON_LIMIT]
         except Exception as error:  # noqa: BLE001 - one poisonous row must not stop the others
-            refused[one.id] = f"{type(error).__name__}: {error}"[:1000]
+            refused[one.id] = f"{type(error).__name__}: {error}"[:REASON_LIMIT]
     return placed, waiting, refused
 
 
@@ -115,7 +157,7 @@ def _explain(connection: Connection, unexplained: dict[int, str], refused: dict[
 
 
 def _write(connection: Connection, token: str, got: set[int], placed: Sequence[Placed]) -> None:
-    held = locks.hold(connection, token, got)
+    held = locks.hold(connection, token, got & {p.task_id for p, _, _ in placed})
     mine = [(p, worker, nodes) for p, worker, nodes in placed if p.task_id in held]
     numbers = assignments.last_run_numbers(connection, {p.fire for p, _, _ in mine if p.run_number is None})
     rows = []

@@ -7,7 +7,7 @@ or neither; its leases run out by themselves.
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
@@ -18,10 +18,11 @@ from scheduler_service.notices import Notices
 from scheduler_service.placement import Fleet
 from shared.domain.errors import InvalidInput, RotaError
 from shared.domain.jsontext import json_text
-from shared.domain.nodes import Catalog
+from shared.domain.nodes import Catalog, PlannedNode
 from shared.domain.planning import PlannedTask, decide
+from shared.domain.states import OverlapPolicy
 from shared.settings import Settings
-from shared.store import fires, locks, node_types, plans, workers
+from shared.store import assignments, fires, locks, node_types, plans, workers
 from shared.store.database import Database, sentence
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,15 @@ class Batch:
 
     advances: list[plans.Advance] = field(default_factory=list)
     placed: list[fires.Fire] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a batch is decided from: the node types, the workers as it fills them, the tasks that can start no more."""
+
+    catalog: Catalog
+    fleet: Fleet
+    full: set[int]
 
 
 class Materializer:
@@ -59,22 +69,22 @@ class Materializer:
         got = self._database.write(lambda c: locks.acquire(c, token, due, lease))
         if not got:
             return self._rest
-        tasks, catalog, fleet = self._database.read(
-            lambda c: (plans.locked(c, token, got), node_types.catalog(c), Fleet(workers.fleet(c)))
+        tasks = self._database.read(lambda c: plans.locked(c, token, got))
+        queued = {t.id: t.max_instances or 1 for t in tasks if _queues(t)}
+        catalog, fleet, full = self._database.read(
+            lambda c: (node_types.catalog(c), Fleet(workers.fleet(c)), assignments.full(c, queued))
         )
-        batch = self._decide(tasks, catalog, fleet, now, horizon)
+        batch = self._decide(tasks, World(catalog, fleet, full), now, horizon)
         self._write(token, batch, now)
         unfinished = any(a.next_fire_at is not None and a.next_fire_at <= horizon for a in batch.advances)
         return 0 if len(due) >= self._settings.batch or unfinished else self._rest
 
-    def _decide(
-        self, tasks: Sequence[PlannedTask], catalog: Catalog, fleet: Fleet, now: datetime, horizon: datetime
-    ) -> Batch:
+    def _decide(self, tasks: Sequence[PlannedTask], world: World, now: datetime, horizon: datetime) -> Batch:
         batch = Batch()
         complaints: set[str] = set()
         for task in tasks:
             try:
-                planned = _fires_of(task, catalog, fleet, now, horizon)
+                planned = _fires_of(task, world, now, horizon)
             except RotaError as error:
                 planned = Batch([plans.Advance(task, None, error=str(error))])
                 log.warning("task %r is set aside until it is edited: %s", task.name, error)
@@ -104,23 +114,31 @@ class Materializer:
                 self._write(token, Batch(advances, [f for f in batch.placed if f.task_id in ids]), now)
 
 
-def _fires_of(task: PlannedTask, catalog: Catalog, fleet: Fleet, now: datetime, horizon: datetime) -> Batch:
+def _queues(task: PlannedTask) -> bool:
+    """Whether its fires wait for each other: those whose slots are taken stay pending, and fill no worker's queue."""
+    return task.overlap_policy == OverlapPolicy.QUEUE or task.max_instances is not None
+
+
+def _fires_of(task: PlannedTask, world: World, now: datetime, horizon: datetime) -> Batch:
     decision = decide(task, now, horizon)
     advance = plans.Advance(task, decision.next_fire_at, decision.misfires, decision.held_back)
     if not decision.fires:
         return Batch([advance])
     param = None if task.param is None else json_text(task.param)
-    placed = []
+    left = [fires.Fire(task.id, moment, task.priority, param, None, []) for moment in decision.fires]
+    if task.id in world.full:
+        return Batch([advance], left)
     try:
-        nodes = catalog.nodes_of(task.type, task.param)
-        for moment in decision.fires:
-            worker = fleet.choose(nodes, task.required_labels)
-            reason = fleet.why_not(nodes, task.required_labels) if worker is None else None
-            placed.append(fires.Fire(task.id, moment, task.priority, param, worker, nodes, reason))
+        nodes = world.catalog.nodes_of(task.type, task.param)
+        return Batch([advance], [_placed(fire, nodes, task, world.fleet) for fire in left])
     except InvalidInput as error:  # the plan is good: its fires are left to the assigner, each with the reason
-        why = str(error)[:REASON_LIMIT]
-        placed = [fires.Fire(task.id, moment, task.priority, param, None, [], why) for moment in decision.fires]
-    return Batch([advance], placed)
+        return Batch([advance], [replace(fire, reason=str(error)[:REASON_LIMIT]) for fire in left])
+
+
+def _placed(fire: fires.Fire, nodes: Sequence[PlannedNode], task: PlannedTask, fleet: Fleet) -> fires.Fire:
+    worker = fleet.choose(nodes, task.required_labels)
+    reason = fleet.why_not(nodes, task.required_labels) if worker is None else None
+    return replace(fire, worker_id=worker, nodes=nodes, reason=reason)
 
 
 def _write(connection: Connection, token: str, batch: Batch, now: datetime) -> None:

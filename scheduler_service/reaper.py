@@ -14,16 +14,20 @@ from shared.clock import boottime
 from shared.domain.states import WorkerState
 from shared.settings import Settings
 from shared.store import assignments, losses, workers
-from shared.store.database import Database
+from shared.store.database import Database, database_time
 
 log = logging.getLogger(__name__)
+
+CLOCK_STEP_SECONDS = 2.0
+"""The database's clock was set if it differs by more from the time that has passed here since the last pass."""
 
 
 class Reaper:
     """The duty: declare the silent dead, recover what they held, take back what is not started in time.
 
-    While the database is away no worker can beat. So after an outage of its own, and when it starts, the reaper watches
-    for one full liveness limit before it declares anyone dead.
+    While the database is away no worker can beat, and when its clock is set forward all look silent. So after an outage
+    of its own, after such a step, and when it starts, the reaper watches for one full liveness limit before it declares
+    anyone dead.
     """
 
     def __init__(self, database: Database, settings: Settings, by: str) -> None:
@@ -32,22 +36,28 @@ class Reaper:
         self._by = by
         self._watching_since = boottime()
         self._last_pass = boottime()
+        self._last_time = database.read(database_time)
 
     def step(self) -> float:
         """One pass; returns the seconds to rest."""
         self._declare_dead()
         self._recover()
         self._take_back_unstarted()
-        self._last_pass = boottime()
         return self._settings.tick_seconds
 
     def _declare_dead(self) -> None:
         liveness = self._settings.liveness_seconds
+        time = self._database.read(database_time)
         now = boottime()
         away = now - self._last_pass
-        if away > liveness / 2:
+        step = (time - self._last_time).total_seconds() - away
+        self._last_pass, self._last_time = now, time
+        if away > liveness / 2 or abs(step) > CLOCK_STEP_SECONDS:
             self._watching_since = now
-            log.warning("reaper: was away for %.0f s; it declares nobody dead for %d s", away, liveness)
+            why = (
+                f"was away for {away:.0f} s" if away > liveness / 2 else f"saw the database's clock step {step:+.0f} s"
+            )
+            log.warning("reaper: %s; it declares nobody dead for %d s", why, liveness)
         if now - self._watching_since < liveness:
             return
         buried = self._database.write(lambda c: workers.bury_silent(c, self._by))
@@ -83,4 +93,4 @@ class Reaper:
                 lambda c: assignments.take_back_unstarted(c, alive, cutoff, self._settings.batch)
             )
             if taken:
-                log.warning("reaper: took back %d assignments that were not started in time", taken)
+                log.info("reaper: took back %d assignments that were not started in time", taken)

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 
 from shared.domain.errors import InvalidCron
-from shared.domain.states import MisfirePolicy, TaskStatus, TriggerKind
+from shared.domain.states import MisfirePolicy, OverlapPolicy, TaskStatus, TriggerKind
 from shared.domain.triggers.cron import Cron, load_zone
 
 FIRES_AT_ONCE = 100
@@ -88,6 +88,8 @@ class PlannedTask:
     misfire_grace_seconds: int
     priority: int
     required_labels: dict[str, str]
+    overlap_policy: str = OverlapPolicy.SKIP
+    max_instances: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

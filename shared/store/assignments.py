@@ -1,15 +1,16 @@
 """Giving pending instances to workers, and taking back what a worker will not run."""
 
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, func, or_, select, update
 
-from shared.domain.states import InstanceStatus
+from shared.domain.states import PLANNED_ORIGINS, InstanceStatus, OverlapPolicy
 from shared.store.dialects import UtcNow, bound, by_index, ignore_conflicts, json_rows
-from shared.store.tables import PRIORITIES, schedule_instance, schedule_task
+from shared.store.tables import OVERLAP_SLOTS, PRIORITIES, schedule_instance, schedule_task
 
 _instance = schedule_instance.c
 _task = schedule_task.c
@@ -40,6 +41,23 @@ class Pending:
     task_param: Any
     task_deleted: int | None
     required_labels: dict[str, str] | None
+    origin: str
+    attempt: int
+    overlap_policy: str | None
+    max_instances: int | None
+
+    @property
+    def slots(self) -> int | None:
+        """How many instances of its task may run at once, if at the claim it would wait for one of them; else None.
+
+        A fire that may be skipped and one that replaces its predecessor do not wait: the claim decides about them.
+        """
+        if self.overlap_policy == OverlapPolicy.ALLOW:
+            return self.max_instances
+        if self.overlap_policy == OverlapPolicy.QUEUE:
+            return 1
+        begun = self.attempt > 0 or self.origin not in PLANNED_ORIGINS
+        return 1 if self.overlap_policy == OverlapPolicy.SKIP and begun else None
 
     @property
     def fire(self) -> Fire:
@@ -104,6 +122,10 @@ def _pending(connection: Connection, condition: Any, horizon: datetime, limit: i
             _task.param,
             _task.is_deleted,
             _task.required_labels,
+            _instance.origin,
+            _instance.attempt,
+            _task.overlap_policy,
+            _task.max_instances,
         )
         .join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id, isouter=True)
         .where(
@@ -137,6 +159,20 @@ _last_run_numbers = by_index(
     schedule_instance,
     "uq_schedule_instance_fire",
 )
+
+
+def full(connection: Connection, slots: Mapping[int, int]) -> set[int]:
+    """Of these tasks (id: how many of its instances may run at once), those whose overlap slots are all taken."""
+    if not slots:
+        return set()
+    ranges = (
+        _instance.overlap_key.between(task * OVERLAP_SLOTS, task * OVERLAP_SLOTS + slots[task] - 1)
+        for task in sorted(slots)
+    )
+    taken = Counter(
+        key // OVERLAP_SLOTS for key in connection.scalars(select(_instance.overlap_key).where(or_(*ranges)))
+    )
+    return {task for task, count in taken.items() if count >= slots[task]}
 
 
 def last_run_numbers(connection: Connection, fires: Collection[Fire]) -> dict[Fire, int]:

@@ -18,6 +18,7 @@ _columns = [
     *(_task[name] for name in ("id", "name", "status", "type", "param", "next_fire_at", "plan_stale")),
     *(_task[name] for name in ("planned_trigger_kind", "is_deleted", "gmt_create", "misfire_policy")),
     *(_task[name] for name in ("misfire_grace_seconds", "priority", "required_labels")),
+    *(_task[name] for name in ("overlap_policy", "max_instances")),
     *_input_columns,
 ]
 
@@ -72,6 +73,8 @@ def locked(connection: Connection, token: str, task_ids: Collection[int]) -> lis
             misfire_grace_seconds=row.misfire_grace_seconds,
             priority=row.priority,
             required_labels=row.required_labels or {},
+            overlap_policy=row.overlap_policy,
+            max_instances=row.max_instances,
         )
         for row in connection.execute(statement)
     ]

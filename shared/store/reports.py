@@ -107,6 +107,18 @@ _write_instances = (
 )
 
 
+_NOT_DONE = (InstanceStatus.FAILED, InstanceStatus.CANCELED)
+_cancel_nodes = (
+    update(schedule_task_node)
+    .where(
+        _node.schedule_instance_id.in_(bindparam("ids", expanding=True)),
+        _node.status.in_([NodeStatus.PENDING.value, NodeStatus.RUNNING.value]),
+    )
+    .values(status=NodeStatus.CANCELED.value)
+)
+"""What of an instance that failed or was canceled has not ended: its later nodes."""
+
+
 def report(connection: Connection, worker_id: int, reports: Collection[Report]) -> set[int]:
     """Write a batch of reports; returns the ids of the instances that are not this worker's any more."""
     ours = _locked(connection, worker_id, (r.instance_id for r in reports))
@@ -125,6 +137,9 @@ def report(connection: Connection, worker_id: int, reports: Collection[Report]) 
     )  # fmt: skip
     if ended:
         connection.execute(_write_instances, {"rows": bound(ended), "worker": worker_id})
+    unfinished = sorted(r.instance_id for r in kept if r.instance is not None and r.instance.status in _NOT_DONE)
+    if unfinished:
+        connection.execute(_cancel_nodes, {"ids": unfinished})
     return {r.instance_id for r in reports if (r.instance_id, r.attempt) not in ours}
 
 
