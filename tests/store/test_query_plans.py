@@ -304,6 +304,11 @@ def test_run_numbers_are_found_without_the_tasks_history(big: Big, page: list[as
     assert "Using index" in statement.plan[-1].extra
 
 
+def test_full_slots_are_found_by_their_key(big: Big, page: list[assignments.Pending]) -> None:
+    slots = {p.task_id: 3 for p in page}
+    big.reads(lambda c: assignments.full(c, slots), rows=BATCH, by={"uq_schedule_instance_overlap_key"})
+
+
 def test_instances_are_given_explained_and_refused_by_id(
     big: Big, page: list[assignments.Pending], nodes: list[PlannedNode]
 ) -> None:

@@ -1,0 +1,133 @@
+"""What waits for its own task stays pending and leaves the workers' queues to others; the reaper and clock steps."""
+
+import logging
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import pytest
+from sqlalchemy.exc import DataError
+
+from scheduler_service import reaper as reaper_module
+from scheduler_service.assigner import AHEAD, Assigner
+from scheduler_service.materializer import Materializer
+from scheduler_service.reaper import Reaper
+from shared.settings import Settings
+from shared.store import assignments
+from shared.store.database import Database
+from tests.store.scenario import Scenario
+
+
+@pytest.fixture
+def rows(database: Database) -> Scenario:
+    return Scenario(database)
+
+
+@pytest.fixture
+def assign(database: Database) -> Callable[[], float]:
+    return Assigner(database, Settings.load()).step
+
+
+def count(rows: Scenario, task: int, status: str) -> int:
+    [(number,)] = rows.sql(
+        "SELECT count(*) FROM schedule_instance WHERE schedule_task_id = :task AND status = :status",
+        task=task,
+        status=status,
+    )
+    return int(number)
+
+
+def test_of_many_that_wait_for_each_other_only_the_next_are_given_out(
+    rows: Scenario, assign: Callable[[], float]
+) -> None:
+    rows.worker(capacity=100)
+    queued, free = rows.task(overlap_policy="queue"), rows.task(overlap_policy="allow")
+    for n in range(AHEAD + 9):
+        rows.by_sql(queued, rows.start - timedelta(minutes=n))
+        rows.by_sql(free, rows.start - timedelta(minutes=n))
+    assign()
+    assert (count(rows, queued, "assigned"), count(rows, queued, "pending")) == (1 + AHEAD, 8)
+    assert (count(rows, free, "assigned"), count(rows, free, "pending")) == (AHEAD + 9, 0)
+
+
+@pytest.mark.parametrize(("policy", "held"), [("queue", True), ("skip", True), ("replace", False), ("allow", False)])
+def test_while_its_task_runs_what_would_wait_for_it_stays_pending(
+    rows: Scenario, assign: Callable[[], float], policy: str, held: bool
+) -> None:
+    worker = rows.worker()
+    task = rows.task(overlap_policy=policy)
+    running = rows.running(worker, task)
+    asked = rows.by_sql(task)
+    assign()
+    assert rows.status(asked) == ("pending" if held else "assigned")
+    rows.sql("UPDATE schedule_instance SET status = 'succeed' WHERE id = :id", id=running.id)
+    assign()
+    assert rows.status(asked) == "assigned"
+
+
+def test_a_limited_task_is_full_when_all_its_slots_are_taken(rows: Scenario, database: Database) -> None:
+    worker = rows.worker()
+    task = rows.task(overlap_policy="allow", max_instances=2)
+    rows.running(worker, task)
+    assert database.read(lambda c: assignments.full(c, {task: 2})) == set()
+    rows.running(worker, task)
+    assert database.read(lambda c: assignments.full(c, {task: 2})) == {task}
+
+
+def test_a_fire_that_is_to_queue_behind_a_run_is_materialized_pending(rows: Scenario, database: Database) -> None:
+    worker = rows.worker()
+    task = rows.planned_task(overlap_policy="queue")
+    rows.running(worker, task, rows.start - timedelta(hours=1))
+    Materializer(database, Settings.load()).step()
+    assert count(rows, task, "pending") == 1
+
+
+def test_what_the_database_refuses_to_assign_is_canceled_alone(
+    rows: Scenario, assign: Callable[[], float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows.worker()
+    task = rows.task(overlap_policy="allow")
+    ids = [rows.by_sql(task, rows.start - timedelta(minutes=n)) for n in range(5)]
+    give = assignments.give
+
+    def refusing(connection: object, given: list[tuple[int, int, int | None, str | None]]) -> None:
+        if ids[2] in {row[0] for row in given}:
+            raise DataError("UPDATE", {}, Exception(1406, "Data too long"))
+        give(connection, given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(assignments, "give", refusing)
+    for _ in ids:  # what is left of a task is taken up by the next passes, as its lease is given back with each part
+        assign()
+    assert [rows.status(i) for i in ids] == ["assigned", "assigned", "canceled", "assigned", "assigned"]
+    assert rows.row(ids[2]).reason == "the database refuses it: Data too long"
+
+
+def test_a_step_of_the_databases_clock_kills_no_worker(
+    rows: Scenario, database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = rows.worker()
+    boot, stepped = 1000.0, timedelta(0)
+    real_time = reaper_module.database_time
+
+    def database_time(connection: object) -> datetime:
+        return real_time(connection) + stepped  # type: ignore[arg-type]
+
+    monkeypatch.setattr(reaper_module, "boottime", lambda: boot)
+    monkeypatch.setattr(reaper_module, "database_time", database_time)
+    reaper = Reaper(database, Settings.load(), "test")
+    for _ in range(4):  # the time here and the database's go on alike, past the watch that follows a start
+        boot, stepped = boot + 6, stepped + timedelta(seconds=6)
+        reaper.step()
+    assert "clock step" not in caplog.text
+    rows.sql(
+        "UPDATE schedule_worker_node SET last_heartbeat = :old",
+        old=(rows.start - timedelta(hours=1)).strftime("%Y-%m-%d %H:%M:%S.%f"),
+    )
+    stepped += timedelta(hours=1)
+    with caplog.at_level(logging.WARNING):
+        reaper.step()
+    assert "clock step +3600 s" in caplog.text
+    assert rows.sql("SELECT state FROM schedule_worker_node WHERE id = :id", id=worker)[0][0] == "live"
+    for _ in range(3):
+        boot, stepped = boot + 6, stepped + timedelta(seconds=6)
+        reaper.step()
+    assert rows.sql("SELECT state FROM schedule_worker_node WHERE id = :id", id=worker)[0][0] == "dead"
