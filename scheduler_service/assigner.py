@@ -15,7 +15,7 @@ from shared.domain.errors import InvalidInput, UnknownType
 from shared.domain.jsontext import json_text
 from shared.domain.nodes import Catalog, PlannedNode
 from shared.settings import Settings
-from shared.store import assignments, fires, locks, node_types, workers
+from shared.store import assignments, fires, locks, node_types, overlap, workers
 from shared.store.assignments import Cursor, Pending
 from shared.store.database import Database, sentence
 
@@ -74,7 +74,7 @@ class Assigner:
     def _assign(self, page: Sequence[Pending]) -> None:
         bounded = {p.task_id: p.slots for p in page if p.slots is not None}
         catalog, fleet, full = self._database.read(
-            lambda c: (node_types.catalog(c), Fleet(workers.fleet(c)), assignments.full(c, bounded))
+            lambda c: (node_types.catalog(c), Fleet(workers.fleet(c)), overlap.full(c, bounded))
         )
         placed, waiting, refused = _place(_in_turn(page, full), catalog, fleet)
         self._complaints.update(f"task type {p.task_type}: {reason}" for p, reason in waiting)

@@ -22,7 +22,7 @@ from shared.domain.nodes import Catalog, PlannedNode
 from shared.domain.planning import PlannedTask, decide
 from shared.domain.states import OverlapPolicy
 from shared.settings import Settings
-from shared.store import assignments, fires, locks, node_types, plans, workers
+from shared.store import fires, locks, node_types, overlap, plans, workers
 from shared.store.database import Database, sentence
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Materializer:
         tasks = self._database.read(lambda c: plans.locked(c, token, got))
         queued = {t.id: t.max_instances or 1 for t in tasks if _queues(t)}
         catalog, fleet, full = self._database.read(
-            lambda c: (node_types.catalog(c), Fleet(workers.fleet(c)), assignments.full(c, queued))
+            lambda c: (node_types.catalog(c), Fleet(workers.fleet(c)), overlap.full(c, queued))
         )
         batch = self._decide(tasks, World(catalog, fleet, full), now, horizon)
         self._write(token, batch, now)

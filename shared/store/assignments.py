@@ -1,7 +1,6 @@
 """Giving pending instances to workers, and taking back what a worker will not run."""
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,7 +9,7 @@ from sqlalchemy import Connection, and_, bindparam, func, or_, select, update
 
 from shared.domain.states import PLANNED_ORIGINS, InstanceStatus, OverlapPolicy
 from shared.store.dialects import UtcNow, bound, by_index, ignore_conflicts, json_rows
-from shared.store.tables import OVERLAP_SLOTS, PRIORITIES, schedule_instance, schedule_task
+from shared.store.tables import PRIORITIES, schedule_instance, schedule_task
 
 _instance = schedule_instance.c
 _task = schedule_task.c
@@ -159,20 +158,6 @@ _last_run_numbers = by_index(
     schedule_instance,
     "uq_schedule_instance_fire",
 )
-
-
-def full(connection: Connection, slots: Mapping[int, int]) -> set[int]:
-    """Of these tasks (id: how many of its instances may run at once), those whose overlap slots are all taken."""
-    if not slots:
-        return set()
-    ranges = (
-        _instance.overlap_key.between(task * OVERLAP_SLOTS, task * OVERLAP_SLOTS + slots[task] - 1)
-        for task in sorted(slots)
-    )
-    taken = Counter(
-        key // OVERLAP_SLOTS for key in connection.scalars(select(_instance.overlap_key).where(or_(*ranges)))
-    )
-    return {task for task, count in taken.items() if count >= slots[task]}
 
 
 def last_run_numbers(connection: Connection, fires: Collection[Fire]) -> dict[Fire, int]:

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Row, and_, func, insert, select, update
 
 from shared.domain.errors import NotFound, NotPossible
 from shared.domain.states import TERMINAL, InstanceStatus, NodeStatus, Origin
-from shared.store import runs
+from shared.store import overlap
 from shared.store.dialects import UtcNow
 from shared.store.tables import (
     schedule_instance,
@@ -158,7 +158,7 @@ def cancel(connection: Connection, instance_id: int, by: str, reason: str = "can
     row = find(connection, instance_id)
     if InstanceStatus(row.status) in TERMINAL:
         raise NotPossible(f"instance {instance_id} has ended already: {row.status}")
-    runs.request_cancel(connection, [instance_id], reason)
+    overlap.request_cancel(connection, [instance_id], reason)
     return False
 
 

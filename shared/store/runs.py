@@ -11,10 +11,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, case, exists, or_, select, update
 
-from shared.domain.states import PLANNED_ORIGINS, InstanceStatus, NodeStatus, OverlapPolicy, TaskStatus
+from shared.domain.states import PLANNED_ORIGINS, InstanceStatus, NodeStatus, TaskStatus
+from shared.store import overlap
 from shared.store.dialects import UtcNow, bound, by_index, ignore_conflicts, json_rows
 from shared.store.tables import (
-    OVERLAP_SLOTS,
     PRIORITIES,
     schedule_instance,
     schedule_task,
@@ -137,7 +137,7 @@ def claim(connection: Connection, worker_id: int, instance_ids: Collection[int],
     wanted = _wanted(connection, worker_id, ids)
     assigned = [row for row in wanted if row.status == ASSIGNED]
     settled_tasks = _lock_settled_tasks(connection, {row.schedule_task_id for row in assigned})
-    slots = _slots(connection, [row for row in assigned if row.schedule_task_id in settled_tasks])
+    slots = overlap.free_slots(connection, [row for row in assigned if row.schedule_task_id in settled_tasks])
     if slots:
         connection.execute(_claim, {"rows": bound(slots), "worker": worker_id})
     attempts = _running(connection, worker_id, ids)
@@ -146,7 +146,7 @@ def claim(connection: Connection, worker_id: int, instance_ids: Collection[int],
     nodes = _start_nodes(connection, list(attempts)) if won else {}
     return Claim(
         runs=[_run(row, attempts[row.id], nodes.get(row.id, ())) for row in won],
-        waiting=_settle(connection, worker_id, lost, now) if lost else [],
+        waiting=overlap.settle(connection, worker_id, lost, now) if lost else [],
     )
 
 
@@ -178,35 +178,6 @@ def _lock_settled_tasks(connection: Connection, task_ids: Collection[int]) -> se
         return set()
     statement = select(_task.id).where(_task.id.in_(sorted(task_ids))).with_for_update(read=True, skip_locked=True)
     return set(connection.scalars(by_index(statement, schedule_task)))
-
-
-def _slots(connection: Connection, rows: list[Row[Any]]) -> list[tuple[int, int | None]]:
-    """The overlap slot each instance is to run in: (id, slot); without those that find no slot free."""
-    limited = {row.schedule_task_id for row in rows if row.max_instances is not None}
-    taken = _taken(connection, limited) if limited else {}
-    slots: list[tuple[int, int | None]] = []
-    for row in rows:
-        if row.overlap_policy != OverlapPolicy.ALLOW:
-            slots.append((row.id, 0))
-        elif row.max_instances is None:
-            slots.append((row.id, None))
-        else:
-            used = taken.setdefault(row.schedule_task_id, set())
-            free = next((slot for slot in range(row.max_instances) if slot not in used), None)
-            if free is not None:
-                used.add(free)
-                slots.append((row.id, free))
-    return slots
-
-
-def _taken(connection: Connection, task_ids: Collection[int]) -> dict[int, set[int]]:
-    of_tasks = or_(
-        *(_instance.overlap_key.between(t * OVERLAP_SLOTS, (t + 1) * OVERLAP_SLOTS - 1) for t in sorted(task_ids))
-    )
-    taken: dict[int, set[int]] = {}
-    for key in connection.scalars(select(_instance.overlap_key).where(of_tasks)):
-        taken.setdefault(key // OVERLAP_SLOTS, set()).add(key % OVERLAP_SLOTS)
-    return taken
 
 
 def _running(connection: Connection, worker_id: int, ids: list[int]) -> dict[int, int]:
@@ -261,117 +232,6 @@ def _run(row: Row[Any], attempt: int, nodes: tuple[NodeRun, ...]) -> Run:
         timeout_seconds=row.timeout_seconds,
         nodes=nodes,
     )
-
-
-_settled = json_rows("settled", id="id", reason="str")
-
-_cancel_settled = (
-    update(schedule_instance)
-    .where(
-        _instance.id == _settled.c.id,
-        _instance.status == ASSIGNED,
-        _instance.schedule_worker_node_id == bindparam("worker"),
-    )
-    .values(
-        status=InstanceStatus.CANCELED.value,
-        reason=_settled.c.reason,
-        gmt_completed=UtcNow(),
-        gmt_modified=UtcNow(),
-        modifier="worker",
-    )
-)
-
-
-_cancel_nodes = (
-    update(schedule_task_node)
-    .where(
-        _node.schedule_instance_id.in_(bindparam("ids", expanding=True)),
-        _node.status == NodeStatus.PENDING.value,
-        exists(
-            by_index(
-                select(_instance.id).where(
-                    _instance.id == _node.schedule_instance_id, _instance.status == InstanceStatus.CANCELED.value
-                ),
-                schedule_instance,
-            )
-        ),
-    )
-    .values(status=NodeStatus.CANCELED.value)
-)
-
-
-def _settle(connection: Connection, worker_id: int, lost: list[Row[Any]], now: datetime) -> list[tuple[int, datetime]]:
-    """Decide about assigned instances that a claim did not win; returns those that are to be tried again."""
-    states = {
-        instance_id: (unwanted, deleted, status)
-        for instance_id, unwanted, deleted, status in connection.execute(
-            select(_instance.id, _instance.gmt_cancel_requested, _task.is_deleted, _task.status)
-            .join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id)
-            .where(
-                _instance.id.in_([row.id for row in lost]),
-                _instance.schedule_worker_node_id == worker_id,
-                _instance.status == ASSIGNED,
-            )
-        )
-    }
-    holders = _holders(connection, lost)
-    canceled: list[tuple[int, str]] = []
-    replaced: set[int] = set()
-    waiting: list[tuple[int, datetime]] = []
-    for row in (row for row in lost if row.id in states):
-        unwanted, deleted, status = states[row.id]
-        before = holders.get(row.schedule_task_id, [])
-        if unwanted:
-            canceled.append((row.id, "canceled before it started"))
-        elif deleted:
-            canceled.append((row.id, "its task was deleted"))
-        elif status == TaskStatus.OFF and row.origin in PLANNED_ORIGINS:
-            canceled.append((row.id, "its task was off when it was due"))
-        elif row.due_at <= now and _skips(row) and (ran := [h for h, started in before if started < row.due_at]):
-            canceled.append((row.id, f"overlap: instance {ran[0]} still ran when it was due"))
-        else:
-            waiting.append((row.id, row.due_at))
-            if row.due_at <= now and row.overlap_policy == OverlapPolicy.REPLACE:
-                replaced.update(holder for holder, _ in before)
-    if canceled:
-        connection.execute(_cancel_settled, {"rows": bound(canceled), "worker": worker_id})
-        connection.execute(_cancel_nodes, {"ids": [instance_id for instance_id, _ in canceled]})
-    if replaced:
-        request_cancel(connection, replaced, "replaced by its task's next fire")
-    return waiting
-
-
-def _skips(row: Row[Any]) -> bool:
-    """Only a fire is skipped, and only for a run that was under way when it was due.
-
-    What somebody asked for, what has begun already, and what merely came late together with its predecessor waits.
-    """
-    return row.overlap_policy == OverlapPolicy.SKIP and row.origin in PLANNED_ORIGINS and row.attempt == 0
-
-
-def _holders(connection: Connection, rows: list[Row[Any]]) -> dict[int, list[tuple[int, datetime]]]:
-    """What runs of each task that one slot bounds: (instance id, gmt_started)."""
-    keys = {row.schedule_task_id * OVERLAP_SLOTS for row in rows}
-    holders: dict[int, list[tuple[int, datetime]]] = {}
-    statement = select(_instance.id, _instance.schedule_task_id, _instance.gmt_started).where(
-        _instance.overlap_key.in_(sorted(keys))
-    )
-    for instance_id, task_id, started in connection.execute(statement):
-        holders.setdefault(task_id, []).append((instance_id, started))
-    return holders
-
-
-def request_cancel(connection: Connection, instance_ids: Collection[int], reason: str) -> int:
-    """Ask the workers that run these instances to stop them; returns how many are asked that were not."""
-    return connection.execute(
-        update(schedule_instance)
-        .where(
-            _instance.id.in_(sorted(instance_ids)),
-            _instance.status == RUNNING,
-            _instance.gmt_cancel_requested.is_(None),
-        )
-        .values(gmt_cancel_requested=UtcNow(), reason=reason)
-    ).rowcount
 
 
 def held(connection: Connection, worker_id: int) -> list[tuple[int, int, bool]]:

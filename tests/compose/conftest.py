@@ -1,6 +1,6 @@
 """The compose test takes minutes and a Docker engine, so it runs only where it is asked for."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A failure shows the logs of all containers."""
     report = yield
     project = getattr(item, "funcargs", {}).get("project")

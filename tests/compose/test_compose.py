@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -113,11 +114,11 @@ def test_an_example_from_the_clone_runs_on_every_worker(project: Project) -> Non
 
 def test_the_scheduler_and_the_workers_become_healthy(project: Project) -> None:
     for service, count in {"db": 1, "scheduler": 1, "worker": WORKERS}.items():
-        wait_until(
-            lambda service=service, count=count: project.health(service) == ["healthy"] * count,
-            HEALTHY_SECONDS,
-            f"{service} to be healthy",
-        )
+        wait_until(partial(_is_healthy, project, service, count), HEALTHY_SECONDS, f"{service} to be healthy")
+
+
+def _is_healthy(project: Project, service: str, count: int) -> bool:
+    return project.health(service) == ["healthy"] * count
 
 
 def test_a_scheduler_that_is_stuck_is_not_called_healthy(project: Project) -> None:

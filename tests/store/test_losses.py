@@ -4,7 +4,7 @@ from datetime import timedelta
 from functools import partial
 
 from shared.domain.states import NodeStatus
-from shared.store import assignments, losses, runs
+from shared.store import assignments, losses, overlap
 from shared.store.reports import NodeReport, Report
 from tests.store.scenario import Scenario
 from tests.store.together import together
@@ -92,7 +92,7 @@ def test_three_losses_are_poison(rows: Scenario) -> None:
 def test_what_was_to_be_canceled_is_canceled_and_not_run_again(rows: Scenario) -> None:
     worker = rows.worker()
     run = rows.running(worker)
-    rows.database.write(lambda c: runs.request_cancel(c, [run.id], "by hand"))
+    rows.database.write(lambda c: overlap.request_cancel(c, [run.id], "by hand"))
     recover(rows, worker)
     row = rows.row(run.id)
     assert (row.status, row.gmt_completed is not None) == ("canceled", True)

@@ -21,6 +21,7 @@ from shared.store import (
     locks,
     losses,
     node_types,
+    overlap,
     plans,
     reports,
     runs,
@@ -306,7 +307,7 @@ def test_run_numbers_are_found_without_the_tasks_history(big: Big, page: list[as
 
 def test_full_slots_are_found_by_their_key(big: Big, page: list[assignments.Pending]) -> None:
     slots = {p.task_id: 3 for p in page}
-    big.reads(lambda c: assignments.full(c, slots), rows=BATCH, by={"uq_schedule_instance_overlap_key"})
+    big.reads(lambda c: overlap.full(c, slots), rows=BATCH, by={"uq_schedule_instance_overlap_key"})
 
 
 def test_instances_are_given_explained_and_refused_by_id(

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection
 
 from shared.domain.states import InstanceStatus
-from shared.store import instances, runs, tasks
+from shared.store import instances, overlap, runs, tasks
 from shared.store.tables import OVERLAP_SLOTS
 from tests.databases import MariaDBServer
 from tests.store.scenario import Scenario, ended, to_retry
@@ -373,8 +373,8 @@ def test_a_worker_holds_what_stands_running_under_it(rows: Scenario) -> None:
     rows.running(other)
     rows.assigned(me)
     rows.ended(worker=me)
-    assert rows.database.write(lambda c: runs.request_cancel(c, [asked.id], "test")) == 1
-    assert rows.database.write(lambda c: runs.request_cancel(c, [asked.id], "again")) == 0
+    assert rows.database.write(lambda c: overlap.request_cancel(c, [asked.id], "test")) == 1
+    assert rows.database.write(lambda c: overlap.request_cancel(c, [asked.id], "again")) == 0
     assert rows.row(asked.id).reason == "test"
     assert sorted(rows.database.read(lambda c: runs.held(c, me))) == [(mine.id, 1, False), (asked.id, 1, True)]
 
@@ -382,7 +382,7 @@ def test_a_worker_holds_what_stands_running_under_it(rows: Scenario) -> None:
 def test_only_what_runs_is_asked_to_stop(rows: Scenario) -> None:
     worker = rows.worker()
     others = [rows.pending(), rows.assigned(worker), rows.ended(worker=worker)]
-    assert rows.database.write(lambda c: runs.request_cancel(c, others, "test")) == 0
+    assert rows.database.write(lambda c: overlap.request_cancel(c, others, "test")) == 0
     assert all(instances_row.gmt_cancel_requested is None for instances_row in map(rows.row, others))
 
 

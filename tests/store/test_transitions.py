@@ -9,7 +9,7 @@ import pytest
 
 from shared.domain.errors import NotFound, NotPossible
 from shared.domain.states import TERMINAL, TRANSITIONS, InstanceStatus, NodeStatus
-from shared.store import assignments, instances, losses, plans, reports, runs
+from shared.store import assignments, instances, losses, overlap, plans, reports, runs
 from shared.store.reports import InstanceReport, NodeReport, Report
 from tests.store.scenario import Scenario
 
@@ -134,7 +134,7 @@ class Player:
 
     def ask_to_cancel(self) -> None:
         some = self._some()
-        self._write(lambda c: runs.request_cancel(c, some, "test"))
+        self._write(lambda c: overlap.request_cancel(c, some, "test"))
 
     def replay(self) -> None:
         for instance in self._some()[:1]:

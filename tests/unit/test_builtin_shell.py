@@ -50,11 +50,8 @@ def pids(tmp_path: Path) -> Callable[[int], list[int]]:
     file = tmp_path / "pids"
 
     def read(count: int) -> list[int]:
-        return wait_until(
-            lambda: [int(line) for line in file.read_text().split()] if lines(file) >= count else None,
-            DEADLINE,
-            "the pids",
-        )  # type: ignore[return-value]
+        wait_until(lambda: lines(file) >= count, DEADLINE, "the pids")
+        return [int(line) for line in file.read_text().split()]
 
     return read
 

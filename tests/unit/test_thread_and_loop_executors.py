@@ -129,7 +129,12 @@ def test_closed_threads_tell_all_their_calls_and_take_no_more() -> None:
     executor = ThreadExecutor(1)
     leave, entered = threading.Event(), threading.Event()
     running, waiting, late = Told(), Told(), Told()
-    executor.start(call(lambda _: (entered.set(), leave.wait(DEADLINE)), "thread"), running)
+
+    def handler(ctx: object) -> None:
+        entered.set()
+        leave.wait(DEADLINE)
+
+    executor.start(call(handler, "thread"), running)
     executor.start(call(lambda _: 1, "thread"), waiting)
     assert entered.wait(DEADLINE)
     executor.close()

@@ -1,0 +1,175 @@
+"""Overlap: what of one task may run at once, decided by a unique key, and what becomes of those that may not.
+
+``overlap_key`` is the task's id times ``OVERLAP_SLOTS``, plus a slot, while an instance runs, and NULL otherwise; it is
+unique, so two workers cannot both take a slot (docs/decisions/0006-overlap-at-the-claim.md).
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, bindparam, exists, or_, select, update
+
+from shared.domain.states import PLANNED_ORIGINS, InstanceStatus, NodeStatus, OverlapPolicy, TaskStatus
+from shared.store.dialects import UtcNow, bound, by_index, json_rows
+from shared.store.tables import OVERLAP_SLOTS, schedule_instance, schedule_task, schedule_task_node
+
+_instance = schedule_instance.c
+_task = schedule_task.c
+_node = schedule_task_node.c
+ASSIGNED, RUNNING = InstanceStatus.ASSIGNED.value, InstanceStatus.RUNNING.value
+
+
+def full(connection: Connection, slots: Mapping[int, int]) -> set[int]:
+    """Of these tasks (id: how many of its instances may run at once), those whose overlap slots are all taken."""
+    if not slots:
+        return set()
+    ranges = (
+        _instance.overlap_key.between(task * OVERLAP_SLOTS, task * OVERLAP_SLOTS + slots[task] - 1)
+        for task in sorted(slots)
+    )
+    taken = Counter(
+        key // OVERLAP_SLOTS for key in connection.scalars(select(_instance.overlap_key).where(or_(*ranges)))
+    )
+    return {task for task, count in taken.items() if count >= slots[task]}
+
+
+def free_slots(connection: Connection, rows: list[Row[Any]]) -> list[tuple[int, int | None]]:
+    """The overlap slot each instance is to run in: (id, slot); without those that find no slot free."""
+    limited = {row.schedule_task_id for row in rows if row.max_instances is not None}
+    taken = _taken(connection, limited) if limited else {}
+    slots: list[tuple[int, int | None]] = []
+    for row in rows:
+        if row.overlap_policy != OverlapPolicy.ALLOW:
+            slots.append((row.id, 0))
+        elif row.max_instances is None:
+            slots.append((row.id, None))
+        else:
+            used = taken.setdefault(row.schedule_task_id, set())
+            free = next((slot for slot in range(row.max_instances) if slot not in used), None)
+            if free is not None:
+                used.add(free)
+                slots.append((row.id, free))
+    return slots
+
+
+def _taken(connection: Connection, task_ids: Collection[int]) -> dict[int, set[int]]:
+    of_tasks = or_(
+        *(_instance.overlap_key.between(t * OVERLAP_SLOTS, (t + 1) * OVERLAP_SLOTS - 1) for t in sorted(task_ids))
+    )
+    taken: dict[int, set[int]] = {}
+    for key in connection.scalars(select(_instance.overlap_key).where(of_tasks)):
+        taken.setdefault(key // OVERLAP_SLOTS, set()).add(key % OVERLAP_SLOTS)
+    return taken
+
+
+_settled = json_rows("settled", id="id", reason="str")
+
+_cancel_settled = (
+    update(schedule_instance)
+    .where(
+        _instance.id == _settled.c.id,
+        _instance.status == ASSIGNED,
+        _instance.schedule_worker_node_id == bindparam("worker"),
+    )
+    .values(
+        status=InstanceStatus.CANCELED.value,
+        reason=_settled.c.reason,
+        gmt_completed=UtcNow(),
+        gmt_modified=UtcNow(),
+        modifier="worker",
+    )
+)
+
+
+_cancel_nodes = (
+    update(schedule_task_node)
+    .where(
+        _node.schedule_instance_id.in_(bindparam("ids", expanding=True)),
+        _node.status == NodeStatus.PENDING.value,
+        exists(
+            by_index(
+                select(_instance.id).where(
+                    _instance.id == _node.schedule_instance_id, _instance.status == InstanceStatus.CANCELED.value
+                ),
+                schedule_instance,
+            )
+        ),
+    )
+    .values(status=NodeStatus.CANCELED.value)
+)
+
+
+def settle(connection: Connection, worker_id: int, lost: list[Row[Any]], now: datetime) -> list[tuple[int, datetime]]:
+    """Decide about assigned instances that a claim did not win; returns those that are to be tried again."""
+    states = {
+        instance_id: (unwanted, deleted, status)
+        for instance_id, unwanted, deleted, status in connection.execute(
+            select(_instance.id, _instance.gmt_cancel_requested, _task.is_deleted, _task.status)
+            .join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id)
+            .where(
+                _instance.id.in_([row.id for row in lost]),
+                _instance.schedule_worker_node_id == worker_id,
+                _instance.status == ASSIGNED,
+            )
+        )
+    }
+    holders = _holders(connection, lost)
+    canceled: list[tuple[int, str]] = []
+    replaced: set[int] = set()
+    waiting: list[tuple[int, datetime]] = []
+    for row in (row for row in lost if row.id in states):
+        unwanted, deleted, status = states[row.id]
+        before = holders.get(row.schedule_task_id, [])
+        if unwanted:
+            canceled.append((row.id, "canceled before it started"))
+        elif deleted:
+            canceled.append((row.id, "its task was deleted"))
+        elif status == TaskStatus.OFF and row.origin in PLANNED_ORIGINS:
+            canceled.append((row.id, "its task was off when it was due"))
+        elif row.due_at <= now and _skips(row) and (ran := [h for h, started in before if started < row.due_at]):
+            canceled.append((row.id, f"overlap: instance {ran[0]} still ran when it was due"))
+        else:
+            waiting.append((row.id, row.due_at))
+            if row.due_at <= now and row.overlap_policy == OverlapPolicy.REPLACE:
+                replaced.update(holder for holder, _ in before)
+    if canceled:
+        connection.execute(_cancel_settled, {"rows": bound(canceled), "worker": worker_id})
+        connection.execute(_cancel_nodes, {"ids": [instance_id for instance_id, _ in canceled]})
+    if replaced:
+        request_cancel(connection, replaced, "replaced by its task's next fire")
+    return waiting
+
+
+def _skips(row: Row[Any]) -> bool:
+    """Only a fire is skipped, and only for a run that was under way when it was due.
+
+    What somebody asked for, what has begun already, and what merely came late together with its predecessor waits.
+    """
+    return row.overlap_policy == OverlapPolicy.SKIP and row.origin in PLANNED_ORIGINS and row.attempt == 0
+
+
+def _holders(connection: Connection, rows: list[Row[Any]]) -> dict[int, list[tuple[int, datetime]]]:
+    """What runs of each task that one slot bounds: (instance id, gmt_started)."""
+    keys = {row.schedule_task_id * OVERLAP_SLOTS for row in rows}
+    holders: dict[int, list[tuple[int, datetime]]] = {}
+    statement = select(_instance.id, _instance.schedule_task_id, _instance.gmt_started).where(
+        _instance.overlap_key.in_(sorted(keys))
+    )
+    for instance_id, task_id, started in connection.execute(statement):
+        holders.setdefault(task_id, []).append((instance_id, started))
+    return holders
+
+
+def request_cancel(connection: Connection, instance_ids: Collection[int], reason: str) -> int:
+    """Ask the workers that run these instances to stop them; returns how many are asked that were not."""
+    return connection.execute(
+        update(schedule_instance)
+        .where(
+            _instance.id.in_(sorted(instance_ids)),
+            _instance.status == RUNNING,
+            _instance.gmt_cancel_requested.is_(None),
+        )
+        .values(gmt_cancel_requested=UtcNow(), reason=reason)
+    ).rowcount
