@@ -13,9 +13,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Protocol
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import PydanticSerializationError
-
 from shared.clock import DatabaseClock, boottime
 from shared.domain.errors import InvalidInput, InvalidParam
 from shared.domain.jsontext import json_text, storable
@@ -28,6 +25,7 @@ from shared.store.runs import NodeRun, Run
 from worker_service.authoring import Execution, Node
 from worker_service.context import NodeContext
 from worker_service.executors.base import Call, Executor, Failure, Outcome, Running
+from worker_service.values import checked_param, result_text
 
 log = logging.getLogger(__name__)
 
@@ -184,7 +182,7 @@ class Runner:
             self._report(active, node, _failed(f"this worker cannot run {node.type}"), None)
             return
         try:
-            param = _param(known, given_param(node.param, active.run.param))
+            param = checked_param(known.type, known.param_model, given_param(node.param, active.run.param))
         except InvalidParam as error:
             self._report(active, node, _failed(str(error)), None)
             return
@@ -211,27 +209,11 @@ class Runner:
         if outcome.failure is not None:
             return _raised(outcome.failure)
         try:
-            text = self._result_text(node, outcome.result)
+            text = result_text(node.type, outcome.result, self._result_limit_bytes)
         except InvalidInput as error:
             return _failed(str(error))
         _keep(active, node, json.loads(text))
         return Ending(NodeStatus.SUCCEED, text)
-
-    def _result_text(self, node: NodeRun, result: Any) -> str:
-        try:
-            text = json_text(result.model_dump(mode="json") if isinstance(result, BaseModel) else result)
-        except (InvalidInput, PydanticSerializationError) as error:
-            raise InvalidInput(
-                f"{node.type} returned what is not JSON: {error}; return dicts, lists, strings, numbers, "
-                "booleans or None"
-            ) from None
-        size = len(text.encode())
-        if size > self._result_limit_bytes:
-            raise InvalidInput(
-                f"{node.type} returned {size:,} bytes of JSON; the limit is {self._result_limit_bytes:,} "
-                "(ROTA_RESULT_LIMIT_BYTES): store large results elsewhere and return where"
-            )
-        return text
 
     def _report(self, active: Active, node: NodeRun, ending: Ending, outcome: Outcome | None) -> None:
         entered = self._clock.now() if outcome is None else self._clock.at(outcome.entered)
@@ -312,16 +294,6 @@ def _keep(active: Active, node: NodeRun, result: Any) -> None:
     """Its result for the nodes after it, as the database holds it: a retry sees the same."""
     active.done += 1
     active.results[node.type] = active.results[node.type.removeprefix(f"{node.category}_")] = result
-
-
-def _param(node: Node, given: Any) -> Any:
-    if node.param_model is None:
-        return given
-    try:
-        return node.param_model.model_validate(given)
-    except ValidationError as error:
-        faults = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'it'}: {e['msg']}" for e in error.errors())
-        raise InvalidParam(f"param of {node.type}: {faults}") from None
 
 
 def _context(active: Active, node: NodeRun, param: Any) -> NodeContext[Any]:

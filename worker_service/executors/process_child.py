@@ -31,14 +31,12 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from pydantic import BaseModel, ValidationError
-
 from shared.clock import boottime
-from shared.domain.errors import ConfigurationError, InvalidInput, InvalidParam
-from shared.domain.jsontext import json_text
+from shared.domain.errors import ConfigurationError, InvalidInput
 from worker_service.authoring import Node, Rota, load_app
 from worker_service.context import NodeContext
 from worker_service.executors.base import Failure
+from worker_service.values import checked_param, result_text
 
 ERROR_CHARACTERS = 8_000
 TRACEBACK_CHARACTERS = 30_000
@@ -148,7 +146,7 @@ def _run(app: Rota, call: Message, channel: Channel, limit: int) -> dict[str, An
         channel.send(began=entered)
         result = node.handler(context)
         left = boottime()
-        answer = {"result": _checked(node, result, limit)}
+        answer = {"result": json.loads(result_text(node.type, result, limit))}
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
         left = boottime()
         answer = {"failure": _failure(error)}
@@ -168,7 +166,7 @@ def _prepared(app: Rota, call: Message) -> tuple[Node, NodeContext[Any]]:
     fields = dict(call["context"])
     moment, zone = fields.pop("schedule_datetime")
     return node, NodeContext(
-        param=_param(node, fields.pop("param")),
+        param=checked_param(node.type, node.param_model, fields.pop("param")),
         schedule_datetime=datetime.fromisoformat(moment).astimezone(_zone(zone)),
         due_at=datetime.fromisoformat(fields.pop("due_at")).astimezone(UTC),
         **fields,
@@ -177,33 +175,6 @@ def _prepared(app: Rota, call: Message) -> tuple[Node, NodeContext[Any]]:
 
 def _zone(zone: str | float) -> tzinfo:
     return ZoneInfo(zone) if isinstance(zone, str) else timezone(timedelta(seconds=zone))
-
-
-def _param(node: Node, given: Any) -> Any:
-    if node.param_model is None:
-        return given
-    try:
-        return node.param_model.model_validate(given)
-    except ValidationError as error:
-        faults = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'it'}: {e['msg']}" for e in error.errors())
-        raise InvalidParam(f"param of {node.type}: {faults}") from None
-
-
-def _checked(node: Node, result: Any, limit: int) -> Any:
-    """The result, as plain JSON of a size that may be sent."""
-    plain = result.model_dump(mode="json") if isinstance(result, BaseModel) else result
-    try:
-        size = len(json_text(plain).encode())
-    except InvalidInput as error:
-        raise InvalidInput(
-            f"{node.type} returned what is not JSON: {error}; return dicts, lists, strings, numbers, booleans or None"
-        ) from None
-    if size > limit:
-        raise InvalidInput(
-            f"{node.type} returned {size:,} bytes of JSON; the limit is {limit:,} (ROTA_RESULT_LIMIT_BYTES): "
-            "store large results elsewhere and return where"
-        )
-    return plain
 
 
 def _failure(error: BaseException) -> dict[str, str]:

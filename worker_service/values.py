@@ -1,0 +1,43 @@
+"""What goes into a handler and what comes out of it, checked: its param, and its result as JSON."""
+
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from shared.domain.errors import InvalidInput, InvalidParam
+from shared.domain.jsontext import json_text
+
+
+def checked_param(node_type: str, model: type[BaseModel] | None, given: Any) -> Any:
+    """The param as the node's model, or as it is given where none is declared.
+
+    Raises InvalidParam with every fault.
+    """
+    if model is None:
+        return given
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'it'}: {e['msg']}" for e in error.errors())
+        raise InvalidParam(f"param of {node_type}: {faults}") from None
+
+
+def result_text(node_type: str, result: Any, limit_bytes: int) -> str:
+    """A handler's result as JSON text; a pydantic model as its JSON.
+
+    Raises InvalidInput, saying what is not JSON, or how much larger than the limit it is.
+    """
+    try:
+        text = json_text(result.model_dump(mode="json") if isinstance(result, BaseModel) else result)
+    except (InvalidInput, PydanticSerializationError) as error:
+        raise InvalidInput(
+            f"{node_type} returned what is not JSON: {error}; return dicts, lists, strings, numbers, booleans or None"
+        ) from None
+    size = len(text.encode())
+    if size > limit_bytes:
+        raise InvalidInput(
+            f"{node_type} returned {size:,} bytes of JSON; the limit is {limit_bytes:,} (ROTA_RESULT_LIMIT_BYTES): "
+            "store large results elsewhere and return where"
+        )
+    return text
