@@ -123,7 +123,7 @@ def replay(shell: Shell, instance_ids: Sequence[int], wait: bool, as_json: bool)
         return [instances.replay(connection, i, user()) for i in instance_ids]
 
     with shell.database() as database:
-        new_ids = database.write(write)
+        new_ids = instances.insert_into(database, write)
         if not as_json:
             for old, new in zip(instance_ids, new_ids, strict=True):
                 note(f"instance {new} replays {old}")

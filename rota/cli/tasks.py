@@ -57,7 +57,7 @@ def add(shell: Shell, name: str, off: bool, as_json: bool, **options: Any) -> No
     status = TaskStatus.OFF if off else TaskStatus.ON
     definition = TaskDefinition.of(name=name, status=status, **given_fields(options, None))
     with shell.database() as database:
-        database.write(lambda connection: tasks.add(connection, definition, user()))
+        tasks.insert_into(database, lambda connection: [tasks.add(connection, definition, user())])
         _saved(database, name, as_json, "added")
 
 
@@ -241,12 +241,12 @@ def run(shell: Shell, name: str, *, at: str | None, param: Any, wait: bool, as_j
       rota task run nightly --param '{"region": "us"}' --wait --json
     """
 
-    def ask(connection: Connection) -> int:
+    def ask(connection: Connection) -> list[int]:
         row = tasks.find(connection, name)
         if param is not None:
             node_types.catalog(connection).check(row.type, param)
         moment, _ = _nominal(at, row, now)
-        return instances.ask(connection, row, moment, user(), param=param)
+        return [instances.ask(connection, row, moment, user(), param=param)]
 
     with shell.database() as database:
         now = database.clock.now()
@@ -254,7 +254,7 @@ def run(shell: Shell, name: str, *, at: str | None, param: Any, wait: bool, as_j
         moment, remark = _nominal(at, row, now)
         if remark:
             note(remark)
-        instance_id = database.write(ask)
+        [instance_id] = instances.insert_into(database, ask)
         if not as_json:
             nominal = shown_local(moment, zone_of(row.timezone))
             click.echo(f"instance {instance_id} of {name} runs as soon as a worker has it, as the run of {nominal}")

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 import pymysql
-from sqlalchemy import Connection, Engine, create_engine, event, select
+from sqlalchemy import Connection, Engine, Table, create_engine, event, select
 from sqlalchemy.engine import URL, ExceptionContext, make_url
 from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError
 from tenacity import RetryError, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
@@ -64,6 +64,24 @@ class Database:
         Raises DatabaseProblem when the database stays away, and whatever ``work`` raises.
         """
         return self._run(self._writer, work)
+
+    def insert(self, table: Table, work: Callable[[Connection], list[int]]) -> list[int]:
+        """Run ``work``, which inserts rows into ``table`` that no key tells apart, and return their ids.
+
+        When the answer to the commit is lost, the ids of the first attempt tell whether it was done: ids never come
+        again. So what somebody asked for by hand is there once.
+
+            database.insert(schedule_instance, lambda c: [instances.ask(c, task, moment, "ann")])
+        """
+        made: list[int] = []
+
+        def once(connection: Connection) -> list[int]:
+            if made and connection.scalar(select(table.c.id).where(table.c.id == made[0])) is not None:
+                return list(made)
+            made[:] = work(connection)
+            return list(made)
+
+        return self.write(once)
 
     def close(self) -> None:
         """Close every connection."""

@@ -1,6 +1,6 @@
 """Instances as people see and steer them: list, show, run, replay, cancel."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Row, and_, func, insert, select, update
 from shared.domain.errors import NotFound, NotPossible
 from shared.domain.states import TERMINAL, InstanceStatus, NodeStatus, Origin
 from shared.store import overlap
+from shared.store.database import Database
 from shared.store.dialects import UtcNow
 from shared.store.tables import (
     schedule_instance,
@@ -79,6 +80,11 @@ def listed(
     elif status is not None:
         statement = statement.where(_instance.status == status)
     return list(connection.execute(statement))
+
+
+def insert_into(database: Database, work: Callable[[Connection], list[int]]) -> list[int]:
+    """Run ``work``, which asks for instances, and return their ids; they are there once, whatever answer is lost."""
+    return database.insert(schedule_instance, work)
 
 
 def ask(

@@ -1,5 +1,6 @@
 """Tasks as people and code edit them."""
 
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select, update
@@ -8,6 +9,7 @@ from sqlalchemy.exc import IntegrityError
 from shared.domain.errors import NameTaken, NotFound
 from shared.domain.states import TaskStatus
 from shared.domain.task import TaskDefinition
+from shared.store.database import Database
 from shared.store.dialects import UtcNow
 from shared.store.node_types import catalog
 from shared.store.tables import schedule_task
@@ -34,6 +36,11 @@ def listed(connection: Connection, limit: int, *, status: str | None = None, lik
     if like is not None:
         statement = statement.where(_task.live_name.contains(like, autoescape=True))
     return list(connection.execute(statement))
+
+
+def insert_into(database: Database, work: Callable[[Connection], list[int]]) -> list[int]:
+    """Run ``work``, which adds tasks, and return their ids; a lost answer is not taken for a name that is taken."""
+    return database.insert(schedule_task, work)
 
 
 def add(connection: Connection, definition: TaskDefinition, by: str) -> int:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, event, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
 
 from shared.domain.errors import DatabaseProblem
-from shared.store import assignments, fires, locks, losses, plans, reports, runs, workers
+from shared.store import assignments, fires, instances, locks, losses, plans, reports, runs, workers
 from shared.store.database import (
     IDLE_IN_TRANSACTION_SECONDS,
     IDLE_SECONDS,
@@ -274,6 +274,17 @@ def test_an_exception_of_the_work_rolls_back_and_is_passed_on(rows: Scenario) ->
     with pytest.raises(KeyError, match="mine"):
         rows.database.write(work)
     assert rows.task_row(task).priority == 0
+
+
+def test_what_is_asked_for_by_hand_is_there_once_though_the_answer_was_lost(
+    mariadb_rows: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, task = mariadb_rows.database, mariadb_rows.task()
+    row = mariadb_rows.task_row(task)
+    with lost_answers(monkeypatch, database) as lost:
+        [asked] = instances.insert_into(database, lambda c: [instances.ask(c, row, mariadb_rows.start, "ann")])
+    assert lost == [1]
+    assert mariadb_rows.statuses() == {asked: "pending"}
 
 
 @pytest.mark.parametrize("number", [1213, 1205, 1020, 2006, 2013, 1053, 1927, 4031])
