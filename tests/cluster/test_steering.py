@@ -174,10 +174,13 @@ def test_a_running_instance_is_canceled_by_sql_and_a_process_by_the_command(stee
 
 def test_an_instance_that_sql_cancels_before_its_start_never_runs(steered: Cluster) -> None:
     task = steered.add_task("unwanted", "HOLD", param={"gate": "unwanted"}, overlap_policy="queue")
-    (running,) = steered.add_instances(task)
-    steered.wait_status([running], "running")
-    (waiting,) = steered.add_instances(task)
-    steered.wait_status([waiting], "assigned")
+    steered.execute(  # at once, or the first may run before the second is given out, which then stays pending
+        "INSERT INTO schedule_instance (schedule_task_id, schedule_datetime) VALUES (%s, %s), (%s, %s)",
+        *(task, "2026-11-19 02:00:00", task, "2026-11-19 03:00:00"),
+    )
+    both = [row["id"] for row in steered.instances_of(task)]
+    wait_until(lambda: sorted(steered.statuses(both).values()) == ["assigned", "running"], 15, "one to wait for one")
+    running, waiting = sorted(both, key=lambda instance: steered.statuses(both)[instance], reverse=True)
     steered.execute("UPDATE schedule_instance SET gmt_cancel_requested = UTC_TIMESTAMP(6) WHERE id = %s", waiting)
     steered.open_gate("unwanted")
     steered.wait_status([running, waiting], "succeed", "canceled")
