@@ -1,4 +1,5 @@
 # Every target does its own set-up (tests/setup.sh). Options for pytest: make test ARGS="-k materializer -x"
+# Two processes share the tests by file, as many of these mostly wait; ARGS="-n0" runs them in one.
 .DEFAULT_GOAL := help
 .PHONY: help up test test-compose lint
 ARGS ?=
@@ -12,7 +13,7 @@ up: ## run a scheduler and a worker on this machine, with the example tasks
 
 test: ## run the tests, on SQLite and on MariaDB
 	@tests/setup.sh
-	.venv/bin/pytest -m "not compose" $(ARGS)
+	.venv/bin/pytest -m "not compose" -n 2 --dist loadfile $(ARGS)
 
 test-compose: ## build the images and test them under Docker Compose
 	@tests/setup.sh venv
