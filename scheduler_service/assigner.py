@@ -17,7 +17,7 @@ from shared.domain.nodes import Catalog, PlannedNode
 from shared.settings import Settings
 from shared.store import assignments, fires, locks, node_types, overlap, workers
 from shared.store.assignments import Cursor, Pending
-from shared.store.database import Database, sentence
+from shared.store.database import Database, is_refusal, sentence
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +97,8 @@ class Assigner:
         try:
             self._database.write(lambda c: _write(c, token, got, placed))
         except DBAPIError as error:
+            if not is_refusal(error):
+                raise
             if len(placed) > 1:
                 middle = len(placed) // 2
                 self._write(token, got, placed[:middle])
@@ -168,5 +170,6 @@ def _write(connection: Connection, token: str, got: set[int], placed: Sequence[P
         param = json_text(p.task_param) if p.param is None and p.task_param is not None else None
         rows.append((p.id, worker, number, param))
     assignments.give(connection, rows)
-    fires.pin_nodes(connection, [(p.id, node) for p, _, nodes in mine for node in nodes])
+    pinned = fires.pinned(connection, [p.id for p, _, _ in mine])
+    fires.pin_nodes(connection, [(p.id, node) for p, _, nodes in mine if p.id not in pinned for node in nodes])
     locks.release(connection, token, held)

@@ -23,7 +23,7 @@ from shared.domain.planning import PlannedTask, decide
 from shared.domain.states import OverlapPolicy
 from shared.settings import Settings
 from shared.store import fires, locks, node_types, overlap, plans, workers
-from shared.store.database import Database, sentence
+from shared.store.database import Database, is_refusal, sentence
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +102,8 @@ class Materializer:
         try:
             self._database.write(lambda c: _write(c, token, batch, now))
         except DBAPIError as error:
+            if not is_refusal(error):
+                raise
             if len(batch.advances) == 1:
                 task = batch.advances[0].task
                 log.warning("task %r is set aside until it is edited: %s", task.name, sentence(error))

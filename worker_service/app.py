@@ -135,7 +135,7 @@ class Worker:
         clock = self._database.clock
         self._idle = threading.Event()
         self._starts: DelayQueue[Run] = DelayQueue(clock)
-        self._thread_executor = ThreadExecutor(self._settings.capacity)
+        self._thread_executor = ThreadExecutor(self._settings.capacity, freed=self._freed)
         self._executors: dict[Execution, Executor] = {
             "async": EventLoopExecutor(),
             "thread": self._thread_executor,

@@ -23,14 +23,17 @@ EXIT_LEASE_LOST = 70
 """The exit code of a worker that lost its lease (EX_SOFTWARE): its supervisor should start it again."""
 
 WATCH_SECONDS = 0.25
+SAYING_SECONDS = 0.5
 RETRY_SECONDS = 1.0
 
 
 def die(reason: str) -> None:
     """Kill the children and end this process at once, whatever its threads do."""
-    log.critical("worker: %s; this process ends now, others run its work", reason)
     children.kill_all()
-    logging.shutdown()
+    said = "worker: %s; this process ends now, others run its work"
+    saying = threading.Thread(target=log.critical, args=(said, reason), daemon=True)
+    saying.start()
+    saying.join(SAYING_SECONDS)  # no longer: who reads the log may be stuck, and a handler may hold its lock
     os._exit(EXIT_LEASE_LOST)
 
 

@@ -6,6 +6,7 @@ lone report waits for nobody.
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,11 +17,12 @@ from shared.domain.errors import DatabaseProblem
 from shared.domain.jsontext import json_text
 from shared.domain.states import InstanceStatus, NodeStatus
 from shared.store import reports
-from shared.store.database import Database, sentence
+from shared.store.database import Database, is_refusal, sentence
 from shared.store.reports import InstanceReport, Report
 
 log = logging.getLogger(__name__)
 
+RETRY_SECONDS = 0.5
 BATCH_ROWS = 500
 BATCH_BYTES = 4 * 1024 * 1024
 """Below ``max_allowed_packet``, whose default is 16 MiB, with room for JSON within JSON."""
@@ -88,6 +90,10 @@ class Reporter:
             except DatabaseProblem as error:
                 log.warning("reporter: %s; %d reports wait", error, len(batch))
             except DBAPIError as error:
+                if not is_refusal(error):
+                    log.warning("reporter: %s; %d reports wait", sentence(error), len(batch))
+                    time.sleep(RETRY_SECONDS)
+                    continue
                 if len(batch) > 1:
                     middle = len(batch) // 2
                     self._write(batch[:middle])

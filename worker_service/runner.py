@@ -201,7 +201,12 @@ class Runner:
             active.running = active.deadline = None
             if not (outcome.stopped or active.canceled):
                 active.stop_reason = None  # it ended by itself just as its time was over
-        self._report(active, node, self._ending(active, node, outcome), outcome)
+        try:
+            ending = self._ending(active, node, outcome)
+        except Exception as error:  # a result's own code may raise what it likes: the run must end
+            log.exception("the end of %s of instance %d could not be told", node.type, active.run.id)
+            ending = _failed(f"{type(error).__name__}: {error}")
+        self._report(active, node, ending, outcome)
 
     def _ending(self, active: Active, node: NodeRun, outcome: Outcome) -> Ending:
         if outcome.stopped:

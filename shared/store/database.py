@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pymysql
 from sqlalchemy import Connection, Engine, Table, create_engine, event, select
 from sqlalchemy.engine import URL, ExceptionContext, make_url
-from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InterfaceError, OperationalError
 from tenacity import RetryError, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from shared.clock import DatabaseClock
@@ -25,6 +25,9 @@ T = TypeVar("T")
 DEADLOCK, LOCK_WAIT, CHANGED_SINCE_READ, TOO_LARGE = 1213, 1205, 1020, 1153
 CONNECTION_LOST = frozenset({0, 1053, 1927, 2002, 2003, 2006, 2013, 2055, 4031})
 """0 is PyMySQL's own for a connection that is closed; 1927 and 4031: killed, or closed while idle."""
+
+REFUSALS = frozenset({1048, 1062, 1153, 1264, 1265, 1292, 1364, 1366, 1406, 3140, 3819, 4025})
+"""Codes that name the data, whatever class the driver gives them: too long, out of range, no JSON, a failed CHECK."""
 
 LOCK_WAIT_SECONDS = 2
 IDLE_IN_TRANSACTION_SECONDS = 3
@@ -126,6 +129,11 @@ def is_transient(error: BaseException) -> bool:
     if error.connection_invalidated or code(error) in {DEADLOCK, LOCK_WAIT, CHANGED_SINCE_READ, *CONNECTION_LOST}:
         return isinstance(error, OperationalError | InterfaceError) or error.connection_invalidated
     return "database is locked" in str(error.orig)
+
+
+def is_refusal(error: DBAPIError) -> bool:
+    """Whether the database refuses the data of a statement, so that it is a row's fault; else it is the server's."""
+    return isinstance(error, DataError | IntegrityError) or code(error) in REFUSALS
 
 
 def sentence(error: BaseException | None) -> str:

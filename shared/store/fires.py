@@ -4,7 +4,7 @@ Law 1: the unique key (schedule_task_id, schedule_datetime, fire_key, run_number
 as done, so a batch that is written again, after a lost commit or by a scheduler that slept, changes nothing.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -136,6 +136,14 @@ def materialize(connection: Connection, fires: Iterable[Fire]) -> None:
     ]
     if nodes:
         connection.execute(_insert_nodes_of_fires, {"rows": bound(nodes)})
+
+
+def pinned(connection: Connection, instance_ids: Collection[int]) -> set[int]:
+    """Which of these instances have their nodes already: an earlier assignment pinned them, and no deploy changes it."""
+    statement = select(schedule_task_node.c.schedule_instance_id).where(
+        schedule_task_node.c.schedule_instance_id.in_(sorted(instance_ids))
+    )
+    return set(connection.scalars(statement.distinct()))
 
 
 def pin_nodes(connection: Connection, nodes: Iterable[tuple[int, PlannedNode]]) -> None:

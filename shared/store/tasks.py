@@ -79,7 +79,7 @@ def edit(connection: Connection, name: str, changes: dict[str, Any], by: str) ->
     definition = TaskDefinition.of(**{n: getattr(row, n) for n in TaskDefinition.model_fields} | changes)
     catalog(connection).check(definition.type, definition.param)
     columns = definition.columns()
-    touched = {n: columns[n] for n in {*changes, "trigger_kind"}}
+    touched = {n: columns[n] for n in {*changes, *(["trigger_kind"] if "cron" in changes else [])}}
     try:
         connection.execute(
             update(schedule_task).where(_task.id == row.id).values(**touched, modifier=by, gmt_modified=UtcNow())

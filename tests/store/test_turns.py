@@ -6,14 +6,14 @@ from datetime import datetime, timedelta
 
 import pytest
 from sqlalchemy import Connection
-from sqlalchemy.exc import DataError
+from sqlalchemy.exc import DataError, OperationalError
 
 from scheduler_service import reaper as reaper_module
 from scheduler_service.assigner import AHEAD, Assigner
 from scheduler_service.materializer import Materializer
 from scheduler_service.reaper import Reaper
 from shared.settings import Settings
-from shared.store import assignments, overlap
+from shared.store import assignments, instances, node_types, overlap, reports
 from shared.store.database import Database
 from shared.store.database import database_time as real_time
 from tests.store.scenario import Scenario
@@ -133,3 +133,33 @@ def test_a_step_of_the_databases_clock_kills_no_worker(
         boot, stepped = boot + 6, stepped + timedelta(seconds=6)
         reaper.step()
     assert rows.sql("SELECT state FROM schedule_worker_node WHERE id = :id", id=worker)[0][0] == "dead"
+
+
+def test_a_deploy_changes_no_instance_whose_nodes_are_pinned(
+    rows: Scenario, database: Database, assign: Callable[[], float]
+) -> None:
+    types = ["REPORT_EXTRACT", "REPORT_SEND", "REPORT_TRANSFORM"]
+    run = rows.running(rows.worker(node_types=types), rows.task(overlap_policy="allow"))
+    deployed = [node_types.NodeTypeDeclaration(name, "REPORT", at) for name, at in zip(types, (1, 3, 2), strict=True)]
+    database.write(lambda c: node_types.register(c, deployed, "test"))
+    database.write(lambda c: reports.hand_back(c, rows.row(run.id).schedule_worker_node_id, [(run.id, 1)], "test"))
+    assign()
+    assert rows.status(run.id) == "assigned"
+    pinned = database.read(lambda c: instances.nodes(c, run.id))
+    assert [(node.sequence, node.type) for node in pinned] == [(1, "REPORT_EXTRACT"), (2, "REPORT_SEND")]
+
+
+def test_an_error_of_the_server_is_not_blamed_on_the_row(
+    rows: Scenario, assign: Callable[[], float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows.worker()
+    asked = rows.by_sql(rows.task())
+
+    def interrupted(connection: object, given: object) -> None:
+        raise OperationalError("UPDATE", {}, Exception(1317, "Query execution was interrupted"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(assignments, "give", interrupted)
+        with pytest.raises(OperationalError, match="interrupted"):
+            assign()
+    assert rows.status(asked) == "pending"

@@ -274,3 +274,21 @@ def test_a_closed_loop_tells_all_its_calls_and_takes_no_more() -> None:
     assert len(tolds[2].outcomes) == 1
     executor._thread.join(DEADLINE)
     gc.collect()  # asyncio complains of the stubborn one when it is collected: here, not in another test
+
+
+def test_a_thread_that_comes_back_says_that_its_place_is_free() -> None:
+    freed, leave, entered = threading.Event(), threading.Event(), threading.Event()
+    executor = ThreadExecutor(1, freed=freed.set)
+
+    def handler(ctx: object) -> None:
+        entered.set()
+        leave.wait(DEADLINE)
+
+    told = Told()
+    running = executor.start(call(handler, "thread"), told)
+    assert entered.wait(DEADLINE)
+    running.stop()
+    assert (executor.abandoned, freed.is_set()) == (1, False)
+    leave.set()
+    assert freed.wait(DEADLINE)
+    assert executor.abandoned == 0

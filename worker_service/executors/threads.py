@@ -3,6 +3,7 @@
 import logging
 import queue
 import threading
+from collections.abc import Callable
 
 from shared.clock import boottime
 from worker_service.executors.base import Call, Done, Failure, Outcome
@@ -18,7 +19,8 @@ class ThreadExecutor:
     are daemons: a process whose executor is closed can end while they still run.
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, freed: Callable[[], None] = lambda: None) -> None:
+        self._freed = freed
         self._most = threads
         self._lock = threading.Lock()
         self._calls: queue.SimpleQueue[RunningThread | None] = queue.SimpleQueue()
@@ -59,6 +61,8 @@ class ThreadExecutor:
         """One more, or one less, stopped call occupies a thread."""
         with self._lock:
             self._abandoned += change
+        if change < 0:
+            self._freed()
 
     def _hire(self) -> None:
         """Under the lock: another thread, if all are occupied and there may be more."""
