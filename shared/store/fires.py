@@ -139,7 +139,7 @@ def materialize(connection: Connection, fires: Iterable[Fire]) -> None:
 
 
 def pinned(connection: Connection, instance_ids: Collection[int]) -> set[int]:
-    """Which of these instances have their nodes already: an earlier assignment pinned them, and no deploy changes it."""
+    """Which of these instances have their nodes already: an earlier assignment pinned them; no deploy changes it."""
     statement = select(schedule_task_node.c.schedule_instance_id).where(
         schedule_task_node.c.schedule_instance_id.in_(sorted(instance_ids))
     )
