@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
@@ -132,6 +132,9 @@ def _place(
     for one in page:
         if one.task_type is None:
             refused[one.id] = f"there is no task {one.task_id}"
+            continue
+        if not isinstance(one.schedule_datetime, datetime) or not isinstance(one.due_at, datetime):
+            refused[one.id] = f"{one.schedule_datetime} is no date: MariaDB takes a zero day or month from SQL"
             continue
         if one.task_deleted:
             refused[one.id] = "its task was deleted"

@@ -62,7 +62,7 @@ class Poller:
         self.wake_poll: Callable[[], None] = lambda: None
 
     def poll(self) -> float:
-        """Fetch what is assigned; returns the seconds to rest, 0 after a full batch that left room for more."""
+        """Fetch what is assigned; returns the seconds to rest (``claim`` wakes it when there is room)."""
         if boottime() - self._compared >= self._settings.heartbeat_seconds:
             self.compare()
             self._compared = boottime()

@@ -163,3 +163,14 @@ def test_an_error_of_the_server_is_not_blamed_on_the_row(
         with pytest.raises(OperationalError, match="interrupted"):
             assign()
     assert rows.status(asked) == "pending"
+
+
+def test_a_zero_date_by_sql_is_canceled_and_reaches_no_worker(
+    mariadb_rows: Scenario,
+) -> None:
+    mariadb_rows.worker()
+    good, bad = mariadb_rows.by_sql(mariadb_rows.task()), mariadb_rows.by_sql(mariadb_rows.task())
+    mariadb_rows.sql("UPDATE schedule_instance SET schedule_datetime = '2026-11-00 02:00:00' WHERE id = :id", id=bad)
+    Assigner(mariadb_rows.database, Settings.load()).step()
+    assert mariadb_rows.statuses() == {good: "assigned", bad: "canceled"}
+    assert "is no date" in str(mariadb_rows.row(bad).reason)
