@@ -164,7 +164,7 @@ class PrivateMariaDB:
         self._account = _account()
         self._directory = Path(tempfile.mkdtemp(prefix="rota-mariadb-"))
         guard().remove(self._directory)
-        self.port = _free_port()
+        self.port = free_port()
         self.socket = self._directory / "s.sock"
         self.log_path = self._directory / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -453,7 +453,7 @@ def _data_template() -> Path:
     return directory / "data"
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port nobody uses, below the range from which the kernel lends: it must be free again after a kill, too."""
     while True:
         port = random.randint(20_000, 32_000)

@@ -1,0 +1,71 @@
+"""What a benchmark is made of: a case is one subject doing one variant of one workload, run again in every round."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from benchmarks.lab import Lab
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one run of a case found: named figures, and the lateness distribution where there is one (ms, quantiles)."""
+
+    figures: dict[str, float]
+    curve: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One subject (``rota``, ``ceiling`` or a peer) doing one variant of a workload; ``rounds`` times in a whole run.
+
+    Case("herd", "rota", "10,000", rounds=5, run=lambda lab: herd(lab, 10_000))
+    """
+
+    workload: str
+    subject: str
+    variant: str
+    rounds: int
+    run: Callable[["Lab"], Outcome]
+    note: str = ""
+    """What a reader must know about it: a setting, or what the peer cannot do."""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What tells it from all others."""
+        return (self.workload, self.subject, self.variant)
+
+    def __str__(self) -> str:
+        return " ".join(part for part in self.key if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much of everything: the whole benchmark, or a quick look at it."""
+
+    rounds: int = 5
+    peer_rounds: int = 3
+    drain: int = 50_000
+    herds: tuple[int, ...] = (1_000, 10_000)
+    rates: tuple[int, ...] = (50, 200, 1_000)
+    seconds: int = 60
+    registered: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
+    finished: tuple[int, ...] = (0, 1_000_000, 10_000_000)
+    workers: tuple[int, ...] = (1, 2, 4, 8, 16)
+    schedulers: tuple[int, ...] = (1, 2, 4)
+
+
+FULL = Scale()
+QUICK = Scale(
+    rounds=1,
+    peer_rounds=1,
+    drain=10_000,
+    herds=(1_000,),
+    rates=(200,),
+    seconds=10,
+    registered=(1_000, 100_000),
+    finished=(0,),
+    workers=(2, 4),
+    schedulers=(1,),
+)

@@ -1,0 +1,33 @@
+"""CPU seconds and memory of processes and all they started."""
+
+from collections.abc import Iterable
+
+import psutil
+
+
+class Meter:
+    """CPU seconds of some process trees from its making on; children that come later count from their birth.
+
+    meter = Meter([server.pid]); ...; meter.seconds()
+    """
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._pids = list(pids)
+        self._before = self._total()
+
+    def seconds(self) -> float:
+        """CPU seconds, user and system, since it was made."""
+        return self._total() - self._before
+
+    def _total(self) -> float:
+        return sum(sum(process.cpu_times()[:4]) for pid in self._pids for process in _alive(pid))
+
+
+def megabytes(pids: Iterable[int]) -> float:
+    """The resident memory of these processes, without their children."""
+    return sum(psutil.Process(pid).memory_info().rss for pid in pids) / 1e6
+
+
+def _alive(pid: int) -> list[psutil.Process]:
+    process = psutil.Process(pid)
+    return [process, *process.children(recursive=True)]

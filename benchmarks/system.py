@@ -1,0 +1,175 @@
+"""Rota under test: its processes over a database of the lab, tasks by the thousand, and what the server counted."""
+
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from datetime import UTC, datetime
+from typing import Any
+
+from benchmarks import record
+from benchmarks.cpu import Meter
+from benchmarks.evidence import Records
+from tests.databases import PrivateMariaDB, connect, run_sql
+from tests.processes import RotaProcess, wait_until
+
+APP = "benchmarks.rota_app:app"
+FAR = datetime(2099, 1, 1)  # noqa: DTZ001 - times in the database are naive UTC
+"""When tasks are due that are not to fire during a run."""
+
+SETTLE_SECONDS = 2.0
+
+COUNTERS = ("Questions", "Innodb_deadlocks", "Com_select", "Com_commit")
+
+
+class System:
+    """Schedulers and workers over one database; they end with the block.
+
+    with System(url, records, folder) as rota:
+        rota.scheduler(); rota.workers(2)
+    """
+
+    def __init__(self, url: str, records: Records) -> None:
+        self.url = url
+        self.schedulers: list[RotaProcess] = []
+        self.workers: list[RotaProcess] = []
+        self._records = records
+
+    def __enter__(self) -> "System":
+        self._stack = ExitStack()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def pids(self) -> list[int]:
+        """All of its processes."""
+        return [process.pid for process in (*self.schedulers, *self.workers) if process.alive]
+
+    def scheduler(self, settings: Mapping[str, str] | None = None) -> RotaProcess:
+        """Start a scheduler and wait until it says so."""
+        process = self._start(["scheduler"], settings)
+        self.schedulers.append(process)
+        process.wait_for_log("scheduler: started", deadline=60)
+        return process
+
+    def start_workers(self, count: int, settings: Mapping[str, str] | None = None) -> None:
+        """Start workers and wait until they are live."""
+        before = len(self.workers)
+        for number in range(before + 1, before + count + 1):
+            self.workers.append(self._start(["worker", "--app", APP, "--name", f"w{number}"], settings))
+        for process in self.workers[before:]:
+            process.wait_for_log("started as", deadline=60)
+
+    def _start(self, arguments: list[str], settings: Mapping[str, str] | None) -> RotaProcess:
+        environment = {record.FOLDER: str(self._records.folder), **(settings or {})}
+        process = RotaProcess(*arguments, database_url=self.url, environment=environment)
+        self._stack.callback(process.discard)
+        return process.start()
+
+    def sql(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Run plain SQL and return the rows of the last statement."""
+        return run_sql(self.url, *statements)
+
+    def busy(self) -> bool:
+        """Whether anything is pending, assigned or running."""
+        active = "SELECT 1 FROM schedule_instance WHERE status IN ('pending', 'assigned', 'running') LIMIT 1"
+        return bool(self.sql(active))
+
+    def wait_drained(self, expected: int, deadline: float) -> None:
+        """Wait until so many handlers were entered and all instances have ended."""
+        wait_until(lambda: self._records.count() >= expected, deadline, f"{expected:,} starts")
+        wait_until(lambda: not self.busy(), deadline, "all instances to end")
+
+    def add_tasks(
+        self,
+        count: int,
+        cron: str = "0 0 0 1 1 *",
+        *,
+        next_fire_at: datetime = FAR,
+        kind: str = "BENCH_NOOP",
+        first: int = 0,
+    ) -> None:
+        """Insert planned tasks named t0, t1 …, with their lock rows: as they stand between two fires."""
+        planned = _planned(cron)
+        columns = ["name", "type", "cron", "cron_seconds", "next_fire_at", *planned]
+        literals = ", ".join(f"'{value}'" for value in [kind, cron, "1", written(next_fire_at), *planned.values()])
+        for start in range(first, first + count, 100_000):
+            end = min(start + 100_000, first + count) - 1
+            self.sql(
+                f"INSERT INTO schedule_task ({', '.join(columns)})"
+                f" SELECT CONCAT('t', seq), {literals} FROM seq_{start}_to_{end}",
+            )
+        self.sql("INSERT IGNORE INTO schedule_task_lock (schedule_task_id) SELECT id FROM schedule_task")
+
+    def fire_all(self, moment: datetime) -> None:
+        """Let every task be due at a moment, and daily at that time, in one transaction."""
+        cron = daily_at(moment)
+        self.sql(
+            f"UPDATE schedule_task SET next_fire_at = '{written(moment)}', cron = '{cron}', planned_cron = '{cron}'"
+        )
+
+
+def settle() -> None:
+    """Let processes that have just started come to rest."""
+    time.sleep(SETTLE_SECONDS)
+
+
+def _planned(cron: str) -> dict[str, str]:
+    return {
+        "planned_trigger_kind": "cron",
+        "planned_cron": cron,
+        "planned_cron_seconds": "1",
+        "planned_timezone": "UTC",
+    }
+
+
+def daily_at(moment: datetime) -> str:
+    """The cron expression, with seconds, that fires every day at this time."""
+    return f"{moment.second} {moment.minute} {moment.hour} * * *"
+
+
+def written(moment: datetime) -> str:
+    """A naive UTC time as SQL writes it."""
+    return moment.strftime("%Y-%m-%d %H:%M:%S.%f")
+
+
+def now() -> datetime:
+    """The time, naive UTC: the lab's database is on this host."""
+    return datetime.now(UTC).replace(tzinfo=None)
+
+
+def sleep_until(moment: datetime) -> None:
+    """Wait for a naive UTC moment."""
+    time.sleep(max(0.0, (moment - now()).total_seconds()))
+
+
+class Window:
+    """What a stretch of a run cost: CPU seconds of Rota and of the server, and what the server counted.
+
+    window = Window(system, server); ...; window.figures(instances=50_000)
+    """
+
+    def __init__(self, system: System, server: PrivateMariaDB) -> None:
+        self._server = server
+        self._rota, self._database = Meter(system.pids), Meter([server.pid])
+        self._counted = counters(server)
+
+    def figures(self, instances: int) -> dict[str, float]:
+        """CPU seconds per 1,000 instances, statements for each, deadlocks."""
+        counted = counters(self._server)
+        questions = counted["Questions"] - self._counted["Questions"]
+        return {
+            "Rota CPU s per 1,000": self._rota.seconds() / instances * 1000,
+            "database CPU s per 1,000": self._database.seconds() / instances * 1000,
+            "statements per instance": questions / instances,
+            "deadlocks": counted["Innodb_deadlocks"] - self._counted["Innodb_deadlocks"],
+        }
+
+
+def counters(server: PrivateMariaDB) -> dict[str, int]:
+    """What the server counted since it started."""
+    names = ", ".join(f"'{name}'" for name in COUNTERS)
+    with closing(connect(server.admin_url())) as connection, connection.cursor() as cursor:
+        cursor.execute(f"SHOW GLOBAL STATUS WHERE Variable_name IN ({names})")
+        return {str(name): int(value) for name, value in cursor.fetchall()}

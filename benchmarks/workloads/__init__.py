@@ -1,0 +1,11 @@
+"""The workloads, a module each: ``cases(scale)`` says what of it is to be run."""
+
+from benchmarks.cases import Case, Scale
+from benchmarks.workloads import drain
+
+ALL = (drain,)
+
+
+def cases(scale: Scale) -> list[Case]:
+    """Every case of a benchmark of this size, in the order of a round."""
+    return [case for workload in ALL for case in workload.cases(scale)]
