@@ -49,14 +49,14 @@ class Pending:
     def slots(self) -> int | None:
         """How many instances of its task may run at once, if at the claim it would wait for one of them; else None.
 
-        A fire that may be skipped and one that replaces its predecessor do not wait: the claim decides about them.
+        A fire that may be skipped or that replaces its predecessor does not wait: the claim decides about it.
         """
         if self.overlap_policy == OverlapPolicy.ALLOW:
             return self.max_instances
         if self.overlap_policy == OverlapPolicy.QUEUE:
             return 1
         begun = self.attempt > 0 or self.origin not in PLANNED_ORIGINS
-        return 1 if self.overlap_policy == OverlapPolicy.SKIP and begun else None
+        return 1 if begun and self.overlap_policy in (OverlapPolicy.SKIP, OverlapPolicy.REPLACE) else None
 
     @property
     def fire(self) -> Fire:

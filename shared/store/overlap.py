@@ -128,12 +128,12 @@ def settle(connection: Connection, worker_id: int, lost: list[Row[Any]], now: da
             canceled.append((row.id, "its task was deleted"))
         elif status == TaskStatus.OFF and row.origin in PLANNED_ORIGINS:
             canceled.append((row.id, "its task was off when it was due"))
-        elif row.due_at <= now and _skips(row) and (ran := [h for h, started in before if started < row.due_at]):
-            canceled.append((row.id, f"overlap: instance {ran[0]} still ran when it was due"))
+        elif row.due_at <= now and _skips(row) and (ran := [h for h in before if h.gmt_started < row.due_at]):
+            canceled.append((row.id, f"overlap: instance {ran[0].id} still ran when it was due"))
         else:
             waiting.append((row.id, row.due_at))
-            if row.due_at <= now and row.overlap_policy == OverlapPolicy.REPLACE:
-                replaced.update(holder for holder, _ in before)
+            if row.due_at <= now and _replaces(row):
+                replaced.update(holder.id for holder in before if holder.schedule_datetime < row.schedule_datetime)
     if canceled:
         connection.execute(_cancel_settled, {"rows": bound(canceled), "worker": worker_id})
         connection.execute(_cancel_nodes, {"ids": [instance_id for instance_id, _ in canceled]})
@@ -147,18 +147,27 @@ def _skips(row: Row[Any]) -> bool:
 
     What somebody asked for, what has begun already, and what merely came late together with its predecessor waits.
     """
-    return row.overlap_policy == OverlapPolicy.SKIP and row.origin in PLANNED_ORIGINS and row.attempt == 0
+    return row.overlap_policy == OverlapPolicy.SKIP and _is_new_fire(row)
 
 
-def _holders(connection: Connection, rows: list[Row[Any]]) -> dict[int, list[tuple[int, datetime]]]:
-    """What runs of each task that one slot bounds: (instance id, gmt_started)."""
+def _replaces(row: Row[Any]) -> bool:
+    """Only a fire replaces, and only runs for times before its own: what is older or begun must not cancel the new."""
+    return row.overlap_policy == OverlapPolicy.REPLACE and _is_new_fire(row)
+
+
+def _is_new_fire(row: Row[Any]) -> bool:
+    return row.origin in PLANNED_ORIGINS and row.attempt == 0
+
+
+def _holders(connection: Connection, rows: list[Row[Any]]) -> dict[int, list[Any]]:
+    """What runs of each task that one slot bounds."""
     keys = {row.schedule_task_id * OVERLAP_SLOTS for row in rows}
-    holders: dict[int, list[tuple[int, datetime]]] = {}
-    statement = select(_instance.id, _instance.schedule_task_id, _instance.gmt_started).where(
-        _instance.overlap_key.in_(sorted(keys))
-    )
-    for instance_id, task_id, started in connection.execute(statement):
-        holders.setdefault(task_id, []).append((instance_id, started))
+    holders: dict[int, list[Any]] = {}
+    statement = select(
+        _instance.id, _instance.schedule_task_id, _instance.schedule_datetime, _instance.gmt_started
+    ).where(_instance.overlap_key.in_(sorted(keys)))
+    for holder in connection.execute(statement):
+        holders.setdefault(holder.schedule_task_id, []).append(holder)
     return holders
 
 

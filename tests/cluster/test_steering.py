@@ -192,11 +192,19 @@ def test_a_fire_replaces_the_run_before_it_where_its_task_says_so(steered: Clust
     task = steered.add_task("replaced", "HOLD", param={"gate": "replaced"}, overlap_policy="replace")
     (before,) = steered.add_instances(task)
     steered.wait_status([before], "running")
-    (after,) = steered.add_instances(task)
+    (asked_for,) = steered.add_instances(task)
+    pass_ticks(steered)
+    assert steered.statuses([before]) == {before: "running"}, "what SQL asked for waits"
+    after = steered.execute(  # as the scheduler materializes a fire
+        "INSERT INTO schedule_instance (schedule_task_id, schedule_datetime, due_at, run_number, origin)"
+        " VALUES (%s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), 0, 'cron')",
+        task,
+    )
     steered.wait_status([before], "canceled")
     assert steered.instance(before)["reason"] == "replaced by its task's next fire"
     steered.open_gate("replaced")
-    steered.wait_status([after], "succeed")
+    steered.wait_status([after, asked_for], "succeed", "canceled")
+    assert steered.instance(after)["status"] == "succeed"
 
 
 def test_overlap_is_decided_for_the_cluster_whichever_worker_an_instance_is_given_to(steered: Cluster) -> None:

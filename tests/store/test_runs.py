@@ -1,6 +1,7 @@
 """The claim: only what is assigned to me, only while its task allows it, and never two runs in one overlap slot."""
 
 import contextlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from functools import partial
@@ -291,6 +292,47 @@ def test_a_replacing_fire_has_its_predecessor_canceled_and_runs_then(rows: Scena
     assert rows.row(first).gmt_cancel_requested == asked
     rows.report(a, ended(run, InstanceStatus.CANCELED))
     assert ran(rows.claim(b, second)) == [second]
+
+
+def asked_for(rows: Scenario, instance: int) -> None:
+    rows.sql("UPDATE schedule_instance SET origin = 'sql' WHERE id = :i", i=instance)
+
+
+def begun(rows: Scenario, instance: int) -> None:
+    rows.sql("UPDATE schedule_instance SET attempt = 1 WHERE id = :i", i=instance)
+
+
+@pytest.mark.parametrize("make", [asked_for, begun])
+def test_only_a_new_fire_replaces_what_runs_the_rest_waits(
+    rows: Scenario, make: Callable[[Scenario, int], None]
+) -> None:
+    a, first, b, second = overlapping(rows, "replace")
+    make(rows, second)
+    [run] = rows.claim(a, first).runs
+    assert waiting(rows.claim(b, second)) == [second]
+    assert rows.database.read(lambda c: runs.held(c, a)) == [(first, 1, False)]
+    rows.report(a, ended(run))
+    assert ran(rows.claim(b, second)) == [second]
+
+
+def test_an_older_fire_that_comes_late_does_not_replace_a_newer_run(rows: Scenario) -> None:
+    a, older, b, newer = overlapping(rows, "replace")
+    [run] = rows.claim(b, newer).runs
+    assert waiting(rows.claim(a, older)) == [older]
+    assert rows.database.read(lambda c: runs.held(c, b)) == [(newer, 1, False)]
+    rows.report(b, ended(run))
+    assert ran(rows.claim(a, older)) == [older]
+
+
+def test_a_fire_does_not_replace_a_replay_of_its_own_time(rows: Scenario) -> None:
+    task, worker, at = rows.task(overlap_policy="replace"), rows.worker(), rows.past()
+    replay = rows.assigned(worker, task, at, origin="replay", run_number=1)
+    rows.claim(worker, replay)
+    fire = rows.by_sql(task, at)
+    rows.sql("UPDATE schedule_instance SET origin = 'cron', due_at = schedule_datetime WHERE id = :i", i=fire)
+    rows.give(worker, fire)
+    assert waiting(rows.claim(worker, fire)) == [fire]
+    assert rows.database.read(lambda c: runs.held(c, worker)) == [(replay, 1, False)]
 
 
 def test_any_number_may_run_at_once_where_overlap_is_allowed(rows: Scenario) -> None:

@@ -51,7 +51,7 @@ def test_of_many_that_wait_for_each_other_only_the_next_are_given_out(
     assert (count(rows, free, "assigned"), count(rows, free, "pending")) == (AHEAD + 9, 0)
 
 
-@pytest.mark.parametrize(("policy", "held"), [("queue", True), ("skip", True), ("replace", False), ("allow", False)])
+@pytest.mark.parametrize(("policy", "held"), [("queue", True), ("skip", True), ("replace", True), ("allow", False)])
 def test_while_its_task_runs_what_would_wait_for_it_stays_pending(
     rows: Scenario, assign: Callable[[], float], policy: str, held: bool
 ) -> None:
