@@ -30,7 +30,8 @@ PAGES = 10
 AHEAD = 20
 """How many instances that must wait for each other are given out beyond the slots of their task."""
 
-Placed = tuple[Pending, int, list[PlannedNode]]
+Placed = tuple[Pending, int, list[PlannedNode], str | None]
+"""An instance, its worker, its nodes, and the param to pin as JSON (None: it has its own)."""
 
 
 class Assigner:
@@ -86,7 +87,7 @@ class Assigner:
 
     def _give(self, placed: Sequence[Placed]) -> None:
         token = new_token()
-        task_ids = {p.task_id for p, _, _ in placed}
+        task_ids = {p.task_id for p, *_ in placed}
         lease = self._settings.lock_lease_seconds
         got = self._database.write(lambda c: locks.acquire(c, token, task_ids, lease))
         if got:
@@ -140,13 +141,13 @@ def _place(
             refused[one.id] = "its task was deleted"
             continue
         try:
-            nodes = catalog.nodes_of(one.task_type, one.task_param if one.param is None else one.param)
+            nodes, param = _planned(one, one.task_type, catalog)
             labels = one.required_labels or {}
             worker = fleet.choose(nodes, labels, avoid=one.lost_by)
             if worker is None:
                 waiting.append((one, fleet.why_not(nodes, labels)))
             else:
-                placed.append((one, worker, nodes))
+                placed.append((one, worker, nodes, param))
         except UnknownType as error:
             waiting.append((one, str(error)[:REASON_LIMIT]))
         except InvalidInput as error:
@@ -156,23 +157,38 @@ def _place(
     return placed, waiting, refused
 
 
+def _planned(one: Pending, task_type: str, catalog: Catalog) -> tuple[list[PlannedNode], str | None]:
+    """Its nodes, and its task's param as JSON if that is to be pinned; what cannot be written is refused here, alone.
+
+    Raises InvalidInput.
+    """
+    if one.param is None:
+        return catalog.nodes_of(task_type, one.task_param), None if one.task_param is None else json_text(
+            one.task_param
+        )
+    nodes = catalog.nodes_of(task_type, one.param)
+    for node in nodes:
+        if node.param is not None:
+            json_text(node.param)
+    return nodes, None
+
+
 def _explain(connection: Connection, unexplained: dict[int, str], refused: dict[int, str]) -> None:
     assignments.explain(connection, unexplained)
     assignments.refuse(connection, refused)
 
 
 def _write(connection: Connection, token: str, got: set[int], placed: Sequence[Placed]) -> None:
-    held = locks.hold(connection, token, got & {p.task_id for p, _, _ in placed})
-    mine = [(p, worker, nodes) for p, worker, nodes in placed if p.task_id in held]
-    numbers = assignments.last_run_numbers(connection, {p.fire for p, _, _ in mine if p.run_number is None})
+    held = locks.hold(connection, token, got & {p.task_id for p, *_ in placed})
+    mine = [one for one in placed if one[0].task_id in held]
+    numbers = assignments.last_run_numbers(connection, {p.fire for p, *_ in mine if p.run_number is None})
     rows = []
-    for p, worker, _ in mine:
+    for p, worker, _, param in mine:
         number = p.run_number
         if number is None:
             number = numbers[p.fire] = numbers.get(p.fire, 0) + 1
-        param = json_text(p.task_param) if p.param is None and p.task_param is not None else None
         rows.append((p.id, worker, number, param))
     assignments.give(connection, rows)
-    pinned = fires.pinned(connection, [p.id for p, _, _ in mine])
-    fires.pin_nodes(connection, [(p.id, node) for p, _, nodes in mine if p.id not in pinned for node in nodes])
+    pinned = fires.pinned(connection, [p.id for p, *_ in mine])
+    fires.pin_nodes(connection, [(p.id, node) for p, _, nodes, _ in mine if p.id not in pinned for node in nodes])
     locks.release(connection, token, held)

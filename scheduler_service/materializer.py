@@ -6,7 +6,7 @@ or neither; its leases run out by themselves.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -126,15 +126,25 @@ def _fires_of(task: PlannedTask, world: World, now: datetime, horizon: datetime)
     advance = plans.Advance(task, decision.next_fire_at, decision.misfires, decision.held_back)
     if not decision.fires:
         return Batch([advance])
-    param = None if task.param is None else json_text(task.param)
-    left = [fires.Fire(task.id, moment, task.priority, param, None, []) for moment in decision.fires]
+    try:
+        param = None if task.param is None else json_text(task.param)
+    except InvalidInput as error:  # the plan is good: its fires are left to the assigner, which ends them
+        return Batch([advance], _left(task, decision.fires, None, str(error)))
+    left = _left(task, decision.fires, param)
     if task.id in world.full:
         return Batch([advance], left)
     try:
         nodes = world.catalog.nodes_of(task.type, task.param)
         return Batch([advance], [_placed(fire, nodes, task, world.fleet) for fire in left])
-    except InvalidInput as error:  # the plan is good: its fires are left to the assigner, each with the reason
+    except InvalidInput as error:  # these too
         return Batch([advance], [replace(fire, reason=str(error)[:REASON_LIMIT]) for fire in left])
+
+
+def _left(
+    task: PlannedTask, moments: Iterable[datetime], param: str | None, reason: str | None = None
+) -> list[fires.Fire]:
+    said = None if reason is None else reason[:REASON_LIMIT]
+    return [fires.Fire(task.id, moment, task.priority, param, None, [], said) for moment in moments]
 
 
 def _placed(fire: fires.Fire, nodes: Sequence[PlannedNode], task: PlannedTask, fleet: Fleet) -> fires.Fire:

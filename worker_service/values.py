@@ -6,7 +6,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from shared.domain.errors import InvalidInput, InvalidParam
-from shared.domain.jsontext import json_text
+from shared.domain.jsontext import UnreadableJson, json_text
 
 
 def checked_param(node_type: str, model: type[BaseModel] | None, given: Any) -> Any:
@@ -14,6 +14,8 @@ def checked_param(node_type: str, model: type[BaseModel] | None, given: Any) -> 
 
     Raises InvalidParam with every fault.
     """
+    if isinstance(given, UnreadableJson):
+        raise InvalidParam(f"param of {node_type}: {given}")
     if model is None:
         return given
     try:

@@ -79,8 +79,9 @@ def coloured(word: str) -> str:
 
 def cell(value: Any) -> str:
     """A value as text that can do a terminal no harm: control characters are shown, not sent."""
-    text = "" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+    if not isinstance(value, str):
+        value = "" if value is None else json.dumps(value, ensure_ascii=False, default=str)
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in value)
 
 
 def shortened(value: Any, limit: int = SHORT) -> str:
@@ -95,7 +96,7 @@ def block(value: Any, indent: str = "    ") -> str:
     if isinstance(value, dict):
         texts = {name: text for name, text in value.items() if isinstance(text, str) and "\n" in text}
         value = {name: other for name, other in value.items() if name not in texts}
-    lines = json.dumps(value, indent=2, ensure_ascii=False).splitlines() if value or not texts else []
+    lines = json.dumps(value, indent=2, ensure_ascii=False, default=str).splitlines() if value or not texts else []
     for name, text in texts.items():
         lines += [f"{name}:", *(f"  {cell(line)}" for line in text.rstrip().splitlines())]
     return "\n".join(indent + line for line in lines)

@@ -7,6 +7,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 from shared.domain.errors import InvalidParam, UnknownType
+from shared.domain.jsontext import UnreadableJson
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ class Catalog:
 
         Raises UnknownType when the type or a listed node is not registered, InvalidParam for a list that is none.
         """
+        if isinstance(param, UnreadableJson):
+            raise InvalidParam(f"param: {param}")
         listed = param.get("nodes") if isinstance(param, dict) else None
         if listed is not None:
             return [self._listed(at, item) for at, item in enumerate(self._list(listed), start=1)]

@@ -18,6 +18,7 @@ from tenacity import RetryError, Retrying, retry_if_exception, stop_after_delay,
 
 from shared.clock import DatabaseClock
 from shared.domain.errors import DatabaseProblem
+from shared.domain.jsontext import json_value
 from shared.store.dialects import RowsFirst, RowsFirstOnSQLite, UtcNow
 
 T = TypeVar("T")
@@ -157,7 +158,10 @@ def shown(url: URL) -> str:
 def _engine(url: URL, call_timeout: float) -> Engine:
     if url.get_backend_name() == "sqlite":
         engine = create_engine(
-            url, hide_parameters=True, connect_args={"timeout": call_timeout, "check_same_thread": False}
+            url,
+            hide_parameters=True,
+            json_deserializer=json_value,
+            connect_args={"timeout": call_timeout, "check_same_thread": False},
         )
         engine.dialect.statement_compiler = RowsFirstOnSQLite
         event.listen(engine, "connect", _prepare_sqlite)
@@ -166,6 +170,7 @@ def _engine(url: URL, call_timeout: float) -> Engine:
     engine = create_engine(
         url,
         hide_parameters=True,  # they hold params and results: errors are logged
+        json_deserializer=json_value,
         isolation_level="READ COMMITTED",
         pool_pre_ping=True,
         pool_use_lifo=True,

@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, func, insert, select, update
 
 from shared.domain.errors import NotFound, NotPossible
+from shared.domain.jsontext import UnreadableJson
 from shared.domain.states import TERMINAL, InstanceStatus, NodeStatus, Origin
 from shared.store import overlap
 from shared.store.database import Database
@@ -131,6 +132,8 @@ def replay(connection: Connection, instance_id: int, by: str) -> int:
     ).one_or_none()
     if task is None:
         raise NotPossible(f"instance {instance_id} belongs to a task that was deleted; nothing can run it")
+    if isinstance(row.param, UnreadableJson):
+        raise NotPossible(f"param of instance {instance_id}: {row.param}")
     return ask(connection, task, row.schedule_datetime, by, param=row.param, origin=Origin.REPLAY)
 
 

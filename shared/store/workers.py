@@ -145,8 +145,8 @@ def fleet(connection: Connection) -> list[LiveWorker]:
             capacity=row.capacity,
             prefetch=row.prefetch,
             load=load.get(row.id, 0),
-            labels=row.labels or {},
-            node_types=frozenset(row.node_types),
+            labels=row.labels if isinstance(row.labels, dict) else {},
+            node_types=frozenset(row.node_types if isinstance(row.node_types, list) else ()),
         )
         for row in connection.execute(statement)
     ]
