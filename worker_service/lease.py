@@ -2,7 +2,8 @@
 
 Somebody else may run this worker's instances once it is silent for its liveness limit. So when the lease ends the
 process must have stopped by itself: Python threads cannot be stopped, so the process is. The lease counts from the
-start of its renewal, not from the answer, on CLOCK_BOOTTIME, which runs through suspend and SIGSTOP.
+start of its renewal, not from the answer, on CLOCK_BOOTTIME, which runs through suspend and SIGSTOP; and it ends
+``MARGIN_SECONDS`` before the limit, so that the process is gone by then.
 """
 
 import logging
@@ -22,8 +23,11 @@ log = logging.getLogger(__name__)
 EXIT_LEASE_LOST = 70
 """The exit code of a worker that lost its lease (EX_SOFTWARE): its supervisor should start it again."""
 
-WATCH_SECONDS = 0.25
-SAYING_SECONDS = 0.5
+WATCH_SECONDS = 0.1
+SAYING_SECONDS = 0.25
+MARGIN_SECONDS = 0.5
+"""The watchdog may look so late, the farewell take so long; the rest is for the children to be killed."""
+
 RETRY_SECONDS = 1.0
 
 
@@ -54,11 +58,11 @@ class Lease:
         self._database = database
         self._worker_id = worker_id
         self._heartbeat_seconds = heartbeat_seconds
-        self._liveness_seconds = liveness_seconds
+        self._lasts_seconds = liveness_seconds - MARGIN_SECONDS
         self._load = load
         self._health_file = health_file
         self._lost = lost
-        self._ends = boottime() + liveness_seconds
+        self._ends = boottime() + self._lasts_seconds
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._beat, name="heartbeat", daemon=True),
@@ -79,7 +83,7 @@ class Lease:
         began = boottime()
         load = self._load()
         if self._database.write(lambda c: workers.heartbeat(c, self._worker_id, load)):
-            self._ends = began + self._liveness_seconds
+            self._ends = began + self._lasts_seconds
             health.beat(self._health_file)
         elif not self._stopping.is_set():
             self._lost("it was declared dead")
@@ -100,7 +104,7 @@ class Lease:
     def _watch(self) -> None:
         while not self._stopping.wait(WATCH_SECONDS):
             if boottime() > self._ends:
-                self._lost(f"it could not renew its lease for {self._liveness_seconds:g} s")
+                self._lost(f"it could not renew its lease for {self._lasts_seconds:g} s")
                 return
 
 

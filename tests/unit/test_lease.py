@@ -15,6 +15,7 @@ from worker_service import lease as leases
 from worker_service.lease import Lease
 
 LIVENESS = 15.0
+LASTS = LIVENESS - leases.MARGIN_SECONDS
 
 
 class World:
@@ -79,16 +80,21 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return uptime[0]
 
 
-@pytest.mark.parametrize(("silent", "ended"), [(LIVENESS, False), (LIVENESS + 0.001, True)])
-def test_a_lease_that_is_never_renewed_ends_after_the_liveness_limit(world: World, silent: float, ended: bool) -> None:
+@pytest.mark.parametrize(("silent", "ended"), [(LASTS, False), (LASTS + 0.001, True)])
+def test_a_lease_that_is_never_renewed_ends_before_the_liveness_limit(world: World, silent: float, ended: bool) -> None:
     assert bool(world.watched_at(1000 + silent)) is ended
+
+
+def test_however_late_the_watchdog_looks_and_however_long_the_farewell_the_process_ends_in_time(world: World) -> None:
+    latest = leases.WATCH_SECONDS + leases.SAYING_SECONDS
+    assert world.watched_at(1000 + LIVENESS - latest) != []
 
 
 def test_a_renewal_counts_from_its_start_and_not_from_the_answer(world: World) -> None:
     world.takes = 10
     world.lease.renew()
-    assert world.watched_at(1000 + LIVENESS) == []
-    assert world.watched_at(1000 + LIVENESS + 0.001) == ["it could not renew its lease for 15 s"]
+    assert world.watched_at(1000 + LASTS) == []
+    assert world.watched_at(1000 + LASTS + 0.001) == ["it could not renew its lease for 14.5 s"]
 
 
 def test_a_renewal_that_fails_renews_nothing(world: World) -> None:
