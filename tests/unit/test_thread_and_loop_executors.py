@@ -13,6 +13,7 @@ from tests.processes import wait_until
 from tests.unit.told import DEADLINE, Told
 from worker_service.authoring import Execution, Node
 from worker_service.context import NodeContext
+from worker_service.executors import event_loop
 from worker_service.executors.base import Call, Executor, Outcome
 from worker_service.executors.event_loop import EventLoopExecutor
 from worker_service.executors.threads import ThreadExecutor
@@ -191,6 +192,37 @@ def test_a_stopped_coroutine_is_canceled_and_may_clean_up(loop: EventLoopExecuto
     running.stop()
     assert told.one.stopped
     assert cleaned == [True]
+
+
+def test_a_coroutine_that_swallows_its_cancellation_is_canceled_until_it_ends(
+    loop: EventLoopExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_loop, "CANCEL_AGAIN_SECONDS", 0.01)
+    entered = threading.Event()
+    swallowed: list[int] = []
+
+    async def handler(_: Any) -> None:
+        entered.set()
+        while len(swallowed) < 3:
+            try:
+                await asyncio.sleep(1000)
+            except asyncio.CancelledError:
+                swallowed.append(1)
+        await asyncio.sleep(1000)
+
+    told, after = Told(), Told()
+    running = loop.start(call(handler, "async"), told)
+    assert entered.wait(DEADLINE)
+    running.stop()
+    assert told.one.stopped
+    assert len(swallowed) == 3
+
+    async def undisturbed(_: Any) -> int:
+        await asyncio.sleep(0.03)
+        return 1
+
+    loop.start(call(undisturbed, "async"), after)
+    assert after.one.result == 1
 
 
 def test_a_coroutine_stopped_before_it_begins_is_told_and_never_entered(loop: EventLoopExecutor) -> None:

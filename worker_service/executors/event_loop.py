@@ -9,6 +9,10 @@ from worker_service.executors.base import Call, Done, Failure, Outcome
 
 log = logging.getLogger(__name__)
 
+CANCEL_AGAIN_SECONDS = 10.0
+"""How long a canceled coroutine may clean up before it is canceled again: it may have swallowed the first. (A command
+has 5 s between SIGTERM and SIGKILL.)"""
+
 CLOSING_SECONDS = 1.0
 """How long coroutines may clean up when the executor is closed."""
 
@@ -86,10 +90,11 @@ class RunningTask:
         self._done = done
         self._entered = False
         self._stopping = False
+        self._again: asyncio.TimerHandle | None = None
         self._told = False
 
     def stop(self) -> None:
-        """Cancel the coroutine; it may clean up before it ends."""
+        """Cancel the coroutine, again and again until it ends; it may clean up for ``CANCEL_AGAIN_SECONDS``."""
         self._call.context.cancel_event.set()
         try:
             self._loop.call_soon_threadsafe(self.cancel)
@@ -104,8 +109,11 @@ class RunningTask:
     def cancel(self) -> None:
         """On the loop: cancel it; a coroutine that was not entered yet never will be."""
         self._stopping = True
-        if self.task is not None and self._entered:
+        if self._again is not None:
+            self._again.cancel()
+        if self.task is not None and self._entered and not self.task.done():
             self.task.cancel()
+            self._again = self._loop.call_later(CANCEL_AGAIN_SECONDS, self.cancel)
 
     def tell_stopped(self) -> None:
         """It was not begun, or does not end."""
