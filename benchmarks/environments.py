@@ -23,7 +23,14 @@ class Environments:
         place, wanted = self._cache / peer, PEERS / peer / "requirements.txt"
         if not _is_made(place, wanted):
             subprocess.run([sys.executable, "-m", "venv", "--clear", place], check=True)
-            install = [place / "bin/pip", "install", "--quiet", "--disable-pip-version-check", "-r", wanted]
+            install: list[str | Path] = [
+                place / "bin/pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "-r",
+                wanted,
+            ]
             subprocess.run(install, check=True)
             shutil.copy(wanted, place / "made-from")
         return place / "bin/python"

@@ -1,11 +1,12 @@
 """The workloads, a module each: ``cases(scale)`` says what of it is to be run."""
 
+from benchmarks import peers
 from benchmarks.cases import Case, Scale
-from benchmarks.workloads import drain
+from benchmarks.workloads import ceiling, drain
 
-ALL = (drain,)
+ALL = (ceiling, drain)
 
 
 def cases(scale: Scale) -> list[Case]:
     """Every case of a benchmark of this size, in the order of a round."""
-    return [case for workload in ALL for case in workload.cases(scale)]
+    return [*(case for workload in ALL for case in workload.cases(scale)), *peers.cases(scale)]

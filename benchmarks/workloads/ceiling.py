@@ -1,0 +1,124 @@
+"""The ceiling: the bare writes of an instance's whole life, as many as this database and this driver can take.
+
+The same rows, columns, indexes and durability as Rota's: the instance and its node inserted, the task's plan advanced,
+both ``running``, both ``succeed`` with a result; three transactions for each batch, three processes, each with its own
+tasks. No locks, no reads, no decisions, no handler: nothing that does the work can reach it.
+"""
+
+import json
+import multiprocessing
+import time
+from contextlib import closing
+from datetime import datetime, timedelta
+
+from benchmarks.cases import Case, Outcome, Scale
+from benchmarks.cpu import Meter
+from benchmarks.lab import Lab
+from benchmarks.system import System, daily_at, now, written
+from tests.databases import connect
+
+PROCESSES = 3
+BATCH = 1000
+DEADLINE = 120.0
+RESULT = json.dumps({"ok": True})
+
+INSERT = (
+    "INSERT INTO schedule_instance (schedule_task_id, status, schedule_datetime, due_at, run_number, origin, priority,"
+    " schedule_worker_node_id, gmt_assigned, creator, modifier) VALUES"
+)
+INSERT_ROW = "({}, 'assigned', '{moment}', '{moment}', 0, 'cron', 5, {worker}, UTC_TIMESTAMP(6), 'bench', 'bench')"
+INSERT_NODES = (
+    "INSERT INTO schedule_task_node (schedule_instance_id, schedule_task_node_type_id, sequence, creator, modifier)"
+    " VALUES"
+)
+ADVANCE = (
+    "UPDATE JSON_TABLE(%s, '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$[0]', next DATETIME(6) PATH '$[1]')) AS moved"
+    " STRAIGHT_JOIN schedule_task FORCE INDEX (PRIMARY) SET schedule_task.next_fire_at = moved.next"
+    " WHERE schedule_task.id = moved.id"
+)
+START = (
+    "UPDATE schedule_instance SET status = 'running', attempt = attempt + 1, overlap_slot = 0,"
+    " gmt_started = UTC_TIMESTAMP(6) WHERE id IN ({})"
+)
+START_NODES = "UPDATE schedule_task_node SET status = 'running', gmt_started = UTC_TIMESTAMP(6) WHERE id IN ({})"
+END = (
+    "UPDATE JSON_TABLE(%s, '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$[0]', result LONGTEXT PATH '$[1]',"
+    " started DATETIME(6) PATH '$[2]', completed DATETIME(6) PATH '$[3]')) AS done"
+    " STRAIGHT_JOIN {table} FORCE INDEX (PRIMARY) SET {table}.status = 'succeed',"
+    " {table}.execution_result = done.result, {table}.gmt_started = done.started,"
+    " {table}.gmt_completed = done.completed WHERE {table}.id = done.id"
+)
+
+
+def cases(scale: Scale) -> list[Case]:
+    """As many instances as the drain has."""
+    return [Case("ceiling", "database", "", scale.rounds, lambda lab: ceiling(lab, scale.drain))]
+
+
+def ceiling(lab: Lab, count: int) -> Outcome:
+    """One run over an empty history."""
+    context = multiprocessing.get_context("spawn")
+    with lab.rota_database() as url, lab.records() as records, System(url, records) as rota:
+        rota.add_tasks(count)
+        moment = now().replace(microsecond=0)
+        rota.sql(f"UPDATE schedule_task SET next_fire_at = '{written(moment)}', cron = '{daily_at(moment)}'")
+        ((first, last),) = rota.sql("SELECT MIN(id), MAX(id) FROM schedule_task")
+        bounds = [first + (last + 1 - first) * part // PROCESSES for part in range(PROCESSES + 1)]
+        ready, go = context.Semaphore(0), context.Event()
+        lives = [
+            context.Process(target=_live, daemon=True, args=(url, range(low, high), worker, moment, ready, go))
+            for worker, (low, high) in enumerate(zip(bounds, bounds[1:], strict=False), start=1)
+        ]
+        for process in lives:
+            process.start()
+        for _ in lives:
+            assert ready.acquire(timeout=DEADLINE), "a process of the ceiling ended"
+        server = Meter([lab.mariadb.pid])
+        clients = Meter([process.pid for process in lives if process.pid is not None])
+        began = time.perf_counter()
+        go.set()
+        for _ in lives:
+            assert ready.acquire(timeout=DEADLINE), "a process of the ceiling ended"
+        seconds = time.perf_counter() - began
+        figures = {
+            "instances/s": count / seconds,
+            "seconds": seconds,
+            "client CPU s per 1,000": clients.seconds() / count * 1000,
+            "database CPU s per 1,000": server.seconds() / count * 1000,
+        }
+        ended = rota.sql(
+            "SELECT COUNT(*) FROM schedule_instance i JOIN schedule_task_node n ON n.schedule_instance_id = i.id"
+            " WHERE i.status = 'succeed' AND n.status = 'succeed'"
+        )
+        assert ended == [(count,)], ended
+        for process in lives:
+            process.kill()
+        return Outcome(figures)
+
+
+def _live(url: str, tasks: range, worker: int, moment: datetime, ready: object, go: object) -> None:
+    """The lives of one process's tasks, a batch at a time."""
+    following = written(moment + timedelta(days=1))
+    row = INSERT_ROW.replace("{moment}", written(moment)).replace("{worker}", str(worker))
+    with closing(connect(url)) as connection, connection.cursor() as cursor:
+        cursor.execute("SET time_zone = '+00:00', tx_isolation = 'READ-COMMITTED', autocommit = 0")
+        ready.release()  # type: ignore[attr-defined]
+        go.wait()  # type: ignore[attr-defined]
+        for at in range(0, len(tasks), BATCH):
+            batch = tasks[at : at + BATCH]
+            cursor.execute(INSERT + ", ".join(row.format(task) for task in batch))
+            first = cursor.lastrowid
+            ids = range(first, first + len(batch))  # consecutive: innodb_autoinc_lock_mode = 1
+            cursor.execute(INSERT_NODES + ", ".join(f"({i}, 1, 1, 'bench', 'bench')" for i in ids))
+            nodes = range(cursor.lastrowid, cursor.lastrowid + len(batch))
+            cursor.execute(ADVANCE, (json.dumps([(task, following) for task in batch]),))
+            connection.commit()
+            cursor.execute(START.format(", ".join(map(str, ids))))
+            cursor.execute(START_NODES.format(", ".join(map(str, nodes))))
+            connection.commit()
+            ended = written(now())
+            for table, keys in (("schedule_task_node", nodes), ("schedule_instance", ids)):
+                cursor.execute(END.format(table=table), (json.dumps([(i, RESULT, ended, ended) for i in keys]),))
+            connection.commit()
+        ready.release()  # type: ignore[attr-defined]
+        time.sleep(600)  # its CPU seconds are read before it is killed
