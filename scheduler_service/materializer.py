@@ -14,7 +14,6 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from scheduler_service.leases import new_token
-from scheduler_service.notices import Notices
 from scheduler_service.placement import Fleet
 from shared.domain.errors import InvalidInput, RotaError
 from shared.domain.jsontext import json_text
@@ -49,12 +48,15 @@ class World:
 
 
 class Materializer:
-    """The duty: find, lock, read again, decide and place, write."""
+    """The duty: find, lock, read again, decide and place, write.
+
+    What it cannot place is pending, each fire with its reason; the assigner, which sees all that is pending in each of
+    its passes, says so in the log.
+    """
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
         self._settings = settings
-        self._notices = Notices("materializer")
         self._rest = min(settings.tick_seconds, settings.lookahead_seconds / 2)
 
     def step(self) -> float:
@@ -81,7 +83,6 @@ class Materializer:
 
     def _decide(self, tasks: Sequence[PlannedTask], world: World, now: datetime, horizon: datetime) -> Batch:
         batch = Batch()
-        complaints: set[str] = set()
         for task in tasks:
             try:
                 planned = _fires_of(task, world, now, horizon)
@@ -93,8 +94,6 @@ class Materializer:
                 log.exception("task %r is set aside until it is edited", task.name)
             batch.advances += planned.advances
             batch.placed += planned.placed
-            complaints.update(f"task type {task.type}: {f.reason}" for f in planned.placed if f.reason)
-        self._notices.now(complaints)
         return batch
 
     def _write(self, token: str, batch: Batch, now: datetime) -> None:

@@ -84,6 +84,23 @@ def test_a_fire_that_is_to_queue_behind_a_run_is_materialized_pending(rows: Scen
     assert count(rows, task, "pending") in (1, 2)  # the next minute may be within the look-ahead
 
 
+def test_a_fire_that_fits_no_worker_is_complained_of_once_whatever_other_batches_hold(
+    rows: Scenario, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    rows.worker(node_types=["REPORT_EXTRACT", "REPORT_SEND"])
+    settings = Settings.load(batch=1)
+    rows.planned_task(required_labels={"lane": "x"}, next_fire_at=rows.start - timedelta(seconds=2))
+    rows.planned_task(next_fire_at=rows.start - timedelta(seconds=1))
+    materializer, assigner = Materializer(database, settings), Assigner(database, settings)
+    for _ in range(3):
+        materializer.step()
+        assigner.step()
+    assert [record.getMessage() for record in caplog.records if "task type" in record.getMessage()] == [
+        "assigner: task type REPORT: no live worker that can run it carries the labels lane=x"
+    ]
+
+
 def test_what_the_database_refuses_to_assign_is_canceled_alone(
     rows: Scenario, assign: Callable[[], float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
