@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, func, insert, select, update
+from sqlalchemy import Connection, Row, func, insert, select, update
 
 from shared.domain.errors import NotFound, NotPossible
 from shared.domain.jsontext import UnreadableJson
@@ -142,13 +142,17 @@ def cancel(connection: Connection, instance_id: int, by: str, reason: str = "can
 
     Raises NotFound, or NotPossible for one that has ended.
     """
-    waiting = and_(
-        _instance.id == instance_id,
-        _instance.status.in_([InstanceStatus.PENDING.value, InstanceStatus.ASSIGNED.value]),
-    )
-    canceled = connection.execute(
+    # Locked: else a run that is to be retried just now is not waiting when looked at first, nor running then.
+    locked = select(_instance.status).where(_instance.id == instance_id).with_for_update()
+    status = connection.scalar(locked) or find(connection, instance_id).status
+    if status in TERMINAL:
+        raise NotPossible(f"instance {instance_id} has ended already: {status}")
+    if status == InstanceStatus.RUNNING:
+        overlap.request_cancel(connection, [instance_id], reason)
+        return False
+    connection.execute(
         update(schedule_instance)
-        .where(waiting)
+        .where(_instance.id == instance_id)
         .values(
             status=InstanceStatus.CANCELED.value,
             reason=reason,
@@ -157,25 +161,12 @@ def cancel(connection: Connection, instance_id: int, by: str, reason: str = "can
             modifier=by,
         )
     )
-    if canceled.rowcount:
-        connection.execute(
-            update(schedule_task_node)
-            .where(_node.schedule_instance_id == instance_id, _node.status == NodeStatus.PENDING.value)
-            .values(status=NodeStatus.CANCELED.value)
-        )
-        return True
-    row = find(connection, instance_id)
-    if InstanceStatus(row.status) in TERMINAL:
-        raise NotPossible(f"instance {instance_id} has ended already: {row.status}")
-    overlap.request_cancel(connection, [instance_id], reason)
-    return False
-
-
-def counts(connection: Connection) -> dict[str, int]:
-    """How many instances wait or run, by status; ended ones are not counted, there may be millions."""
-    live = [s.value for s in InstanceStatus if s not in TERMINAL]
-    statement = select(_instance.status, func.count()).where(_instance.status.in_(live)).group_by(_instance.status)
-    return dict.fromkeys(live, 0) | dict(connection.execute(statement).all())
+    connection.execute(
+        update(schedule_task_node)
+        .where(_node.schedule_instance_id == instance_id, _node.status == NodeStatus.PENDING.value)
+        .values(status=NodeStatus.CANCELED.value)
+    )
+    return True
 
 
 def newest_id(connection: Connection) -> int:

@@ -1,13 +1,18 @@
 """Instances as people see and steer them."""
 
+import contextlib
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from shared.domain.errors import NotFound, NotPossible
 from shared.store import instances, runs, tasks
-from tests.store.scenario import Scenario, ended
+from tests.databases import MariaDBServer
+from tests.store.scenario import Scenario, ended, to_retry
+from tests.store.together import impatient, wait_for_lock_wait
 
 MINUTE = timedelta(minutes=1)
 
@@ -133,11 +138,25 @@ def test_what_has_ended_cannot_be_canceled(rows: Scenario) -> None:
         cancel(rows, 999_999)
 
 
-def test_counts_are_of_what_waits_and_runs(rows: Scenario) -> None:
-    assert rows.database.read(instances.counts) == {"pending": 0, "assigned": 0, "running": 0}
+def test_a_cancel_that_meets_a_retry_cancels_or_asks_and_never_says_so_alone(
+    mariadb_rows: Scenario, mariadb_server: MariaDBServer
+) -> None:
+    """The retry comes as soon as the cancel has looked at the row."""
+    rows = mariadb_rows
     worker = rows.worker()
-    rows.pending()
-    rows.running(worker)
-    rows.running(worker)
-    rows.ended()
-    assert rows.database.read(instances.counts) == {"pending": 1, "assigned": 0, "running": 2}
+    run = rows.running(worker)
+    retries: list[Future[set[int]]] = []
+
+    def retry(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if not retries and "schedule_instance" in statement:
+            retries.append(pool.submit(rows.report, worker, to_retry(run, rows.start)))
+            with contextlib.suppress(AssertionError):  # it has been written
+                wait_for_lock_wait(mariadb_server, retries[0])
+
+    with ThreadPoolExecutor(1) as pool, impatient(rows.database) as database:
+        event.listen(database.engine, "after_cursor_execute", retry)
+        canceled = database.write(lambda c: instances.cancel(c, run.id, "operator", "not wanted"))
+    assert retries[0].result() == set()
+    row = rows.row(run.id)
+    assert canceled == (row.status == "canceled")
+    assert canceled or row.gmt_cancel_requested is not None

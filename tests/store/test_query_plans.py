@@ -426,13 +426,6 @@ def test_the_newest_of_another_status_cost_no_more_than_what_is_active(big: Big,
     assert statements[0].rows_read <= active + 200, str(statements[0])
 
 
-def test_counts_are_of_what_is_active_and_from_the_index_alone(big: Big) -> None:
-    active = big_tables.INSTANCES - big_tables.ENDED
-    [statement] = big.reads(instances.counts, rows=active, by={WORK})
-    assert "Using index" in statement.plan[0].extra
-    assert statement.rows_read <= active + 20
-
-
 def test_following_costs_what_happens_and_not_what_exists(big: Big) -> None:
     newest = big.database.read(instances.newest_id)
     assert newest == big_tables.INSTANCES
