@@ -10,7 +10,7 @@ app = Rota()
 
 def key_of(task: str, fire: float) -> str:
     """What tells one fire of a task from all others in the records."""
-    return f"{task}@{fire:.0f}"
+    return f"{task}@{fire:.6f}"
 
 
 def _note(ctx: NodeContext[Any]) -> None:

@@ -1,16 +1,19 @@
 """Rota under test: its processes over a database of the lab, tasks by the thousand, and what the server counted."""
 
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack, closing
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 from benchmarks import record
 from benchmarks.cpu import Meter
 from benchmarks.evidence import Records
 from tests.databases import PrivateMariaDB, connect, run_sql
 from tests.processes import RotaProcess, wait_until
+
+if TYPE_CHECKING:
+    from benchmarks.lab import Lab
 
 APP = "benchmarks.rota_app:app"
 FAR = datetime(2099, 1, 1)  # noqa: DTZ001 - times in the database are naive UTC
@@ -24,15 +27,15 @@ COUNTERS = ("Questions", "Innodb_deadlocks", "Com_select", "Com_commit")
 class System:
     """Schedulers and workers over one database; they end with the block.
 
-    with System(url, records, folder) as rota:
-        rota.scheduler(); rota.workers(2)
+    with System(url, records) as rota:
+        rota.scheduler(); rota.start_workers(2)
     """
 
     def __init__(self, url: str, records: Records) -> None:
         self.url = url
         self.schedulers: list[RotaProcess] = []
         self.workers: list[RotaProcess] = []
-        self._records = records
+        self.records = records
 
     def __enter__(self) -> "System":
         self._stack = ExitStack()
@@ -62,7 +65,7 @@ class System:
             process.wait_for_log("started as", deadline=60)
 
     def _start(self, arguments: list[str], settings: Mapping[str, str] | None) -> RotaProcess:
-        environment = {record.FOLDER: str(self._records.folder), **(settings or {})}
+        environment = {record.FOLDER: str(self.records.folder), **(settings or {})}
         process = RotaProcess(*arguments, database_url=self.url, environment=environment)
         self._stack.callback(process.discard)
         return process.start()
@@ -78,7 +81,7 @@ class System:
 
     def wait_drained(self, expected: int, deadline: float) -> None:
         """Wait until so many handlers were entered and all instances have ended."""
-        wait_until(lambda: self._records.count() >= expected, deadline, f"{expected:,} starts")
+        wait_until(lambda: self.records.count() >= expected, deadline, f"{expected:,} starts")
         wait_until(lambda: not self.busy(), deadline, "all instances to end")
 
     def add_tasks(
@@ -87,27 +90,55 @@ class System:
         cron: str = "0 0 0 1 1 *",
         *,
         next_fire_at: datetime = FAR,
+        ends_at: datetime | None = None,
         kind: str = "BENCH_NOOP",
-        first: int = 0,
+        prefix: str = "t",
     ) -> None:
         """Insert planned tasks named t0, t1 …, with their lock rows: as they stand between two fires."""
-        planned = _planned(cron)
-        columns = ["name", "type", "cron", "cron_seconds", "next_fire_at", *planned]
-        literals = ", ".join(f"'{value}'" for value in [kind, cron, "1", written(next_fire_at), *planned.values()])
-        for start in range(first, first + count, 100_000):
-            end = min(start + 100_000, first + count) - 1
+        planned = _planned(cron, ends_at)
+        columns = {
+            "type": kind,
+            "cron": cron,
+            "cron_seconds": "1",
+            "next_fire_at": written(next_fire_at),
+            **({} if ends_at is None else {"ends_at": written(ends_at)}),
+            **planned,
+        }
+        literals = ", ".join(f"'{value}'" for value in columns.values())
+        for start in range(0, count, 100_000):
+            end = min(start + 100_000, count) - 1
             self.sql(
-                f"INSERT INTO schedule_task ({', '.join(columns)})"
-                f" SELECT CONCAT('t', seq), {literals} FROM seq_{start}_to_{end}",
+                f"INSERT INTO schedule_task (name, {', '.join(columns)})"
+                f" SELECT CONCAT('{prefix}', seq), {literals} FROM seq_{start}_to_{end}",
             )
-        self.sql("INSERT IGNORE INTO schedule_task_lock (schedule_task_id) SELECT id FROM schedule_task")
+        self.sql(
+            "INSERT IGNORE INTO schedule_task_lock (schedule_task_id) SELECT id FROM schedule_task"
+            f" WHERE live_name LIKE '{prefix}%'"
+        )
 
-    def fire_all(self, moment: datetime) -> None:
-        """Let every task be due at a moment, and daily at that time, in one transaction."""
+    def fire_all(self, moment: datetime, prefix: str = "t") -> None:
+        """Let every task of a prefix be due at a moment, and daily at that time, in one transaction."""
         cron = daily_at(moment)
         self.sql(
             f"UPDATE schedule_task SET next_fire_at = '{written(moment)}', cron = '{cron}', planned_cron = '{cron}'"
+            f" WHERE live_name LIKE '{prefix}%'"
         )
+
+    def fire_spread(self, moment: datetime, rate: int, prefix: str = "t") -> None:
+        """Let the tasks be due one after the other, ``rate`` in a second, and daily at their second."""
+        self.sql(
+            f"UPDATE schedule_task SET next_fire_at = '{written(moment)}' + INTERVAL"
+            f" SUBSTRING(name, {len(prefix) + 1}) * 1000000 DIV {rate} MICROSECOND,"
+            " cron = CONCAT_WS(' ', SECOND(next_fire_at), MINUTE(next_fire_at), HOUR(next_fire_at), '* * *'),"
+            f" planned_cron = cron WHERE live_name LIKE '{prefix}%'"
+        )
+
+
+@contextmanager
+def fresh_system(lab: "Lab") -> Iterator[System]:
+    """A system without processes over an empty database."""
+    with lab.rota_database() as url, lab.records() as records, System(url, records) as rota:
+        yield rota
 
 
 def settle() -> None:
@@ -115,12 +146,13 @@ def settle() -> None:
     time.sleep(SETTLE_SECONDS)
 
 
-def _planned(cron: str) -> dict[str, str]:
+def _planned(cron: str, ends_at: datetime | None) -> dict[str, str]:
     return {
         "planned_trigger_kind": "cron",
         "planned_cron": cron,
         "planned_cron_seconds": "1",
         "planned_timezone": "UTC",
+        **({} if ends_at is None else {"planned_ends_at": written(ends_at)}),
     }
 
 
@@ -139,6 +171,16 @@ def now() -> datetime:
     return datetime.now(UTC).replace(tzinfo=None)
 
 
+def in_seconds(seconds: float) -> datetime:
+    """A full second, at least so far ahead; naive UTC."""
+    return (now() + timedelta(seconds=seconds + 1)).replace(microsecond=0)
+
+
+def epoch(moment: datetime) -> float:
+    """A naive UTC moment in seconds since the epoch."""
+    return moment.replace(tzinfo=UTC).timestamp()
+
+
 def sleep_until(moment: datetime) -> None:
     """Wait for a naive UTC moment."""
     time.sleep(max(0.0, (moment - now()).total_seconds()))
@@ -154,6 +196,15 @@ class Window:
         self._server = server
         self._rota, self._database = Meter(system.pids), Meter([server.pid])
         self._counted = counters(server)
+        self._began = time.monotonic()
+
+    def shares(self) -> dict[str, float]:
+        """CPU time as a part of the time that has passed."""
+        passed = time.monotonic() - self._began
+        return {
+            "Rota CPU % of a core": self._rota.seconds() / passed * 100,
+            "database CPU % of a core": self._database.seconds() / passed * 100,
+        }
 
     def figures(self, instances: int) -> dict[str, float]:
         """CPU seconds per 1,000 instances, statements for each, deadlocks."""

@@ -2,9 +2,9 @@
 
 from benchmarks import peers
 from benchmarks.cases import Case, Scale
-from benchmarks.workloads import ceiling, drain
+from benchmarks.workloads import ceiling, drain, herd, steady
 
-ALL = (ceiling, drain)
+ALL = (ceiling, drain, herd, steady)
 
 
 def cases(scale: Scale) -> list[Case]:

@@ -4,13 +4,13 @@ The clock covers what the ceiling's covers: materializing, assigning, claiming, 
 """
 
 from collections.abc import Mapping
-from datetime import UTC
 
 from benchmarks.cases import Case, Outcome, Scale
 from benchmarks.evidence import check
 from benchmarks.lab import Lab
 from benchmarks.rota_app import key_of
-from benchmarks.system import System, Window, now, settle
+from benchmarks.system import System, Window, epoch, fresh_system, now, settle, written
+from tests.databases import PrivateMariaDB
 
 DEADLINE = 300.0
 
@@ -24,21 +24,36 @@ def drain(
     lab: Lab, count: int, *, workers: int = 2, schedulers: int = 1, settings: Mapping[str, str] | None = None
 ) -> Outcome:
     """One drain over an empty history."""
-    with lab.rota_database() as url, lab.records() as records, System(url, records) as rota:
-        rota.add_tasks(count)
-        for _ in range(schedulers):
-            rota.scheduler(settings)
-        rota.start_workers(workers, settings)
-        settle()
-        window = Window(rota, lab.mariadb)
-        due = now().replace(microsecond=0)
-        rota.fire_all(due)
-        rota.wait_drained(count, DEADLINE)
-        figures = window.figures(count)
-        starts = records.starts()
-        check(starts, {key_of(f"t{number}", due.replace(tzinfo=UTC).timestamp()) for number in range(count)})
-        ((seconds,),) = rota.sql(
-            "SELECT TIMESTAMPDIFF(MICROSECOND, (SELECT MIN(locked_at) FROM schedule_task_lock),"
-            " (SELECT MAX(gmt_modified) FROM schedule_instance)) / 1000000"
-        )
-        return Outcome({"instances/s": count / float(seconds), "seconds": float(seconds), **figures})
+    with fresh_system(lab) as rota:
+        return drained(rota, lab.mariadb, count, workers=workers, schedulers=schedulers, settings=settings)
+
+
+def drained(
+    rota: System,
+    server: PrivateMariaDB,
+    count: int,
+    *,
+    workers: int = 2,
+    schedulers: int = 1,
+    settings: Mapping[str, str] | None = None,
+    prefix: str = "t",
+) -> Outcome:
+    """One drain by a system without processes."""
+    rota.add_tasks(count, prefix=prefix)
+    ((before,),) = rota.sql("SELECT COALESCE(MAX(id), 0) FROM schedule_instance")
+    for _ in range(schedulers):
+        rota.scheduler(settings)
+    rota.start_workers(workers, settings)
+    settle()
+    window = Window(rota, server)
+    due = now().replace(microsecond=0)
+    rota.fire_all(due, prefix)
+    rota.wait_drained(count, DEADLINE)
+    figures = window.figures(count)
+    check(rota.records.starts(), {key_of(f"{prefix}{number}", epoch(due)) for number in range(count)})
+    ((seconds,),) = rota.sql(
+        "SELECT TIMESTAMPDIFF(MICROSECOND,"
+        f" (SELECT MIN(locked_at) FROM schedule_task_lock WHERE locked_at >= '{written(due)}'),"
+        f" (SELECT MAX(gmt_modified) FROM schedule_instance WHERE id > {before})) / 1000000"
+    )
+    return Outcome({"instances/s": count / float(seconds), "seconds": float(seconds), **figures})
