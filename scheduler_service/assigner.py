@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
@@ -77,9 +77,10 @@ class Assigner:
         catalog, fleet, full = self._database.read(
             lambda c: (node_types.catalog(c), Fleet(workers.fleet(c)), overlap.full(c, bounded))
         )
-        placed, waiting, refused = _place(_in_turn(page, full), catalog, fleet)
+        near, later = _in_turn(page, full)
+        placed, waiting, refused = _place(near, catalog, fleet)
         self._complaints.update(f"task type {p.task_type}: {reason}" for p, reason in waiting)
-        unexplained = {p.id: reason for p, reason in waiting if p.reason != reason}
+        unexplained = {p.id: reason for p, reason in (*waiting, *later) if p.reason != reason}
         if unexplained or refused:
             self._database.write(lambda c: _explain(c, unexplained, refused))
         if placed:
@@ -110,18 +111,25 @@ class Assigner:
             self._database.write(lambda c: assignments.refuse(c, {placed[0][0].id: reason}))
 
 
-def _in_turn(page: Iterable[Pending], full: Collection[int]) -> Iterator[Pending]:
+def _in_turn(page: Iterable[Pending], full: Collection[int]) -> tuple[list[Pending], list[tuple[Pending, str]]]:
     """Those whose turn may be near: none of a task whose slots are all taken, else a few more than it has slots.
 
-    The rest would only fill the workers' queues, where others could run, and wait there.
+    The rest would only fill the workers' queues, where others could run, and wait there. They are returned with the
+    reason, but those that have begun keep theirs: why they are to run again.
     """
-    near: Counter[int] = Counter()
+    near: list[Pending] = []
+    later: list[tuple[Pending, str]] = []
+    numbers: Counter[int] = Counter()
     for one in page:
-        if one.slots is not None:
-            near[one.task_id] += 1
-            if one.task_id in full or near[one.task_id] > one.slots + AHEAD:
+        slots = one.slots
+        if slots is not None:
+            numbers[one.task_id] += 1
+            if one.task_id in full or numbers[one.task_id] > slots + AHEAD:
+                reason = one.reason if one.attempt > 0 else None
+                later.append((one, reason or overlap.in_turn(slots)))
                 continue
-        yield one
+        near.append(one)
+    return near, later
 
 
 def _place(

@@ -129,9 +129,9 @@ def _fires_of(task: PlannedTask, world: World, now: datetime, horizon: datetime)
         param = None if task.param is None else json_text(task.param)
     except InvalidInput as error:  # the plan is good: its fires are left to the assigner, which ends them
         return Batch([advance], _left(task, decision.fires, None, str(error)))
-    left = _left(task, decision.fires, param)
     if task.id in world.full:
-        return Batch([advance], left)
+        return Batch([advance], _left(task, decision.fires, param, overlap.in_turn(task.max_instances or 1)))
+    left = _left(task, decision.fires, param)
     try:
         nodes = world.catalog.nodes_of(task.type, task.param)
         return Batch([advance], [_placed(fire, nodes, task, world.fleet) for fire in left])

@@ -35,6 +35,11 @@ def full(connection: Connection, slots: Mapping[int, int]) -> set[int]:
     return {task for task, count in taken.items() if count >= slots[task]}
 
 
+def in_turn(slots: int) -> str:
+    """Why an instance waits for others of its task; the same for all that wait, so that it is written once."""
+    return "waits for its turn: its task " + ("runs one at a time" if slots == 1 else f"runs {slots} at once")
+
+
 def free_slots(connection: Connection, rows: list[Row[Any]]) -> list[tuple[int, int | None]]:
     """The overlap slot each instance is to run in: (id, slot); without those that find no slot free."""
     limited = {row.schedule_task_id for row in rows if row.max_instances is not None}

@@ -16,7 +16,8 @@ from shared.settings import Settings
 from shared.store import assignments, instances, node_types, overlap, reports
 from shared.store.database import Database
 from shared.store.database import database_time as real_time
-from tests.store.scenario import Scenario
+from tests.store.scenario import Scenario, to_retry
+from tests.store.statements import executed
 
 
 @pytest.fixture
@@ -49,6 +50,11 @@ def test_of_many_that_wait_for_each_other_only_the_next_are_given_out(
     assign()
     assert (count(rows, queued, "assigned"), count(rows, queued, "pending")) == (1 + AHEAD, 8)
     assert (count(rows, free, "assigned"), count(rows, free, "pending")) == (AHEAD + 9, 0)
+    reasons = rows.sql("SELECT DISTINCT reason FROM schedule_instance WHERE status = 'pending'")
+    assert list(reasons) == [("waits for its turn: its task runs one at a time",)]
+    with executed(rows.database.engine) as statements:
+        assign()
+    assert not [s for s in statements if s.startswith("UPDATE schedule_instance")], "it is said once"
 
 
 @pytest.mark.parametrize(("policy", "held"), [("queue", True), ("skip", True), ("replace", True), ("allow", False)])
@@ -61,9 +67,23 @@ def test_while_its_task_runs_what_would_wait_for_it_stays_pending(
     asked = rows.by_sql(task)
     assign()
     assert rows.status(asked) == ("pending" if held else "assigned")
+    assert rows.row(asked).reason == ("waits for its turn: its task runs one at a time" if held else None)
     rows.sql("UPDATE schedule_instance SET status = 'succeed' WHERE id = :id", id=running.id)
     assign()
     assert rows.status(asked) == "assigned"
+    assert rows.row(asked).reason is None
+
+
+def test_a_retry_that_waits_for_its_turn_keeps_the_reason_why_it_is_to_run_again(
+    rows: Scenario, assign: Callable[[], float]
+) -> None:
+    worker = rows.worker()
+    task = rows.task(overlap_policy="skip")
+    failed = rows.running(worker, task)
+    rows.report(worker, to_retry(failed, rows.start, "it failed"))
+    rows.running(worker, task)
+    assign()
+    assert (rows.status(failed.id), rows.row(failed.id).reason) == ("pending", "it failed")
 
 
 def test_a_limited_task_is_full_when_all_its_slots_are_taken(rows: Scenario, database: Database) -> None:
@@ -82,6 +102,8 @@ def test_a_fire_that_is_to_queue_behind_a_run_is_materialized_pending(rows: Scen
     Materializer(database, Settings.load()).step()
     assert count(rows, task, "assigned") == 0
     assert count(rows, task, "pending") in (1, 2)  # the next minute may be within the look-ahead
+    reasons = rows.sql("SELECT DISTINCT reason FROM schedule_instance WHERE status = 'pending'")
+    assert list(reasons) == [("waits for its turn: its task runs one at a time",)]
 
 
 def test_a_fire_that_fits_no_worker_is_complained_of_once_whatever_other_batches_hold(
