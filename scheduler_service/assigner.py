@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
@@ -74,11 +74,14 @@ class Assigner:
 
     def _assign(self, page: Sequence[Pending]) -> None:
         bounded = {p.task_id: p.slots for p in page if p.slots is not None}
-        catalog, fleet, full = self._database.read(
-            lambda c: (node_types.catalog(c), Fleet(workers.fleet(c)), overlap.full(c, bounded))
-        )
+        again = [p.id for p in page if p.attempt > 0 or p.reason is not None]  # whatever comes back has a reason
+        catalog, fleet, full, pinned = self._database.read(
+            lambda c: (
+                node_types.catalog(c), Fleet(workers.fleet(c)), overlap.full(c, bounded), fires.pinned(c, again),
+            )
+        )  # fmt: skip
         near, later = _in_turn(page, full)
-        placed, waiting, refused = _place(near, catalog, fleet)
+        placed, waiting, refused = _place(near, catalog, pinned, fleet)
         self._complaints.update(f"task type {p.task_type}: {reason}" for p, reason in waiting)
         unexplained = {p.id: reason for p, reason in (*waiting, *later) if p.reason != reason}
         if unexplained or refused:
@@ -133,7 +136,7 @@ def _in_turn(page: Iterable[Pending], full: Collection[int]) -> tuple[list[Pendi
 
 
 def _place(
-    page: Iterable[Pending], catalog: Catalog, fleet: Fleet
+    page: Iterable[Pending], catalog: Catalog, pinned: Mapping[int, list[PlannedNode]], fleet: Fleet
 ) -> tuple[list[Placed], list[tuple[Pending, str]], dict[int, str]]:
     placed: list[Placed] = []
     waiting: list[tuple[Pending, str]] = []
@@ -149,7 +152,8 @@ def _place(
             refused[one.id] = "its task was deleted"
             continue
         try:
-            nodes, param = _planned(one, one.task_type, catalog)
+            nodes = pinned.get(one.id) or _nodes(one, one.task_type, catalog)
+            param = json_text(one.task_param) if one.param is None and one.task_param is not None else None
             labels = one.required_labels or {}
             worker = fleet.choose(nodes, labels, avoid=one.lost_by)
             if worker is None:
@@ -165,20 +169,16 @@ def _place(
     return placed, waiting, refused
 
 
-def _planned(one: Pending, task_type: str, catalog: Catalog) -> tuple[list[PlannedNode], str | None]:
-    """Its nodes, and its task's param as JSON if that is to be pinned; what cannot be written is refused here, alone.
+def _nodes(one: Pending, task_type: str, catalog: Catalog) -> list[PlannedNode]:
+    """Its nodes as they are to be pinned; a param that cannot be written is refused here, alone.
 
     Raises InvalidInput.
     """
-    if one.param is None:
-        return catalog.nodes_of(task_type, one.task_param), None if one.task_param is None else json_text(
-            one.task_param
-        )
-    nodes = catalog.nodes_of(task_type, one.param)
+    nodes = catalog.nodes_of(task_type, one.task_param if one.param is None else one.param)
     for node in nodes:
         if node.param is not None:
             json_text(node.param)
-    return nodes, None
+    return nodes
 
 
 def _explain(connection: Connection, unexplained: dict[int, str], refused: dict[int, str]) -> None:

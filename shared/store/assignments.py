@@ -234,7 +234,9 @@ _take_back = (
 _take_back_unstarted = _take_back.where(_instance.gmt_assigned < bindparam("cutoff")).values(
     reason="its worker did not start it in time"
 )
-_take_back_assigned = _take_back.where(_instance.schedule_worker_node_id == bindparam("worker"))
+_take_back_assigned = _take_back.where(_instance.schedule_worker_node_id == bindparam("worker")).values(
+    reason="its worker stopped before it started it"
+)
 
 
 def take_back_unstarted(connection: Connection, workers: Collection[int], cutoff: datetime, limit: int) -> int:

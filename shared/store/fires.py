@@ -15,9 +15,11 @@ from shared.domain.jsontext import json_text
 from shared.domain.nodes import PlannedNode
 from shared.domain.states import InstanceStatus, Origin
 from shared.store.dialects import UtcNow, bound, by_index, ignore_conflicts, json_rows, unindexed
-from shared.store.tables import schedule_instance, schedule_task_node
+from shared.store.tables import schedule_instance, schedule_task_node, schedule_task_node_type
 
 _instance = schedule_instance.c
+_node = schedule_task_node.c
+_type = schedule_task_node_type.c
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +140,21 @@ def materialize(connection: Connection, fires: Iterable[Fire]) -> None:
         connection.execute(_insert_nodes_of_fires, {"rows": bound(nodes)})
 
 
-def pinned(connection: Connection, instance_ids: Collection[int]) -> set[int]:
-    """Which of these instances have their nodes already: an earlier assignment pinned them; no deploy changes it."""
-    statement = select(schedule_task_node.c.schedule_instance_id).where(
-        schedule_task_node.c.schedule_instance_id.in_(sorted(instance_ids))
+def pinned(connection: Connection, instance_ids: Collection[int]) -> dict[int, list[PlannedNode]]:
+    """The nodes, without params, of those instances that have theirs: an earlier assignment pinned them; no deploy
+    changes it."""
+    if not instance_ids:
+        return {}
+    statement = (
+        select(_node.schedule_instance_id, _type.id, _type.type, _node.sequence)
+        .join_from(schedule_task_node, schedule_task_node_type, _type.id == _node.schedule_task_node_type_id)
+        .where(_node.schedule_instance_id.in_(sorted(instance_ids)))
+        .order_by(_node.schedule_instance_id, _node.sequence)
     )
-    return set(connection.scalars(statement.distinct()))
+    nodes: dict[int, list[PlannedNode]] = {}
+    for instance_id, *columns in connection.execute(statement):
+        nodes.setdefault(instance_id, []).append(PlannedNode(*columns))
+    return nodes
 
 
 def pin_nodes(connection: Connection, nodes: Iterable[tuple[int, PlannedNode]]) -> None:

@@ -13,9 +13,10 @@ from scheduler_service.assigner import AHEAD, Assigner
 from scheduler_service.materializer import Materializer
 from scheduler_service.reaper import Reaper
 from shared.settings import Settings
-from shared.store import assignments, instances, node_types, overlap, reports
+from shared.store import assignments, instances, losses, node_types, overlap, reports
 from shared.store.database import Database
 from shared.store.database import database_time as real_time
+from shared.store.node_types import NodeTypeDeclaration
 from tests.store.scenario import Scenario, to_retry
 from tests.store.statements import executed
 
@@ -186,6 +187,37 @@ def test_a_deploy_changes_no_instance_whose_nodes_are_pinned(
     assert rows.status(run.id) == "assigned"
     pinned = database.read(lambda c: instances.nodes(c, run.id))
     assert [(node.sequence, node.type) for node in pinned] == [(1, "REPORT_EXTRACT"), (2, "REPORT_SEND")]
+
+
+@pytest.mark.parametrize("how", ["handed back", "taken back", "not started in time", "lost"])
+def test_after_a_deploy_an_instance_goes_to_a_worker_that_can_run_its_pinned_nodes(
+    rows: Scenario, database: Database, assign: Callable[[], float], how: str
+) -> None:
+    old, task = rows.worker(), rows.task(overlap_policy="allow")
+    instance = rows.assigned(old, task)
+    claimed = rows.claim(old, instance).runs if how in ("handed back", "lost") else []
+    database.write(lambda c: node_types.register(c, [NodeTypeDeclaration("REPORT_LOAD", "REPORT", 1)], "test"))
+    rows.sql("UPDATE schedule_task_node_type SET is_deleted = 1 WHERE type <> 'REPORT_LOAD'")
+    new = rows.worker(node_types=["REPORT_LOAD"])
+    later = rows.now() + timedelta(minutes=1)
+    match how:
+        case "handed back":
+            database.write(lambda c: reports.hand_back(c, old, [(run.id, run.attempt) for run in claimed], "test"))
+        case "taken back":
+            database.write(lambda c: assignments.take_back_assigned(c, old, 10))
+        case "not started in time":
+            database.write(lambda c: assignments.take_back_unstarted(c, [old], later, 10))
+        case "lost":
+            database.write(lambda c: losses.recover(c, old, 10))
+    fresh = rows.by_sql(task)
+    rows.bury(old)
+    assign()
+    assert (rows.status(instance), rows.status(fresh)) == ("pending", "assigned")
+    assert rows.row(fresh).schedule_worker_node_id == new
+    assert rows.row(instance).reason == "no live worker can run REPORT_EXTRACT, REPORT_SEND"
+    able = rows.worker()
+    assign()
+    assert (rows.status(instance), rows.row(instance).schedule_worker_node_id) == ("assigned", able)
 
 
 def test_an_error_of_the_server_is_not_blamed_on_the_row(
