@@ -1,0 +1,69 @@
+"""Celery: the task, beat's schedules, and ``program.py fill``, which sends the jobs of a drain."""
+
+import os
+import time
+from datetime import datetime
+from typing import Any
+
+from celery import Celery
+from celery.schedules import BaseSchedule, crontab, schedstate
+from celery.signals import beat_init, worker_ready
+
+from benchmarks.load import STORE, Load, ready
+from benchmarks.record import record
+
+HOUR = 3600.0
+
+app = Celery("bench", broker=os.environ[STORE], backend=os.environ[STORE])
+app.conf.worker_redirect_stdouts = False
+app.conf.broker_connection_retry_on_startup = True
+
+
+@app.task(name="run")
+def run(key: str, due: float) -> dict[str, bool]:
+    """Note the start."""
+    record(key, due)
+    return {"ok": True}
+
+
+class Hourly(BaseSchedule):
+    """Every hour from a moment on: beat's own crontab knows whole minutes only, its interval no first moment."""
+
+    def __init__(self, due: float) -> None:
+        super().__init__()
+        self.due = due
+
+    def is_due(self, last_run_at: datetime) -> schedstate:
+        """Whether it is due, and in how many seconds to ask again."""
+        has_run = last_run_at.timestamp() >= self.due
+        left = self.due + HOUR * has_run - time.time()
+        return schedstate(is_due=left <= 0, next=left if left > 0 else HOUR)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Hourly) and other.due == self.due
+
+    def __hash__(self) -> int:
+        return hash(self.due)
+
+    def __reduce__(self) -> Any:
+        return Hourly, (self.due,)
+
+
+load = Load.given()
+if load.workload == "registry":
+    yearly = crontab(minute=0, hour=0, day_of_month=1, month_of_year=1)
+    schedules = {key: yearly for key, _ in load.entries()}
+elif load.workload != "drain":
+    schedules = {key: Hourly(due) for key, due in load.entries()}
+else:
+    schedules = {}
+app.conf.beat_schedule = {
+    key: {"task": "run", "schedule": schedules[key], "args": (key, due)} for key, due in load.entries() if schedules
+}
+
+worker_ready.connect(lambda **_: ready(), weak=False)
+beat_init.connect(lambda **_: ready(), weak=False)
+
+if __name__ == "__main__":
+    for name, at in load.entries():
+        run.delay(name, at)

@@ -1,0 +1,39 @@
+"use strict";
+// What benchmarks/load.py and benchmarks/record.py are to the Python peers. Times are seconds since the epoch.
+
+const fs = require("node:fs");
+const path = require("node:path");
+
+const [workload, count, due, step] = process.env.BENCH_LOAD.split(" ");
+
+exports.load = { workload, count: Number(count), due: Number(due), step: Number(step) };
+exports.store = process.env.BENCH_STORE;
+
+/** Names and due times, in order. */
+exports.items = () =>
+  Array.from({ length: exports.load.count }, (_, number) => ({
+    key: `t${number}`,
+    due: exports.load.due + number * exports.load.step,
+  }));
+
+/** A due time as a Date; 0: now. */
+exports.moment = (due) => (due ? new Date(due * 1000) : new Date());
+
+let file;
+
+/** Append a line: what ran, when it was due (0: at no time), when its handler was entered. */
+exports.record = (key, due) => {
+  const entered = (performance.timeOrigin + performance.now()) / 1000;
+  file ??= fs.openSync(path.join(process.env.BENCH_RECORDS, String(process.pid)), "a");
+  fs.writeSync(file, `${key} ${due.toFixed(6)} ${entered.toFixed(6)}\n`);
+};
+
+/** Tell that this process is at work. */
+exports.ready = () => console.log("bench: ready");
+
+/** Run the program of this name, the only argument. */
+exports.main = (programs) =>
+  programs[process.argv[2]]().catch((error) => {
+    console.error(error);
+    process.exit(1);
+  });
