@@ -98,6 +98,7 @@ class Worker:
         while len(self._runner) and boottime() < deadline and not self.hurry.is_set():
             self._idle.wait(min(0.5, max(0.0, deadline - boottime())))
             self._idle.clear()
+        self._poll_loop.join(CLOSING_SECONDS)  # a comparison under way would hand back what is being ended
         self._end_the_rest()
         self._reporter.flush(CLOSING_SECONDS)
         self._reporter.close()

@@ -110,7 +110,7 @@ class Poller:
         for instance_id, attempt, canceled in held:
             if canceled:
                 self._runner.stop(instance_id, attempt, "canceled", canceled=True)
-        if strangers:
+        if strangers and not self._claims.closed:  # since then what ran is ended, and known no more
             reason = "its worker held it but did not run it"
             back = self._database.write(lambda c: reports.hand_back(c, self._worker_id, strangers, reason))
             if back:  # else they ended between the two looks
