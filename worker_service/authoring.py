@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from shared.domain.errors import ConfigurationError, InvalidInput, InvalidParam, NameTaken
+from shared.domain.states import WorkerLostPolicy
 from shared.domain.task import TaskDefinition
 from shared.store.node_types import NodeTypeDeclaration
 from worker_service.context import NodeContext
@@ -169,6 +170,10 @@ class Rota:
         The task's name defaults to the type in lower case with dashes (``cleanup-temp``). ``fields`` are further
         fields of the task: ``overlap_policy``, ``priority``, ``on_worker_lost``, … (``TaskDefinition``).
         """
+        if retries and fields.get("on_worker_lost") == WorkerLostPolicy.FAIL:
+            raise InvalidInput(
+                f"task type {type}: on_worker_lost fail means at most once: retries must be 0, not {retries}"
+            )
         task_type = self.task_type(type, param=param)
         if cron is not None:
             task_name = name or type.lower().replace("_", "-")

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from shared.clock import boottime
 from shared.settings import Settings
-from shared.store import reports, runs
+from shared.store import losses, reports, runs
 from shared.store.database import Database
 from shared.store.runs import Run
 from worker_service.delay_queue import DelayQueue
@@ -102,7 +102,7 @@ class Poller:
 
     def compare(self) -> None:
         """Compare the rows that stand ``running`` under this worker with what it runs: stop what somebody canceled,
-        hand back strangers."""
+        hand back strangers, but fail those that may run once at most."""
         held = self._database.read(lambda c: runs.held(c, self._worker_id))
         claiming = set(self._claiming)
         known = self._runner.held
@@ -112,9 +112,14 @@ class Poller:
                 self._runner.stop(instance_id, attempt, "canceled", canceled=True)
         if strangers and not self._claims.closed:  # since then what ran is ended, and known no more
             reason = "its worker held it but did not run it"
-            back = self._database.write(lambda c: reports.hand_back(c, self._worker_id, strangers, reason))
-            if back:  # else they ended between the two looks
-                log.warning("worker: handed back %d instances that it held but did not run", back)
+            failed, back = self._database.write(
+                lambda c: (
+                    losses.disown(c, self._worker_id, strangers, reason),
+                    reports.hand_back(c, self._worker_id, strangers, reason),
+                )
+            )
+            if failed or back:  # else they ended between the two looks
+                log.warning("worker: held but did not run: %d instances handed back, %d failed", back, failed)
 
     def wake(self) -> None:
         """A slot is free: claim again."""

@@ -18,7 +18,7 @@ from shared.domain.errors import InvalidInput, InvalidParam
 from shared.domain.jsontext import json_text, storable
 from shared.domain.nodes import given_param
 from shared.domain.retry import retry_delay
-from shared.domain.states import InstanceStatus, NodeStatus
+from shared.domain.states import InstanceStatus, NodeStatus, WorkerLostPolicy
 from shared.domain.triggers.cron import load_zone
 from shared.store.reports import InstanceReport, NodeReport, Report
 from shared.store.runs import NodeRun, Run
@@ -241,6 +241,8 @@ class Runner:
             self._put(active, [reported, *canceled], self._ended(active, status, ending, left, node))
 
     def _retries(self, active: Active, node: NodeRun) -> int:
+        if active.run.on_worker_lost == WorkerLostPolicy.FAIL:  # it may run once at most, whatever SQL or the node says
+            return 0
         own = self._nodes[node.type].retries if node.type in self._nodes else None
         return active.run.retries if own is None else own
 

@@ -48,7 +48,7 @@ _OPTIONS = [
     click.option(
         "--on-worker-lost",
         type=_choice(WorkerLostPolicy),
-        help="When its worker dies. retry: at least once; fail, without retries: at most once.  [default: retry]",
+        help="When its worker dies. retry: at least once; fail: at most once, with no retries.  [default: retry]",
     ),
     click.option("--timeout", "timeout_seconds", type=int, help="Seconds that one node may run."),
     click.option("--priority", type=int, help="0 first .. 9 last.  [default: 5]"),

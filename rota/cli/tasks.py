@@ -52,7 +52,7 @@ def add(shell: Shell, name: str, off: bool, as_json: bool, **options: Any) -> No
     Examples:
       rota task add nightly --type CLEANUP_TEMP --cron "0 3 * * *" --timezone Europe/Berlin
       rota task add ping --type HTTP_REQUEST --param '{"url": "https://example.org"}' --cron "*/10 * * * * *" --seconds
-      rota task add import --type REPORT --param @param.json --retries 3 --on-worker-lost fail
+      rota task add import --type REPORT --param @param.json --retries 3 --timeout 600
     """
     status = TaskStatus.OFF if off else TaskStatus.ON
     definition = TaskDefinition.of(name=name, status=status, **given_fields(options, None))

@@ -88,6 +88,14 @@ class TaskDefinition(BaseModel):
             raise ValueError(f"max_instances goes with overlap_policy allow, not {policy}")
         return value
 
+    @field_validator("on_worker_lost")
+    @classmethod
+    def _at_most_once_means_no_retries(cls, value: WorkerLostPolicy, info: ValidationInfo) -> WorkerLostPolicy:
+        retries = info.data.get("retries", 0)
+        if value == WorkerLostPolicy.FAIL and retries:
+            raise ValueError(f"on_worker_lost fail means at most once: retries must be 0, not {retries}")
+        return value
+
     @property
     def trigger_kind(self) -> TriggerKind:
         """``cron`` where there is a cron expression, else ``manual``."""

@@ -1,5 +1,6 @@
 """Recovery: what becomes of instances whose worker died while it ran them."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +36,7 @@ _recover = (
         reason=_lost.c.reason,
         execution_result=_lost.c.result,
         gmt_modified=UtcNow(),
-        modifier="scheduler",
+        modifier=bindparam("by"),
     )
 )
 
@@ -66,9 +67,32 @@ def recover(connection: Connection, worker_id: int, limit: int) -> int:
     rows: list[Any] = list(connection.execute(by_index(judged, schedule_instance)))
     name = connection.scalar(select(_worker.name).where(_worker.id == worker_id)) or f"#{worker_id}"
     policies = _policies(connection, rows)
-    verdicts = [_judge(row, policies.get(row.schedule_task_id), name) for row in rows]
-    _write(connection, verdicts, name)
+    lost = f"worker {name!r} was lost while it ran this"
+    verdicts = [_judge(row, policies.get(row.schedule_task_id), lost) for row in rows]
+    _write(connection, verdicts, name, by="scheduler")
     return len(ids)
+
+
+def disown(connection: Connection, worker_id: int, held: Collection[tuple[int, int]], reason: str) -> int:
+    """End what a live worker holds and does not run, where its task says so: (instance id, attempt); returns how many.
+
+    The rest may run again: it is for ``reports.hand_back``.
+    """
+    mine = and_(_instance.status == InstanceStatus.RUNNING.value, _instance.schedule_worker_node_id == worker_id)
+    judged = (
+        select(
+            _instance.id, _instance.attempt, _instance.schedule_task_id, _instance.worker_losses,
+            _instance.gmt_cancel_requested,
+        )
+        .where(_instance.id.in_(sorted(instance_id for instance_id, _ in held)), mine)
+        .order_by(_instance.id)
+        .with_for_update()
+    )  # fmt: skip
+    rows = [row for row in connection.execute(by_index(judged, schedule_instance)) if (row.id, row.attempt) in held]
+    policies = _policies(connection, rows)
+    once = [row for row in rows if policies.get(row.schedule_task_id) == WorkerLostPolicy.FAIL]
+    _write(connection, [_judge(row, WorkerLostPolicy.FAIL, reason) for row in once], "", by="worker")
+    return len(once)
 
 
 def _policies(connection: Connection, rows: list[Any]) -> dict[int, str]:
@@ -77,8 +101,7 @@ def _policies(connection: Connection, rows: list[Any]) -> dict[int, str]:
     return dict(connection.execute(statement).all())
 
 
-def _judge(row: Any, policy: str | None, worker: str) -> _Verdict:
-    lost = f"worker {worker!r} was lost while it ran this"
+def _judge(row: Any, policy: str | None, lost: str) -> _Verdict:
     if row.gmt_cancel_requested is not None:
         return _Verdict(row.id, InstanceStatus.CANCELED, f"canceled; {lost}")
     if policy == WorkerLostPolicy.FAIL:
@@ -88,14 +111,14 @@ def _judge(row: Any, policy: str | None, worker: str) -> _Verdict:
     return _Verdict(row.id, InstanceStatus.PENDING, f"{lost}; it runs again")
 
 
-def _write(connection: Connection, verdicts: list[_Verdict], worker: str) -> None:
+def _write(connection: Connection, verdicts: list[_Verdict], worker: str, by: str) -> None:
     if not verdicts:
         return
     rows = [
         (v.id, v.status.value, v.reason, None if v.status is InstanceStatus.PENDING else json_text({"error": v.reason}))
         for v in verdicts
     ]
-    connection.execute(_recover, {"rows": bound(rows), "worker": worker})
+    connection.execute(_recover, {"rows": bound(rows), "worker": worker, "by": by})
     again = [v.id for v in verdicts if v.status is InstanceStatus.PENDING]
     ended = [v.id for v in verdicts if v.status is not InstanceStatus.PENDING]
     if again:

@@ -23,7 +23,7 @@ REPORT_PARAM = {"type": "object", "properties": {"region": {"type": "string"}}, 
 EVERYTHING = (
     "--cron", "0 30 2 * * *", "--seconds", "--timezone", "Europe/Berlin", "--param", '{"region": "eu"}',
     "--overlap", "allow", "--max-instances", "3", "--retries", "4", "--retry-delay", "5", "--backoff", "fixed",
-    "--on-worker-lost", "fail", "--timeout", "60", "--priority", "2", "--label", "gpu=a100", "--label", "region=eu",
+    "--on-worker-lost", "retry", "--timeout", "60", "--priority", "2", "--label", "gpu=a100", "--label", "region=eu",
     "--starts-at", "2027-03-01T00:00", "--ends-at", "2027-12-31T00:00", "--misfire-grace", "30",
 )  # fmt: skip
 
@@ -64,7 +64,7 @@ def test_add_writes_every_field(url: str, database: Database) -> None:
     wanted = {
         "type": "REPORT", "status": "off", "trigger_kind": "cron", "cron": "0 30 2 * * *", "cron_seconds": 1,
         "timezone": "Europe/Berlin", "param": {"region": "eu"}, "overlap_policy": "allow", "max_instances": 3,
-        "retries": 4, "retry_delay_seconds": 5, "retry_backoff": "fixed", "on_worker_lost": "fail",
+        "retries": 4, "retry_delay_seconds": 5, "retry_backoff": "fixed", "on_worker_lost": "retry",
         "timeout_seconds": 60, "priority": 2, "required_labels": {"gpu": "a100", "region": "eu"},
         "misfire_grace_seconds": 30,
     }  # fmt: skip
@@ -397,3 +397,13 @@ def test_a_terminal_gets_colour_and_a_pipe_does_not(nightly: str) -> None:
     assert "\x1b[32mon" in shown
     assert "in " in shown
     assert "\x1b" not in invoke("task", "list", url=nightly).stdout
+
+
+def test_at_most_once_and_retries_exclude_each_other_whichever_is_set_last(nightly: str, database: Database) -> None:
+    said = "on_worker_lost fail means at most once: retries must be 0, not 3"
+    both = ("--on-worker-lost", "fail", "--retries", "3")
+    assert said in invoke("task", "add", "other", "--type", "CLEANUP", *both, url=nightly).stderr
+    assert invoke("task", "set", "nightly", "--on-worker-lost", "fail", url=nightly).exit_code == 0
+    refused = invoke("task", "set", "nightly", "--retries", "3", url=nightly)
+    assert (refused.exit_code != 0, said in refused.stderr) == (True, True)
+    assert database.read(lambda connection: tasks.find(connection, "nightly")).retries == 0

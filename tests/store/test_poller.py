@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Connection
 
 from shared.settings import Settings
-from shared.store import runs
+from shared.store import losses, runs
 from shared.store.runs import Run
 from tests.store.scenario import Scenario
 from tests.unit.test_runner import Reports
@@ -32,6 +32,28 @@ def test_what_a_worker_holds_and_does_not_run_is_handed_back(rows: Scenario) -> 
     poller.compare()
     assert rows.statuses() == {known.id: "running", stranger.id: "pending"}
     assert rows.row(stranger.id).reason == "its worker held it but did not run it"
+
+
+def test_what_may_run_at_most_once_is_failed_and_not_handed_back(rows: Scenario) -> None:
+    worker, once = rows.worker(), rows.task(on_worker_lost="fail", overlap_policy="allow")
+    strangers = [rows.running(worker, once), rows.running(worker, once), rows.running(worker)]
+    known = rows.running(worker, once)
+    rows.sql("UPDATE schedule_instance SET gmt_cancel_requested = due_at WHERE id = :id", id=strangers[1].id)
+    compared(rows, worker, known)[0].compare()
+    assert [rows.status(run.id) for run in (*strangers, known)] == ["failed", "canceled", "pending", "running"]
+    row = rows.row(strangers[0].id)
+    assert row.reason == "its worker held it but did not run it; its task says on_worker_lost = fail"
+    assert (row.execution_result, row.modifier) == ({"error": row.reason}, "worker")
+    assert rows.node_statuses(row.id) == ["failed", "canceled"]
+
+
+def test_a_later_attempt_than_the_one_seen_is_left_alone(rows: Scenario) -> None:
+    worker, other = rows.worker(), rows.worker()
+    run = rows.running(worker, rows.task(on_worker_lost="fail"))
+    held = [(run.id, run.attempt + 1)]
+    assert rows.database.write(lambda c: losses.disown(c, worker, held, "test")) == 0
+    assert rows.database.write(lambda c: losses.disown(c, other, [(run.id, run.attempt)], "test")) == 0
+    assert rows.status(run.id) == "running"
 
 
 def test_a_comparison_under_way_does_not_hand_back_what_the_stop_is_ending(

@@ -61,7 +61,8 @@ def test_a_poll_finds_my_assigned_instances_by_priority_and_due_time(rows: Scena
 
 
 def test_a_claim_starts_the_instance_and_its_first_node_and_brings_all_that_is_needed(rows: Scenario) -> None:
-    task = rows.task(name="daily", timezone="Asia/Shanghai", retries=3, timeout_seconds=60, on_worker_lost="fail")
+    task = rows.task(name="daily", timezone="Asia/Shanghai", timeout_seconds=60, on_worker_lost="fail")
+    rows.sql("UPDATE schedule_task SET retries = 3")
     worker, at = rows.worker(), rows.past()
     instance = rows.assigned(worker, task, at, param={"region": "eu"})
     [run] = rows.claim(worker, instance).runs

@@ -188,6 +188,14 @@ def test_a_schedules_param_that_does_not_fit_is_refused_in_a_sentence(app: Rota,
     assert app.schedules == []
 
 
+def test_at_most_once_excludes_retries_of_the_task_and_of_its_one_node(app: Rota) -> None:
+    with pytest.raises(InvalidInput, match="retries must be 0, not 2"):
+        app.schedule("daily", "REPORT", retries=2, on_worker_lost="fail")
+    with pytest.raises(InvalidInput, match="task type PAY: on_worker_lost fail means at most once"):
+        app.task("PAY", cron="0 3 * * *", retries=2, on_worker_lost="fail")
+    assert (app.schedules, app.nodes) == ([], {})
+
+
 def test_a_schedule_may_name_a_type_that_another_app_declares_and_be_manual(app: Rota) -> None:
     app.schedule("ping", "HTTP_REQUEST", param={"url": "https://example.org"})
     assert (app.schedules[0].type, app.schedules[0].trigger_kind) == ("HTTP_REQUEST", "manual")

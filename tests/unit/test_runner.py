@@ -238,6 +238,20 @@ def test_a_node_that_fails_is_retried_as_often_as_it_or_its_task_says(
         assert instance(report).reason == f"node REPORT_{name} failed: ValueError: no such region"
 
 
+@pytest.mark.parametrize("name", ["EXTRACT", "SEND"])
+def test_what_may_run_at_most_once_is_not_retried_whatever_its_task_and_its_nodes_say(world: World, name: str) -> None:
+    world.start(run(name, "LOG", retries=5, on_worker_lost="fail"))
+    report = world.ended(failure=ValueError("no"))
+    assert states(report) == [(101, "failed"), (102, "canceled")]
+    assert instance(report).status is InstanceStatus.FAILED
+
+
+def test_a_timeout_of_what_may_run_at_most_once_is_not_retried(world: World) -> None:
+    world.start(run("EXTRACT", retries=5, on_worker_lost="fail"))
+    world.runner.stop(7, 1, "REPORT_EXTRACT timed out", canceled=False)
+    assert instance(world.ended(stopped=True)).status is InstanceStatus.FAILED
+
+
 def test_a_retry_is_due_after_its_delay_and_says_why(world: World) -> None:
     world.start(run("EXTRACT", retries=5, failures=2))
     told = instance(world.ended(failure=ValueError("no")))

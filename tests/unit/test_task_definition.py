@@ -38,6 +38,7 @@ def refusal(**fields: Any) -> str:
         ({"overlap_policy": "allow", "max_instances": 0}, "max_instances 0"),
         ({"max_instances": 2}, "overlap_policy allow, not skip"),
         ({"retries": -1}, "retries -1"),
+        ({"retries": 3, "on_worker_lost": "fail"}, "on_worker_lost fail means at most once: retries must be 0, not 3"),
         ({"retry_backoff": "linear"}, "retry_backoff 'linear'"),
         ({"timeout_seconds": 0}, "timeout_seconds 0"),
         ({"priority": 10}, "priority 10"),
