@@ -166,7 +166,10 @@ class Worker:
     def _start_when_due(self) -> None:
         while not self._starts.closed:
             for run in self._starts.take(most=self._settings.capacity):
-                self._runner.start(run)
+                try:
+                    self._runner.start(run)
+                except BaseException:  # the next ones wait for this thread
+                    log.exception("instance %d could not be started", run.id)
 
     def _busy(self) -> int:
         return len(self._runner) + self._thread_executor.abandoned

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from shared.clock import DatabaseClock, boottime
-from shared.domain.errors import InvalidInput, InvalidParam
-from shared.domain.jsontext import json_text, storable
+from shared.domain.errors import InvalidInput
+from shared.domain.jsontext import UnreadableJson, json_text, storable
 from shared.domain.nodes import given_param
 from shared.domain.retry import retry_delay
 from shared.domain.states import InstanceStatus, NodeStatus, WorkerLostPolicy
@@ -25,7 +25,7 @@ from shared.store.runs import NodeRun, Run
 from worker_service.authoring import Execution, Node
 from worker_service.context import NodeContext
 from worker_service.executors.base import Call, Executor, Failure, Outcome, Running
-from worker_service.values import checked_param, result_text
+from worker_service.values import result_text
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +169,7 @@ class Runner:
             return
         try:
             self._execute(active, nodes[active.done])
-        except Exception as error:  # the start and report threads call this: no instance may end them
+        except BaseException as error:  # the start and report threads call this: no instance may end them
             log.exception("instance %d could not be started", active.run.id)
             self._report(active, nodes[active.done], _failed(f"{type(error).__name__}: {error}"), None)
 
@@ -181,10 +181,9 @@ class Runner:
         if known is None:
             self._report(active, node, _failed(f"this worker cannot run {node.type}"), None)
             return
-        try:
-            param = checked_param(known.type, known.param_model, given_param(node.param, active.run.param))
-        except InvalidParam as error:
-            self._report(active, node, _failed(str(error)), None)
+        param = given_param(node.param, active.run.param)
+        if isinstance(param, UnreadableJson):
+            self._report(active, node, _failed(f"param of {node.type}: {param}"), None)
             return
         timeout = known.timeout or active.run.timeout_seconds
         active.deadline = boottime() + timeout if timeout else None
@@ -203,7 +202,7 @@ class Runner:
                 active.stop_reason = None  # it ended by itself just as its time was over
         try:
             ending = self._ending(active, node, outcome)
-        except Exception as error:  # a result's own code may raise what it likes: the run must end
+        except BaseException as error:  # a result's own code may raise what it likes: the run must end
             log.exception("the end of %s of instance %d could not be told", node.type, active.run.id)
             ending = _failed(f"{type(error).__name__}: {error}")
         self._report(active, node, ending, outcome)
@@ -331,6 +330,8 @@ def _stopped(active: Active) -> Ending:
 
 
 def _raised(failure: Failure) -> Ending:
+    if failure.final:
+        return _failed(failure.error)
     said = {"error": failure.error, "type": failure.type, "traceback": failure.traceback}
     return Ending(NodeStatus.FAILED, json_text(said), failure.error, retry=True)
 

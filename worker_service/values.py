@@ -6,18 +6,14 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from shared.domain.errors import InvalidInput, InvalidParam
-from shared.domain.jsontext import UnreadableJson, json_text
+from shared.domain.jsontext import json_text
 
 
-def checked_param(node_type: str, model: type[BaseModel] | None, given: Any) -> Any:
-    """The param as the node's model, or as it is given where none is declared.
+def checked_param(node_type: str, model: type[BaseModel], given: Any) -> BaseModel:
+    """The param as the node's model.
 
     Raises InvalidParam with every fault.
     """
-    if isinstance(given, UnreadableJson):
-        raise InvalidParam(f"param of {node_type}: {given}")
-    if model is None:
-        return given
     try:
         return model.model_validate(given)
     except ValidationError as error:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import BaseModel, Field, SecretStr, field_validator
 
 from rota import NodeContext, Rota
 
@@ -20,6 +20,13 @@ class Param(BaseModel):
     region: str = Field(default="eu", alias="in")
     secret: SecretStr = SecretStr("none")
     note: str = ""
+
+    @field_validator("note")
+    @classmethod
+    def _checked(cls, note: str) -> str:
+        if note == "exit":
+            sys.exit(3)
+        return note
 
 
 app = Rota()

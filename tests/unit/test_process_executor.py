@@ -81,14 +81,12 @@ def gone(pids: list[int]) -> bool:
     return not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids)
 
 
-def test_the_context_crosses_whole(app: Rota, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_context_crosses_whole(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
-    node = app.nodes["TYPED_CONTEXT"]
-    assert node.param_model is not None
     before = boottime()
     outcome = run(
         "TYPED_CONTEXT",
-        node.param_model.model_validate({"in": "us", "secret": "s3cret"}),
+        {"in": "us", "secret": "s3cret"},
         schedule_datetime=datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")),
         due_at=datetime(2026, 10, 25, 1, 31, tzinfo=UTC),
         results={"EXTRACT": {"rows": [1, None, "ä"]}},
@@ -125,11 +123,9 @@ def test_the_context_crosses_whole(app: Rota, run: Run, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("offset", [0, 330])
-def test_a_zone_without_a_name_crosses_as_its_offset(app: Rota, run: Run, offset: int) -> None:
-    node = app.nodes["TYPED_CONTEXT"]
-    assert node.param_model is not None
+def test_a_zone_without_a_name_crosses_as_its_offset(run: Run, offset: int) -> None:
     moment = datetime(2026, 1, 1, 12, tzinfo=timezone(timedelta(minutes=offset)))
-    outcome = run("TYPED_CONTEXT", node.param_model(), schedule_datetime=moment).one
+    outcome = run("TYPED_CONTEXT", {}, schedule_datetime=moment).one
     assert outcome.result["fire"] == moment.isoformat()
 
 
@@ -166,9 +162,24 @@ def test_a_param_without_a_model_crosses_as_it_is(run: Run) -> None:
     assert run("PLAIN_ECHO", given).one.result == given
 
 
+def test_a_param_that_does_not_fit_is_refused_in_the_child_for_good(run: Run) -> None:
+    told = run("TYPED_CONTEXT", {"in": 7})
+    assert told.failure == ("InvalidParam", "param of TYPED_CONTEXT: in: Input should be a valid string")
+    assert told.one.failure is not None
+    assert told.one.failure.final
+
+
+def test_a_validator_that_exits_is_the_nodes_failure(run: Run) -> None:
+    kind, sentence = run("TYPED_CONTEXT", {"note": "exit"}).failure
+    assert (kind, sentence) == ("SystemExit", "SystemExit: 3")
+    assert run("PLAIN_ECHO", 1).one.result == 1
+
+
 def test_what_is_not_json_is_refused_in_the_child(run: Run) -> None:
-    kind, sentence = run("PLAIN_SET").failure
-    assert kind == "InvalidInput"
+    told = run("PLAIN_SET")
+    kind, sentence = told.failure
+    assert told.one.failure is not None
+    assert (kind, told.one.failure.final) == ("InvalidInput", True)
     assert "PLAIN_SET returned what is not JSON: a set is not JSON" in sentence
 
 

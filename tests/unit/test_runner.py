@@ -11,14 +11,14 @@ from pydantic import BaseModel, ConfigDict
 
 from shared.clock import DatabaseClock, boottime
 from shared.domain.errors import InvalidInput
-from shared.domain.jsontext import json_text
+from shared.domain.jsontext import UnreadableJson, json_text
 from shared.domain.states import InstanceStatus, NodeStatus
 from shared.store.reports import InstanceReport, NodeReport, Report
 from shared.store.runs import NodeRun, Run
 from worker_service import runner as runners
 from worker_service.authoring import Node
 from worker_service.context import NodeContext
-from worker_service.executors.base import Call, Done, Failure, Outcome
+from worker_service.executors.base import Call, Done, Failure, Outcome, Refused
 from worker_service.runner import Runner
 
 NOON = datetime.fromisoformat("2026-11-19T12:00:00")
@@ -74,7 +74,7 @@ class Running:
 @dataclass
 class Executor:
     calls: list[Running] = field(default_factory=list)
-    refusal: Exception | None = None
+    refusal: BaseException | None = None
     meanwhile: Callable[[], None] = lambda: None
 
     def start(self, call: Call, done: Done) -> Running:
@@ -332,24 +332,43 @@ def test_a_nodes_own_param_goes_before_the_tasks(world: World, of_the_task: Any,
 
 
 @pytest.mark.parametrize(("given", "rows"), [(None, 42), ({"rows": 3}, 3)])
-def test_a_declared_param_is_given_as_its_model(
+def test_a_declared_param_is_checked_by_the_executor(
     world: World, monkeypatch: pytest.MonkeyPatch, given: Any, rows: int
 ) -> None:
     monkeypatch.setitem(NODES, "REPORT_EXTRACT", replace(NODES["REPORT_EXTRACT"], param_model=Param))
     world.start(run("EXTRACT", param=given))
-    assert world.executor.calls[0].context.param == Param(rows=rows)
+    assert world.executor.calls[0].context.param == (given or {})
+    assert world.executor.calls[0].call.checked().param == Param(rows=rows)
 
 
-def test_a_param_that_does_not_fit_fails_the_node_for_good_and_runs_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_param_that_does_not_fit_fails_the_node_for_good(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(NODES, "REPORT_EXTRACT", replace(NODES["REPORT_EXTRACT"], param_model=Param))
     world.start(run("EXTRACT", "SEND", param={"rows": "many", "colour": 1}, retries=5))
-    assert world.executor.calls == []
-    report = world.reports.seen[0]
+    with pytest.raises(Refused) as refused:
+        world.executor.calls[0].call.checked()
+    report = world.ended(failure=refused.value)
     assert states(report) == [(101, "failed"), (102, "canceled")]
     assert "param of REPORT_EXTRACT: rows: " in (instance(report).reason or "")
     assert "colour: " in (instance(report).reason or "")
+
+
+def test_a_param_that_cannot_be_read_fails_the_node_for_good_and_runs_nothing(world: World) -> None:
+    world.start(run("EXTRACT", "SEND", param=UnreadableJson("it is nested too deeply"), retries=5))
+    assert world.executor.calls == []
+    report = world.reports.seen[0]
+    assert states(report) == [(101, "failed"), (102, "canceled")]
+    said = "param of REPORT_EXTRACT: JSON that cannot be read: it is nested too deeply"
+    assert said in (instance(report).reason or "")
+
+
+class Exiting(dict[str, Any]):
+    def items(self) -> Any:
+        raise SystemExit(1)
+
+
+def test_a_result_whose_own_code_exits_ends_its_run_and_not_its_thread(world: World) -> None:
+    world.start(run("EXTRACT"))
+    assert "SystemExit" in (instance(world.ended(Exiting(a=1))).reason or "")
 
 
 def test_a_node_that_this_worker_does_not_know_fails(world: World) -> None:
@@ -363,10 +382,11 @@ def test_an_instance_with_no_nodes_fails_and_does_not_hang(world: World) -> None
     assert len(world.runner) == 0
 
 
-def test_a_call_that_cannot_be_started_fails_the_node_and_not_the_thread(world: World) -> None:
-    world.executor.refusal = OSError("no more processes")
+@pytest.mark.parametrize("refusal", [OSError("no more processes"), SystemExit("no more processes")])
+def test_a_call_that_cannot_be_started_fails_the_node_and_not_the_thread(world: World, refusal: BaseException) -> None:
+    world.executor.refusal = refusal
     world.start(run("EXTRACT"))
-    assert "OSError: no more processes" in (instance(world.reports.commit()).reason or "")
+    assert f"{type(refusal).__name__}: no more processes" in (instance(world.reports.commit()).reason or "")
 
 
 def test_a_cancel_stops_what_runs_and_cancels_the_rest(world: World) -> None:

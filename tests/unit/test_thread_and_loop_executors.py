@@ -2,12 +2,14 @@
 
 import asyncio
 import gc
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, field_validator
 
 from tests.processes import wait_until
 from tests.unit.told import DEADLINE, Told
@@ -19,8 +21,26 @@ from worker_service.executors.event_loop import EventLoopExecutor
 from worker_service.executors.threads import ThreadExecutor
 
 
-def call(handler: Callable[..., Any], execution: Execution) -> Call:
-    return Call(Node("T_N", "T", 1, handler, execution), NodeContext())
+def call(handler: Callable[..., Any], execution: Execution, model: Any = None, **param: Any) -> Call:
+    return Call(Node("T_N", "T", 1, handler, execution, param_model=model), NodeContext(param=param))
+
+
+class Param(BaseModel):
+    how: str
+
+    @field_validator("how")
+    @classmethod
+    def _checked(cls, how: str) -> str:
+        if how == "exit":
+            sys.exit(3)
+        if how == "block":
+            blocked.set()
+            assert leave.wait(DEADLINE)
+        return f"{how} on {threading.current_thread().name}"
+
+
+blocked, leave = threading.Event(), threading.Event()
+"""A validator that blocks, and may go on."""
 
 
 @pytest.fixture
@@ -85,6 +105,55 @@ def test_whatever_a_handler_raises_is_its_failure(
     assert outcome.failure is not None
     assert outcome.failure.type == type(error).__name__
     assert run(lambda: 1).one.result == 1  # and it works on
+
+
+@pytest.fixture(params=["thread", "async"])
+def typed(request: pytest.FixtureRequest) -> Callable[..., Told]:
+    """Runs a handler of one kind, then of the other, that returns its param, whose model is ``Param``."""
+    executor: Executor = request.getfixturevalue({"thread": "threads", "async": "loop"}[request.param])
+
+    async def coroutine(ctx: NodeContext[Param]) -> str:
+        return ctx.param.how
+
+    def function(ctx: NodeContext[Param]) -> str:
+        return ctx.param.how
+
+    def start(**param: Any) -> Told:
+        told = Told()
+        handler = coroutine if request.param == "async" else function
+        told.running = executor.start(call(handler, request.param, Param, **param), told)
+        return told
+
+    return start
+
+
+def test_a_param_is_checked_where_its_handler_runs(typed: Callable[..., Told]) -> None:
+    assert "checked on handler" in typed(how="checked").one.result
+
+
+def test_a_param_that_does_not_fit_is_the_nodes_failure_for_good(typed: Callable[..., Told]) -> None:
+    told = typed(how=7)
+    assert told.failure == ("InvalidParam", "param of T_N: how: Input should be a valid string")
+    assert told.one.failure is not None
+    assert told.one.failure.final
+
+
+def test_a_validator_that_exits_is_the_nodes_failure_and_no_threads(typed: Callable[..., Told]) -> None:
+    assert typed(how="exit").failure == ("SystemExit", "SystemExit: 3")
+    assert "checked on handler" in typed(how="checked").one.result
+
+
+def test_a_validator_that_blocks_holds_up_its_own_thread_and_can_be_stopped(threads: ThreadExecutor) -> None:
+    blocked.clear()
+    leave.clear()
+    stuck, other = Told(), Told()
+    stuck.running = threads.start(call(lambda _: 1, "thread", Param, how="block"), stuck)
+    assert blocked.wait(DEADLINE)
+    threads.start(call(lambda _: 2, "thread"), other)
+    assert other.one.result == 2
+    stuck.stop()
+    assert stuck.one.stopped
+    leave.set()
 
 
 def test_a_stopped_thread_is_told_at_once_and_abandoned_until_it_returns(threads: ThreadExecutor) -> None:

@@ -2,20 +2,43 @@
 
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from shared.domain.errors import InvalidInput, InvalidParam
 from shared.domain.jsontext import storable
 from worker_service.authoring import Node
 from worker_service.context import NodeContext
+from worker_service.values import checked_param
+
+
+class Refused(Exception):
+    """What a handler was to be given, or returned, cannot be used, and could not be the next time."""
+
+    def __init__(self, cause: InvalidInput) -> None:
+        super().__init__(str(cause))
+        self.kind = type(cause).__name__
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A node to execute."""
+    """A node to execute; the context's param is as it was given, JSON."""
 
     node: Node
     context: NodeContext[Any]
+
+    def checked(self) -> NodeContext[Any]:
+        """The context as the handler is given it, with its param as the declared model.
+
+        A model's validators are the task author's code, which may block or exit: call it where the handler runs.
+        Raises Refused, and whatever they raise.
+        """
+        if self.node.param_model is None:
+            return self.context
+        try:
+            return replace(self.context, param=checked_param(self.node.type, self.node.param_model, self.context.param))
+        except InvalidParam as error:
+            raise Refused(error) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +48,14 @@ class Failure:
     error: str
     type: str
     traceback: str
+    final: bool = False
+    """Whether it would be the same the next time."""
 
     @classmethod
     def of(cls, error: BaseException) -> "Failure":
         """The failure that an exception is."""
+        if isinstance(error, Refused):
+            return cls(storable(str(error)), error.kind, "", final=True)
         return cls(
             error=storable(f"{type(error).__name__}: {_message(error)}"),
             type=type(error).__name__,

@@ -8,14 +8,10 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
-
-from pydantic import BaseModel, SecretBytes, SecretStr
-from pydantic_core import to_jsonable_python
 
 from worker_service import children
 from worker_service.executors.base import Call, Failure, Outcome
@@ -139,7 +135,7 @@ def _portable(call: Call) -> dict[str, Any]:
     """The context as JSON: all of it but the cancel event."""
     context = call.context
     return {
-        "param": _plain_param(context.param),
+        "param": context.param,
         "schedule_datetime": _portable_time(context.schedule_datetime),
         "due_at": context.due_at.astimezone(UTC).isoformat(),
         "results": dict(context.results),
@@ -157,19 +153,3 @@ def _portable_time(moment: datetime) -> tuple[str, str | float]:
     offset = moment.utcoffset()
     zone = moment.tzinfo.key if isinstance(moment.tzinfo, ZoneInfo) else offset.total_seconds() if offset else 0.0
     return moment.astimezone(UTC).isoformat(), zone
-
-
-def _plain_param(param: Any) -> Any:
-    """What was given for a param, to be validated again; its secrets too, which JSON of pydantic would mask."""
-    given = param.model_dump(by_alias=True, exclude_unset=True) if isinstance(param, BaseModel) else param
-    return to_jsonable_python(_revealed(given))
-
-
-def _revealed(value: Any) -> Any:
-    if isinstance(value, SecretStr | SecretBytes):
-        return value.get_secret_value()
-    if isinstance(value, Mapping):
-        return {key: _revealed(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_revealed(item) for item in value]
-    return value

@@ -127,7 +127,9 @@ class RunningTask:
         self._entered = True
         entered = boottime()
         try:
-            result = await self._call.node.handler(self._call.context)
+            context = self._call.checked()
+            entered = boottime()
+            result = await self._call.node.handler(context)
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
             self._tell(Outcome(entered, boottime(), failure=Failure.of(error), stopped=self._stopping))
         else:

@@ -35,8 +35,8 @@ from shared.clock import boottime
 from shared.domain.errors import ConfigurationError, InvalidInput
 from worker_service.authoring import Node, Rota, load_app
 from worker_service.context import NodeContext
-from worker_service.executors.base import Failure
-from worker_service.values import checked_param, result_text
+from worker_service.executors.base import Call, Failure, Refused
+from worker_service.values import result_text
 
 ERROR_CHARACTERS = 8_000
 TRACEBACK_CHARACTERS = 30_000
@@ -141,12 +141,13 @@ def _run(app: Rota, call: Message, channel: Channel, limit: int) -> dict[str, An
     """Run one call; how it ended, as it is sent."""
     entered = boottime()
     try:
-        node, context = _prepared(app, call)
+        prepared = _prepared(app, call)
+        node, context = prepared.node, prepared.checked()
         entered = boottime()
         channel.send(began=entered)
         result = node.handler(context)
         left = boottime()
-        answer = {"result": json.loads(result_text(node.type, result, limit))}
+        answer = {"result": _plain(node, result, limit)}
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
         left = boottime()
         answer = {"failure": _failure(error)}
@@ -156,7 +157,14 @@ def _run(app: Rota, call: Message, channel: Channel, limit: int) -> dict[str, An
     return {"entered": entered, "left": left, **answer}
 
 
-def _prepared(app: Rota, call: Message) -> tuple[Node, NodeContext[Any]]:
+def _plain(node: Node, result: Any, limit: int) -> Any:
+    try:
+        return json.loads(result_text(node.type, result, limit))
+    except InvalidInput as error:
+        raise Refused(error) from None
+
+
+def _prepared(app: Rota, call: Message) -> Call:
     node = app.nodes.get(call["node"])
     if node is None:
         raise ConfigurationError(
@@ -165,21 +173,21 @@ def _prepared(app: Rota, call: Message) -> tuple[Node, NodeContext[Any]]:
         )
     fields = dict(call["context"])
     moment, zone = fields.pop("schedule_datetime")
-    return node, NodeContext(
-        param=checked_param(node.type, node.param_model, fields.pop("param")),
+    context: NodeContext[Any] = NodeContext(
         schedule_datetime=datetime.fromisoformat(moment).astimezone(_zone(zone)),
         due_at=datetime.fromisoformat(fields.pop("due_at")).astimezone(UTC),
         **fields,
     )
+    return Call(node, context)
 
 
 def _zone(zone: str | float) -> tzinfo:
     return ZoneInfo(zone) if isinstance(zone, str) else timezone(timedelta(seconds=zone))
 
 
-def _failure(error: BaseException) -> dict[str, str]:
+def _failure(error: BaseException) -> dict[str, Any]:
     failure = asdict(Failure.of(error))
-    if isinstance(error, InvalidInput | ConfigurationError):
+    if isinstance(error, ConfigurationError):
         failure["error"] = str(error)
     failure["error"] = failure["error"][:ERROR_CHARACTERS]
     failure["traceback"] = failure["traceback"][-TRACEBACK_CHARACTERS:]

@@ -110,7 +110,9 @@ class RunningThread:
                 return
             self._entered = entered = boottime()
         try:
-            result = self._call.node.handler(self._call.context)
+            context = self._call.checked()
+            entered = boottime()
+            result = self._call.node.handler(context)
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
             outcome = Outcome(entered, boottime(), failure=Failure.of(error))
         else:
