@@ -3,16 +3,22 @@
 import logging
 import sys
 import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
-from benchmarks import workloads
+from benchmarks import facts, workloads
 from benchmarks.cases import FULL, QUICK, Case
 from benchmarks.lab import Lab
+from benchmarks.report import write
 from benchmarks.samples import Sample, Samples
+from benchmarks.tables import show
 
 CACHE = Path(".bench")
+RESULTS = CACHE / "results.jsonl"
+QUICK_RESULTS = CACHE / "quick.jsonl"
 
 
 @click.group()
@@ -22,15 +28,20 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--quick", is_flag=True, help="A look in under 3 minutes, without peers.")
+@click.option("--quick", is_flag=True, help="A look in under 3 minutes, without peers; it always starts anew.")
 @click.option("--only", "chosen", multiple=True, help="Only these workloads, or workload:subject; may be repeated.")
-@click.option("--results", default=CACHE / "results.jsonl", type=click.Path(path_type=Path), show_default=True)
+@click.option("--results", type=click.Path(path_type=Path), help=f"Default: {RESULTS}, or {QUICK_RESULTS}.")
 @click.option("--rounds", type=int, help="Rounds for every case, instead of its own.")
-def run(*, quick: bool, chosen: tuple[str, ...], results: Path, rounds: int | None) -> None:
+def run(*, quick: bool, chosen: tuple[str, ...], results: Path | None, rounds: int | None) -> None:
     """Run what is not in the results file yet; interrupted, the same command goes on."""
-    cases = [case for case in workloads.cases(QUICK if quick else FULL) if _is_chosen(case, chosen)]
+    scale = QUICK if quick else FULL
+    cases = [case for case in workloads.cases(scale) if _is_chosen(case, chosen)]
     if not cases:
         raise click.UsageError(f"no such workload: {', '.join(chosen)}")
+    if quick and results is None:
+        for old in (QUICK_RESULTS, facts.beside(QUICK_RESULTS)):
+            old.unlink(missing_ok=True)
+    results = results or (QUICK_RESULTS if quick else RESULTS)
     results.parent.mkdir(parents=True, exist_ok=True)
     samples = Samples(results)
     wanted = [
@@ -39,26 +50,51 @@ def run(*, quick: bool, chosen: tuple[str, ...], results: Path, rounds: int | No
         for case in cases
         if number < (rounds or case.rounds) and not samples.has(case, number)
     ]
+    began, before = datetime.now(UTC), facts.commit()
+    try:
+        failed = _run_all(wanted, samples)
+    finally:
+        if wanted:
+            facts.append(facts.beside(results), facts.gather(began, before, scale, CACHE))
+    show(samples, {case.key for case in cases})
+    sys.exit(1 if failed else 0)
+
+
+@main.command()
+@click.option("--results", default=RESULTS, type=click.Path(path_type=Path, exists=True), show_default=True)
+@click.option("--out", default=Path("docs"), type=click.Path(path_type=Path, file_okay=False), show_default=True)
+def report(*, results: Path, out: Path) -> None:
+    """Write benchmarks.md and its plots from the samples of a run; needs the extra "bench"."""
+    try:
+        click.echo(write(results, out))
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f'{error}: the plots need the extra "bench", pip install -e .[bench]') from None
+
+
+def _run_all(wanted: Sequence[tuple[int, Case]], samples: Samples) -> int:
+    """Run and keep these, and return how many failed."""
     failed = 0
     with Lab(CACHE) as lab:
         for at, (number, case) in enumerate(wanted, start=1):
-            began = time.monotonic()
             sample = _run(lab, case, number)
             samples.add(sample)
             failed += sample.error is not None
             said = sample.error or ", ".join(f"{name} {value:,.4g}" for name, value in sample.figures.items())
-            click.echo(f"[{at}/{len(wanted)}] round {number + 1} {case} ({time.monotonic() - began:.0f} s): {said}")
-    sys.exit(1 if failed else 0)
+            click.echo(f"[{at}/{len(wanted)}] round {number + 1} {case} ({sample.seconds:.0f} s): {said}")
+    return failed
 
 
 def _run(lab: Lab, case: Case, number: int) -> Sample:
+    began = time.monotonic()
     try:
         outcome = case.run(lab)
     except BaseException as error:  # a failed run is a sample, too, but an interrupt ends the whole
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise
-        return Sample(*case.key, number, {}, error=f"{type(error).__name__}: {error}"[:2000], note=case.note)
-    return Sample(*case.key, number, outcome.figures, outcome.curve, note=case.note)
+        said = f"{type(error).__name__}: {error}"[:2000]
+        return Sample(*case.key, number, {}, error=said, note=case.note, seconds=time.monotonic() - began)
+    seconds = time.monotonic() - began
+    return Sample(*case.key, number, outcome.figures, outcome.curve, note=case.note, seconds=seconds)
 
 
 def _is_chosen(case: Case, chosen: tuple[str, ...]) -> bool:

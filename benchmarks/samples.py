@@ -21,6 +21,8 @@ class Sample:
     curve: list[float] = field(default_factory=list)
     error: str | None = None
     note: str = ""
+    seconds: float = 0.0
+    """How long it took, with all that was set up for it."""
 
     @property
     def key(self) -> tuple[str, str, str]:
