@@ -54,6 +54,11 @@ class Scale:
     finished: tuple[int, ...] = (0, 1_000_000, 10_000_000)
     workers: tuple[int, ...] = (1, 2, 4, 8, 16)
     schedulers: tuple[int, ...] = (1, 2, 4)
+    asked: int = 40
+    idle_seconds: int = 20
+    piped: float = 1.0
+    """The part of the pipelines' instances that is run."""
+    recovery: bool = True
 
 
 FULL = Scale()
@@ -68,4 +73,8 @@ QUICK = Scale(
     finished=(0,),
     workers=(2, 4),
     schedulers=(1,),
+    asked=8,
+    idle_seconds=10,
+    piped=0.1,
+    recovery=False,
 )

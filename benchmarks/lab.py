@@ -56,6 +56,10 @@ class Lab:
             migrations.upgrade(url)
             yield url
 
+    def kept_database(self) -> str:
+        """The same, kept until the lab ends: for what takes minutes to fill."""
+        return self._stack.enter_context(self.rota_database())
+
     @contextmanager
     def records(self) -> Iterator[Records]:
         """A fresh folder for the handlers to write to."""

@@ -1,9 +1,11 @@
 """The tasks that Rota runs in the benchmark: handlers that do nothing but write down when they were entered."""
 
+import asyncio
 from typing import Any
 
 from benchmarks.record import record
 from rota import NodeContext, Rota
+from worker_service.authoring import Execution
 
 app = Rota()
 
@@ -13,12 +15,50 @@ def key_of(task: str, fire: float) -> str:
     return f"{task}@{fire:.6f}"
 
 
-def _note(ctx: NodeContext[Any]) -> None:
-    record(key_of(ctx.task_name, ctx.schedule_datetime.timestamp()), ctx.due_at.timestamp())
+def attempt_of(key: str, attempt: int) -> str:
+    """What tells the attempts of a fire apart, where a worker is killed and a second one is right."""
+    return f"{key}#{attempt}"
+
+
+def _key(ctx: NodeContext[Any]) -> str:
+    return key_of(ctx.task_name, ctx.schedule_datetime.timestamp())
 
 
 @app.task("BENCH_NOOP")
 async def noop(ctx: NodeContext[Any]) -> dict[str, bool]:
     """One node on the event loop."""
-    _note(ctx)
+    record(_key(ctx), ctx.due_at.timestamp())
     return {"ok": True}
+
+
+@app.task("BENCH_WAIT")
+async def wait(ctx: NodeContext[Any]) -> dict[str, bool]:
+    """One node that takes ``seconds``; each attempt is recorded."""
+    record(attempt_of(_key(ctx), ctx.attempt), ctx.due_at.timestamp())
+    await asyncio.sleep(ctx.param["seconds"])
+    return {"ok": True}
+
+
+PIPE_NODES = [f"N{number}" for number in range(1, 6)]
+PIPES: dict[Execution, str] = {
+    "async": "BENCH_PIPE_ASYNC",
+    "thread": "BENCH_PIPE_THREAD",
+    "process": "BENCH_PIPE_PROCESS",
+}
+
+
+def pipe(ctx: NodeContext[Any]) -> str:
+    """One of five nodes; its result has so many ``bytes``."""
+    record(f"{_key(ctx)}/{ctx.node_type.rpartition('_')[2]}", ctx.due_at.timestamp())
+    return "x" * int(ctx.param["bytes"])
+
+
+async def async_pipe(ctx: NodeContext[Any]) -> str:
+    """The same on the event loop."""
+    return pipe(ctx)
+
+
+for execution, kind in PIPES.items():
+    task_type = app.task_type(kind)
+    for name in PIPE_NODES:
+        task_type.node(name, execution=execution)(async_pipe if execution == "async" else pipe)

@@ -1,5 +1,7 @@
 """Rota under test: its processes over a database of the lab, tasks by the thousand, and what the server counted."""
 
+import json
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -21,7 +23,7 @@ FAR = datetime(2099, 1, 1)  # noqa: DTZ001 - times in the database are naive UTC
 
 SETTLE_SECONDS = 2.0
 
-COUNTERS = ("Questions", "Innodb_deadlocks", "Com_select", "Com_commit")
+COUNTERS = ("Questions", "Innodb_deadlocks", "Com_rollback")
 
 
 class System:
@@ -64,6 +66,21 @@ class System:
         for process in self.workers[before:]:
             process.wait_for_log("started as", deadline=60)
 
+    def start(self, *, schedulers: int = 1, workers: int = 2, settings: Mapping[str, str] | None = None) -> None:
+        """Start so many and let them come to rest."""
+        for _ in range(schedulers):
+            self.scheduler(settings)
+        self.start_workers(workers, settings)
+        settle()
+
+    def stop(self) -> None:
+        """End them as an operator would, so that no worker stays live in a database that is used again."""
+        processes = [process for process in (*self.workers, *self.schedulers) if process.alive]
+        for process in processes:
+            process.stop_signal(signal.SIGTERM)
+        for process in processes:
+            process.wait_exit(60)
+
     def _start(self, arguments: list[str], settings: Mapping[str, str] | None) -> RotaProcess:
         environment = {record.FOLDER: str(self.records.folder), **(settings or {})}
         process = RotaProcess(*arguments, database_url=self.url, environment=environment)
@@ -79,6 +96,11 @@ class System:
         active = "SELECT 1 FROM schedule_instance WHERE status IN ('pending', 'assigned', 'running') LIMIT 1"
         return bool(self.sql(active))
 
+    def wait_ended(self, expected: int, deadline: float) -> None:
+        """Wait until so many instances are there and all have ended."""
+        count = "SELECT COUNT(*) FROM schedule_instance"
+        wait_until(lambda: self.sql(count)[0][0] >= expected and not self.busy(), deadline, "all instances to end")
+
     def wait_drained(self, expected: int, deadline: float) -> None:
         """Wait until so many handlers were entered and all instances have ended."""
         wait_until(lambda: self.records.count() >= expected, deadline, f"{expected:,} starts")
@@ -92,6 +114,7 @@ class System:
         next_fire_at: datetime = FAR,
         ends_at: datetime | None = None,
         kind: str = "BENCH_NOOP",
+        param: Mapping[str, Any] | None = None,
         prefix: str = "t",
     ) -> None:
         """Insert planned tasks named t0, t1 …, with their lock rows: as they stand between two fires."""
@@ -102,6 +125,7 @@ class System:
             "cron_seconds": "1",
             "next_fire_at": written(next_fire_at),
             **({} if ends_at is None else {"ends_at": written(ends_at)}),
+            **({} if param is None else {"param": json.dumps(param)}),
             **planned,
         }
         literals = ", ".join(f"'{value}'" for value in columns.values())
@@ -198,6 +222,10 @@ class Window:
         self._counted = counters(server)
         self._began = time.monotonic()
 
+    def counted(self) -> dict[str, int]:
+        """What the server counted since then."""
+        return {name: value - self._counted[name] for name, value in counters(self._server).items()}
+
     def shares(self) -> dict[str, float]:
         """CPU time as a part of the time that has passed."""
         passed = time.monotonic() - self._began
@@ -207,14 +235,14 @@ class Window:
         }
 
     def figures(self, instances: int) -> dict[str, float]:
-        """CPU seconds per 1,000 instances, statements for each, deadlocks."""
-        counted = counters(self._server)
-        questions = counted["Questions"] - self._counted["Questions"]
+        """CPU seconds per 1,000 instances, statements for each, deadlocks, and what was rolled back to be retried."""
+        counted = self.counted()
         return {
             "Rota CPU s per 1,000": self._rota.seconds() / instances * 1000,
             "database CPU s per 1,000": self._database.seconds() / instances * 1000,
-            "statements per instance": questions / instances,
-            "deadlocks": counted["Innodb_deadlocks"] - self._counted["Innodb_deadlocks"],
+            "statements per instance": counted["Questions"] / instances,
+            "deadlocks": counted["Innodb_deadlocks"],
+            "rolled back": counted["Com_rollback"],
         }
 
 

@@ -2,9 +2,9 @@
 
 from benchmarks import peers
 from benchmarks.cases import Case, Scale
-from benchmarks.workloads import ceiling, drain, herd, steady
+from benchmarks.workloads import ceiling, drain, fleet, herd, history, pipeline, recovery, registry, run_now, steady
 
-ALL = (ceiling, drain, herd, steady)
+ALL = (ceiling, drain, herd, steady, registry, history, fleet, run_now, recovery, pipeline)
 
 
 def cases(scale: Scale) -> list[Case]:

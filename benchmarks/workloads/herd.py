@@ -1,11 +1,12 @@
 """Herd: many cron tasks due at the same second, 1 scheduler and 2 workers with their default settings."""
 
+from collections.abc import Mapping
 from functools import partial
 
 from benchmarks.cases import Case, Outcome, Scale
 from benchmarks.lab import Lab
 from benchmarks.rota_app import key_of
-from benchmarks.system import System, epoch, fresh_system, in_seconds, settle, sleep_until
+from benchmarks.system import System, epoch, fresh_system, in_seconds, sleep_until
 from benchmarks.workloads.punctuality import AHEAD_SECONDS, punctuality
 
 DEADLINE = 120.0
@@ -17,13 +18,11 @@ def cases(scale: Scale) -> list[Case]:
     return [Case("herd", "rota", f"{count:,}", scale.rounds, partial(herd, count=count), NOTE) for count in scale.herds]
 
 
-def herd(lab: Lab, count: int) -> Outcome:
+def herd(lab: Lab, count: int, settings: Mapping[str, str] | None = None) -> Outcome:
     """One herd."""
     with fresh_system(lab) as rota:
         rota.add_tasks(count)
-        rota.scheduler()
-        rota.start_workers(2)
-        settle()
+        rota.start(settings=settings)
         due = in_seconds(AHEAD_SECONDS)
         rota.fire_all(due)
         sleep_until(due)

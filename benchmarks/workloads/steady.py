@@ -10,7 +10,7 @@ from functools import partial
 from benchmarks.cases import Case, Outcome, Scale
 from benchmarks.lab import Lab
 from benchmarks.rota_app import key_of
-from benchmarks.system import System, Window, epoch, fresh_system, in_seconds, settle, sleep_until
+from benchmarks.system import System, Window, epoch, fresh_system, in_seconds, sleep_until
 from benchmarks.workloads.punctuality import AHEAD_SECONDS, punctuality
 from tests.databases import PrivateMariaDB
 
@@ -50,40 +50,51 @@ def cases(scale: Scale) -> list[Case]:
 def steady(lab: Lab, rate: int, seconds: int) -> Outcome:
     """One stretch of fires that are spread evenly, over an empty history."""
     with fresh_system(lab) as rota:
+        rota.add_tasks(rate * seconds)
+        rota.start()
         return spread(rota, lab.mariadb, rate, seconds)
 
 
 def spread(rota: System, server: PrivateMariaDB, rate: int, seconds: int, prefix: str = "t") -> Outcome:
-    """One stretch of fires that are spread evenly, by a system without processes."""
+    """One stretch of fires that are spread evenly, of tasks that are there, by processes that are at rest."""
     count = rate * seconds
-    rota.add_tasks(count, prefix=prefix)
-    rota.scheduler()
-    rota.start_workers(2)
-    settle()
     first = in_seconds(AHEAD_SECONDS + count / 20_000)
     rota.fire_spread(first, rate, prefix)
+    return _watched(rota, server, first, seconds, spread_keys(prefix, first, rate, count))
+
+
+def spread_keys(prefix: str, first: datetime, rate: int, count: int) -> set[str]:
+    """The keys of spread fires."""
     steps = (timedelta(microseconds=number * 1_000_000 // rate) for number in range(count))
-    expected = {key_of(f"{prefix}{number}", epoch(first + step)) for number, step in enumerate(steps)}
-    return _watched(rota, server, first, seconds, expected)
+    return {key_of(f"{prefix}{number}", epoch(first + step)) for number, step in enumerate(steps)}
 
 
 def herds(lab: Lab, rate: int, seconds: int) -> Outcome:
     """One stretch of tasks that all fire every second."""
     with fresh_system(lab) as rota:
-        rota.scheduler()
-        rota.start_workers(2)
-        settle()
-        first = in_seconds(AHEAD_SECONDS)
-        fires = [first + timedelta(seconds=passed) for passed in range(seconds)]
-        rota.add_tasks(rate, "* * * * * *", next_fire_at=first, ends_at=fires[-1])
-        expected = {key_of(f"t{number}", epoch(fire)) for number in range(rate) for fire in fires}
-        return _watched(rota, lab.mariadb, first, seconds, expected)
+        rota.start()
+        return every_second(rota, lab.mariadb, rate, seconds)
+
+
+def every_second(rota: System, server: PrivateMariaDB, rate: int, seconds: int, prefix: str = "t") -> Outcome:
+    """Add tasks that all fire every second, so many times, and wait for the last."""
+    first, expected = add_every_second(rota, rate, seconds, prefix)
+    return _watched(rota, server, first, seconds, expected)
+
+
+def add_every_second(rota: System, rate: int, seconds: int, prefix: str = "t") -> tuple[datetime, set[str]]:
+    """Add tasks that all fire every second, so many times; their first fire, and the keys of all."""
+    first = in_seconds(AHEAD_SECONDS)
+    fires = [first + timedelta(seconds=passed) for passed in range(seconds)]
+    rota.add_tasks(rate, "* * * * * *", next_fire_at=first, ends_at=fires[-1], prefix=prefix)
+    return first, {key_of(f"{prefix}{number}", epoch(fire)) for number in range(rate) for fire in fires}
 
 
 def _watched(rota: System, server: PrivateMariaDB, first: datetime, seconds: int, expected: set[str]) -> Outcome:
+    earlier = rota.records.count()
     sleep_until(first)
     window = Window(rota, server)
     sleep_until(first + timedelta(seconds=seconds))
     shares = window.shares()
-    rota.wait_drained(len(expected), DEADLINE)
-    return punctuality(rota.records.starts(), expected, shares)
+    rota.wait_drained(earlier + len(expected), DEADLINE)
+    return punctuality(rota.records.starts()[earlier:], expected, shares)

@@ -1,0 +1,64 @@
+"""Fleet: the drain by more workers and by more schedulers, and what idle workers ask the database."""
+
+import time
+from functools import cache, partial
+
+from benchmarks.cases import Case, Outcome, Scale
+from benchmarks.lab import Lab
+from benchmarks.system import System, Window, fresh_system, settle
+from benchmarks.workloads.drain import drain, drained
+from tests.databases import PrivateMariaDB
+
+IDLE_SECONDS = 15.0
+WORKERS_NOTE = f"1 scheduler. Idle statements: over {IDLE_SECONDS:.0f} s, less those of a scheduler alone."
+SCHEDULERS_NOTE = "2 workers."
+
+
+def cases(scale: Scale) -> list[Case]:
+    """A case for each number of workers with one scheduler, and of schedulers, from 2 on, with two workers."""
+    of_workers = [
+        Case("fleet", "rota", _called(count, "worker"), scale.rounds, partial(_workers, scale, count), WORKERS_NOTE)
+        for count in scale.workers
+    ]
+    of_schedulers = [
+        Case(
+            "fleet",
+            "rota",
+            _called(count, "scheduler"),
+            scale.rounds,
+            partial(drain, count=scale.drain, schedulers=count),
+            SCHEDULERS_NOTE,
+        )
+        for count in scale.schedulers
+        if count > 1  # one is the case of 2 workers
+    ]
+    return [*of_workers, *of_schedulers]
+
+
+def _called(count: int, what: str) -> str:
+    return f"{count} {what}" + ("s" if count > 1 else "")
+
+
+def _workers(scale: Scale, count: int, lab: Lab) -> Outcome:
+    alone = _scheduler_alone(lab)
+    with fresh_system(lab) as rota:
+        rota.add_tasks(scale.drain)
+        rota.start(workers=count)
+        idle = (_statements(rota, lab.mariadb) - alone) / count
+        outcome = drained(rota, lab.mariadb, scale.drain)
+        return Outcome({**outcome.figures, "statements/s per idle worker": idle})
+
+
+@cache
+def _scheduler_alone(lab: Lab) -> float:
+    """Statements per second of a scheduler without workers; measured once, as they do not vary."""
+    with fresh_system(lab) as rota:
+        rota.scheduler()
+        settle()
+        return _statements(rota, lab.mariadb)
+
+
+def _statements(rota: System, server: PrivateMariaDB) -> float:
+    window = Window(rota, server)
+    time.sleep(IDLE_SECONDS)
+    return window.counted()["Questions"] / IDLE_SECONDS

@@ -1,0 +1,43 @@
+"""Pipeline: five nodes per instance by each executor, with small and large results; a drain, 1 scheduler, 2 workers."""
+
+from functools import partial
+
+from benchmarks.cases import Case, Outcome, Scale
+from benchmarks.lab import Lab
+from benchmarks.rota_app import PIPE_NODES, PIPES
+from benchmarks.system import fresh_system
+from benchmarks.workloads.drain import drained
+from worker_service.authoring import Execution
+
+SIZES = {"1 KB": 1_000, "100 KB": 100_000}
+COUNTS: dict[tuple[Execution, str], int] = {
+    ("async", "1 KB"): 2_000,
+    ("async", "100 KB"): 500,
+    ("thread", "1 KB"): 2_000,
+    ("thread", "100 KB"): 500,
+    ("process", "1 KB"): 200,
+    ("process", "100 KB"): 200,
+}
+
+
+def cases(scale: Scale) -> list[Case]:
+    """A case for each executor and size."""
+    return [
+        Case(
+            "pipeline",
+            "rota",
+            f"{execution}, {size}",
+            scale.rounds,
+            partial(pipeline, execution=execution, size=SIZES[size], count=int(count * scale.piped)),
+            f"{int(count * scale.piped):,} instances of {len(PIPE_NODES)} nodes, each with such a result.",
+        )
+        for (execution, size), count in COUNTS.items()
+    ]
+
+
+def pipeline(lab: Lab, execution: Execution, size: int, count: int) -> Outcome:
+    """One drain; every node exactly once."""
+    with fresh_system(lab) as rota:
+        rota.add_tasks(count, kind=PIPES[execution], param={"bytes": size})
+        rota.start()
+        return drained(rota, lab.mariadb, count, nodes=PIPE_NODES)

@@ -1,0 +1,55 @@
+"""Run now: an instance asked for by hand in an idle system, from its insert's commit to its handler; default settings."""
+
+import random
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from functools import partial
+
+from benchmarks.cases import Case, Outcome, Scale
+from benchmarks.evidence import Start
+from benchmarks.lab import Lab
+from benchmarks.rota_app import key_of
+from benchmarks.system import epoch, fresh_system
+from benchmarks.workloads.punctuality import punctuality
+from tests.databases import connect
+from tests.processes import wait_until
+
+DEADLINE = 30.0
+SEED = 1
+PAUSES = (0.3, 1.7)
+NOTE = (
+    "By pull alone. 1 scheduler, 1 worker; a row (schedule_task_id, schedule_datetime) inserted by SQL, each"
+    f" {PAUSES[0]:g} to {PAUSES[1]:g} s after the last one ran (random, seed {SEED})."
+)
+
+
+def cases(scale: Scale) -> list[Case]:
+    """One case."""
+    return [Case("run_now", "rota", "", scale.rounds, partial(run_now, count=scale.asked), NOTE)]
+
+
+def run_now(lab: Lab, count: int, settings: Mapping[str, str] | None = None) -> Outcome:
+    """So many instances, one after the other."""
+    pauses = random.Random(SEED)
+    committed: dict[str, float] = {}
+    with fresh_system(lab) as rota:
+        rota.add_tasks(1)
+        rota.start(workers=1, settings=settings)
+        ((task,),) = rota.sql("SELECT id FROM schedule_task")
+        with closing(connect(rota.url)) as connection, connection.cursor() as cursor:
+            cursor.execute("SET time_zone = '+00:00'")
+            for number in range(1, count + 1):
+                time.sleep(pauses.uniform(*PAUSES))
+                cursor.execute(
+                    "INSERT INTO schedule_instance (schedule_task_id, schedule_datetime)"
+                    f" VALUES ({task}, UTC_TIMESTAMP(6))"
+                )
+                moment = time.time()
+                cursor.execute(f"SELECT schedule_datetime FROM schedule_instance WHERE id = {cursor.lastrowid}")
+                (fire,) = cursor.fetchone() or (None,)
+                committed[key_of("t0", epoch(fire))] = moment
+                wait_until(lambda: rota.records.count() >= number, DEADLINE, f"instance {number}")  # noqa: B023
+        rota.wait_drained(count, DEADLINE)
+        starts = [Start(start.key, committed.get(start.key, 0.0), start.entered) for start in rota.records.starts()]
+    return punctuality(starts, committed, {})
