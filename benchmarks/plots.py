@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 ROTAS_COLOUR = "#0072B2"
 CEILINGS_COLOUR = "#999999"
-COLOURS = ("#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000", "#7F7F7F")
-"""Okabe and Ito's, which the colour-blind tell apart; the peers take them in the order of their names."""
+COLOURS = ("#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#882255", "#999933")
+"""Okabe and Ito's, and two of Tol's, which the colour-blind tell apart; for the peers, by their names."""
 
 STYLE = {
     "svg.fonttype": "none",
@@ -117,7 +117,7 @@ def _lateness(samples: Samples, figure: "Figure", title: str, labels: dict[Key, 
         shares = [step / (len(curve) - 1) * started for step in range(len(curve))]
         colour, is_rota = colours[_family(key[1])], key[1] == ROTA
         style = "--" if "," in key[1] or key[2] not in MAIN_VARIANTS else "-"
-        axes.plot(curve, shares, style, color=colour, linewidth=2.6 if is_rota else 1.3, zorder=3 if is_rota else 2)
+        axes.plot(curve, shares, style, color=colour, linewidth=2.6 if is_rota else 1.3, zorder=5 if is_rota else 2)
         height = round((at + 0.5) / len(ordered) * (len(curve) - 1))
         _label(axes, subject_name(labels[key]), curve[height], shares[height], colour, is_bold=is_rota)
     axes.set_ylim(0, 1.02)
@@ -204,7 +204,7 @@ def _curve(axes: "Axes", points: Sequence[tuple[int, Spread]], colour: str, *, i
         marker="o",
         markersize=5 if is_rota else 3,
         capsize=3,
-        zorder=3 if is_rota else 2,
+        zorder=5 if is_rota else 2,
     )
 
 

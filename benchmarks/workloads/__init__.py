@@ -2,9 +2,21 @@
 
 from benchmarks import peers
 from benchmarks.cases import Case, Scale
-from benchmarks.workloads import ceiling, drain, fleet, herd, history, pipeline, recovery, registry, run_now, steady
+from benchmarks.workloads import (
+    ceiling,
+    drain,
+    fleet,
+    herd,
+    history,
+    pipeline,
+    recovery,
+    registry,
+    run_now,
+    steady,
+    tuning,
+)
 
-ALL = (ceiling, drain, herd, steady, registry, history, fleet, run_now, recovery, pipeline)
+ALL = (ceiling, drain, herd, steady, registry, history, fleet, run_now, recovery, pipeline, tuning)
 
 
 def cases(scale: Scale) -> list[Case]:
