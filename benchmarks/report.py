@@ -82,7 +82,7 @@ def _run(samples: Samples, facts: Sequence[Facts]) -> Iterator[tuple[str, str]]:
         return
     took = sum(sample.seconds for sample in samples.all) / 60
     sessions = f"{len(facts)} sessions, " if len(facts) > 1 else ""
-    yield ("when", f"{facts[0].began} to {facts[-1].ended} ({sessions}{took:,.0f} minutes of runs)")
+    yield ("when", f"{facts[0].began} to {facts[-1].ended} ({sessions}{took:,.1f} min of runs)")
     yield ("Rota", " / ".join(dict.fromkeys(f"commit {one.commit}" for one in facts)))
     sizes = ", ".join(f"{name} {_listed(value)}" for name, value in facts[-1].scale.items())
     yield ("size", sizes)
@@ -97,6 +97,8 @@ def _run(samples: Samples, facts: Sequence[Facts]) -> Iterator[tuple[str, str]]:
 def _listed(value: object) -> str:
     if isinstance(value, list | tuple):
         return "/".join(_listed(one) for one in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

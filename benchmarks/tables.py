@@ -158,7 +158,7 @@ def brief(error: str | None, most: int = 400) -> str:
 
 def show(samples: Samples, chosen: Collection[Key] | None = None) -> None:
     """Print the figures of these cases, or of all, to the terminal."""
-    table = RichTable(title=f"median [low{DASH}high]")
+    table = RichTable(title="median, and the range in brackets")
     for column in ("workload", "subject", "variant", "runs", "figures"):
         table.add_column(column, overflow="fold")
     for one in tables(samples):

@@ -146,12 +146,17 @@ def test_numbers_have_three_digits_that_mean_something(value: float, text: str) 
 def test_the_facts_of_the_last_session_are_told_with_what_was_another_before(samples: Samples, tmp_path: Path) -> None:
     path = facts.beside(tmp_path / "results.jsonl")
     for commit, kernel in (("abc", "Linux 5"), ("abc", "Linux 6")):
-        facts.append(path, Facts("begun", "ended", commit, {"herds": [1_000]}, {"kernel": kernel}, {"Node": "20"}, {}))
+        facts.append(
+            path,
+            Facts(
+                "begun", "ended", commit, {"herds": [1_000], "recovery": True}, {"kernel": kernel}, {"Node": "20"}, {}
+            ),
+        )
     page = report.markdown(samples, facts.read(path))
     assert "| kernel | Linux 6; in an earlier session: Linux 5 |" in page
     assert "| Node | 20 |" in page
     assert "| Rota | commit abc |" in page
-    assert "| size | herds 1,000 |" in page
+    assert "| size | herds 1,000, recovery yes |" in page
 
 
 def test_what_the_servers_are_told_is_stated_with_the_last_of_each_option() -> None:
