@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.peers.measures import STEADY_SECONDS
 from benchmarks.samples import Samples, Spread
@@ -18,7 +18,7 @@ CEILINGS_COLOUR = "#999999"
 COLOURS = ("#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#882255", "#999933")
 """Okabe and Ito's, and two of Tol's, which the colour-blind tell apart; for the peers, by their names."""
 
-STYLE = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "rota",
     "font.family": "sans-serif",
@@ -66,7 +66,7 @@ def _drain(samples: Samples, figure: "Figure") -> bool:
     axes = _axes(figure, "Drain", "instances/s")
     colours = _colours(samples)
     for at, (key, found) in enumerate(bars):
-        style = {"hatch": "//", "edgecolor": "white"} if key == CEILING_KEY else {}
+        style: dict[str, Any] = {"hatch": "//", "edgecolor": "white"} if key == CEILING_KEY else {}
         axes.barh(at, found.median, color=colours[_family(key[1])], height=0.7, **style)
         axes.plot([found.low, found.high], [at, at], color="#222222", linewidth=1.2)
         axes.annotate(
