@@ -12,12 +12,15 @@ from worker_service.authoring import Execution
 SIZES = {"1 KB": 1_000, "100 KB": 100_000}
 COUNTS: dict[tuple[Execution, str], int] = {
     ("async", "1 KB"): 2_000,
-    ("async", "100 KB"): 500,
+    ("async", "100 KB"): 200,
     ("thread", "1 KB"): 2_000,
-    ("thread", "100 KB"): 500,
-    ("process", "1 KB"): 200,
-    ("process", "100 KB"): 200,
+    ("thread", "100 KB"): 200,
+    ("process", "1 KB"): 150,
+    ("process", "100 KB"): 100,
 }
+
+SETTINGS: dict[Execution, dict[str, str]] = {"process": {"ROTA_CAPACITY": "4"}}
+"""By default each worker would start 50 processes."""
 
 
 def cases(scale: Scale) -> list[Case]:
@@ -29,7 +32,8 @@ def cases(scale: Scale) -> list[Case]:
             f"{execution}, {size}",
             scale.rounds,
             partial(pipeline, execution=execution, size=SIZES[size], count=int(count * scale.piped)),
-            f"{int(count * scale.piped):,} instances of {len(PIPE_NODES)} nodes, each with such a result.",
+            f"{int(count * scale.piped):,} instances of {len(PIPE_NODES)} nodes, each with such a result."
+            + "".join(f" {name}={value}." for name, value in SETTINGS.get(execution, {}).items()),
         )
         for (execution, size), count in COUNTS.items()
     ]
@@ -39,5 +43,5 @@ def pipeline(lab: Lab, execution: Execution, size: int, count: int) -> Outcome:
     """One drain; every node exactly once."""
     with fresh_system(lab) as rota:
         rota.add_tasks(count, kind=PIPES[execution], param={"bytes": size})
-        rota.start()
+        rota.start(settings=SETTINGS.get(execution))
         return drained(rota, lab.mariadb, count, nodes=PIPE_NODES)

@@ -92,7 +92,8 @@ def _held(rota: System, status: str) -> set[str]:
     """The keys of what the first worker's row holds in a status."""
     rows = rota.sql(
         "SELECT t.name, i.schedule_datetime FROM schedule_instance i JOIN schedule_task t ON t.id = i.schedule_task_id"
-        f" JOIN schedule_worker_node w ON w.id = i.schedule_worker_node_id WHERE w.name = 'w1' AND i.status = '{status}'"
+        " JOIN schedule_worker_node w ON w.id = i.schedule_worker_node_id"
+        f" WHERE w.name = 'w1' AND i.status = '{status}'"
     )
     return {key_of(name, epoch(fire)) for name, fire in rows}
 

@@ -1,4 +1,7 @@
-"""Run now: an instance asked for by hand in an idle system, from its insert's commit to its handler; default settings."""
+"""Run now: an instance asked for by hand in an idle system, from its insert's commit to its handler.
+
+1 scheduler and 1 worker with their default settings.
+"""
 
 import random
 import time
