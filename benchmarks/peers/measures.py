@@ -2,15 +2,18 @@
 here: that a peer does it is a finding."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
 from benchmarks.cases import Case, Outcome, Scale
+from benchmarks.cpu import Meter
 from benchmarks.evidence import Start, WrongRun, curve, faults, lateness
 from benchmarks.lab import Lab
 from benchmarks.load import Load
-from benchmarks.peers.running import Peer, due_soon, running
+from benchmarks.peers.running import Peer, Run, due_soon, running
 
 FAR = datetime(2099, 1, 1, tzinfo=UTC).timestamp()
 """When schedules are due that are not to fire during a run."""
@@ -35,7 +38,7 @@ def drains(scale: Scale, subject: str, peer: Peer, count: int, note: str) -> lis
 
 def herds(scale: Scale, subject: str, peer: Peer, note: str, counts: Iterable[int] = HERDS) -> list[Case]:
     """Its herds."""
-    note = f"Waited for {HERD_SECONDS:.0f} s at most; what had not started then is missing. {note}"
+    note = f"Waited for {HERD_SECONDS:.0f} s at most; what had not started is missing, in the percentiles too. {note}"
     return [
         Case("herd", subject, f"{count:,}", scale.peer_rounds, partial(herd, peer=peer, count=count), note)
         for count in counts
@@ -46,8 +49,8 @@ def herds(scale: Scale, subject: str, peer: Peer, note: str, counts: Iterable[in
 def steadies(scale: Scale, subject: str, peer: Peer, note: str, rates: Iterable[int] = RATES) -> list[Case]:
     """Its steady loads."""
     note = (
-        f"{STEADY_SECONDS} s of load, and {STEADY_EXTRA_SECONDS:.0f} s more at most;"
-        f" what had not started then is missing. {note}"
+        f"{STEADY_SECONDS} s of load, a schedule or job for each fire, and {STEADY_EXTRA_SECONDS:.0f} s more at most;"
+        f" what had not started is missing, in the percentiles too. {note}"
     )
     return [
         Case("steady", subject, f"{rate:,}/s", scale.peer_rounds, partial(steady, peer=peer, rate=rate), note)
@@ -83,23 +86,30 @@ def drain(lab: Lab, peer: Peer, count: int) -> Outcome:
                 "seconds": seconds,
                 "peer CPU s per 1,000": own.seconds() / metered * 1_000,
                 "database CPU s per 1,000": database.seconds() / metered * 1_000,
-                **_wrong(starts, count),
+                **_wrong(starts, run.load),
             }
         )
 
 
 def herd(lab: Lab, peer: Peer, count: int) -> Outcome:
     """All due at one moment."""
-    due, starts = _timed(lab, peer, count, step=0.0, extra=HERD_SECONDS)
-    figures = {**lateness(starts), "done after s": starts[-1].entered - due, **_wrong(starts, count)}
-    return Outcome(figures, curve(starts))
+    with _ready(lab, peer, Load("herd", count)) as run:
+        run.wait(run.load.due + HERD_SECONDS)
+        starts = run.records.starts()
+        took = starts[-1].entered - run.load.due
+        return Outcome({**lateness(starts), "started within s": took, **_wrong(starts, run.load)}, curve(starts))
 
 
 def steady(lab: Lab, peer: Peer, rate: int) -> Outcome:
-    """Due one after the other."""
-    count = rate * STEADY_SECONDS
-    _, starts = _timed(lab, peer, count, step=1 / rate, extra=STEADY_EXTRA_SECONDS)
-    return Outcome({**lateness(starts), **_wrong(starts, count)}, curve(starts))
+    """Due one after the other; the cost is of the time in which they fall due."""
+    with _ready(lab, peer, Load("steady", rate * STEADY_SECONDS, step=1 / rate)) as run:
+        _sleep_until(run.load.due)
+        own, database = run.costs()
+        _sleep_until(run.load.last_due)
+        costs = _percent(own, database, STEADY_SECONDS)
+        run.wait(run.load.last_due + STEADY_EXTRA_SECONDS)
+        starts = run.records.starts()
+        return Outcome({**lateness(starts), **costs, **_wrong(starts, run.load)}, curve(starts))
 
 
 def registry(lab: Lab, peer: Peer, count: int) -> Outcome:
@@ -122,17 +132,28 @@ def registry(lab: Lab, peer: Peer, count: int) -> Outcome:
         )
 
 
-def _timed(lab: Lab, peer: Peer, count: int, *, step: float, extra: float) -> tuple[float, list[Start]]:
-    workload = "steady" if step else "herd"
-    with running(lab, peer, lambda: Load(workload, count, due_soon(peer, count), step)) as run:
+@contextmanager
+def _ready(lab: Lab, peer: Peer, load: Load) -> Iterator[Run]:
+    """The peer at work before the first of a load is due, which is put off until it can be."""
+    with running(lab, peer, lambda: replace(load, due=due_soon(peer, load.count))) as run:
         run.fill()
         run.start()
         if time.time() > run.load.due:
             raise WrongRun(f"it was ready only {time.time() - run.load.due:.1f} s after the first was due")
-        run.wait(run.load.last_due + extra)
-        return run.load.due, run.records.starts()
+        yield run
 
 
-def _wrong(starts: list[Start], count: int) -> dict[str, float]:
-    found = faults(starts, {f"t{number}" for number in range(count)})
-    return {name: found[name] for name in ("missing", "double", "early")}
+def _percent(own: Meter, database: Meter, seconds: float) -> dict[str, float]:
+    return {
+        "peer CPU % of a core": own.seconds() / seconds * 100,
+        "database CPU % of a core": database.seconds() / seconds * 100,
+    }
+
+
+def _wrong(starts: list[Start], load: Load) -> dict[str, float]:
+    found = faults(starts, {key for key, _ in load.entries()})
+    return {name: found[name] for name in ("missing", "double", "early") if load.due or name != "early"}
+
+
+def _sleep_until(moment: float) -> None:
+    time.sleep(max(0.0, moment - time.time()))

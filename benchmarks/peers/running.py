@@ -1,5 +1,6 @@
 """A peer at work: filled, started in its own environment, watched until all started or its time is up, and ended."""
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -69,6 +70,7 @@ class Run:
         self._folder = folder
         self._interpreter = environment
         self._stack = ExitStack()
+        self._numbers = itertools.count(1)
         self._processes: list[RotaProcess] = []
 
     def end(self) -> None:
@@ -146,7 +148,8 @@ class Run:
             record.FOLDER: str(self.records.folder),
         }
         command = (self._interpreter.program, *self._located(arguments))
-        process = RotaProcess(environment=environment, cwd=self._folder, command=command)
+        log = self._folder / f"{next(self._numbers)}.log"
+        process = RotaProcess(environment=environment, cwd=self._folder, command=command, log=log)
         self._stack.callback(process.discard)
         return process.start()
 

@@ -50,16 +50,18 @@ class Hourly(BaseSchedule):
 
 
 load = Load.given()
-if load.workload == "registry":
-    yearly = crontab(minute=0, hour=0, day_of_month=1, month_of_year=1)
-    schedules = {key: yearly for key, _ in load.entries()}
-elif load.workload != "drain":
-    schedules = {key: Hourly(due) for key, due in load.entries()}
-else:
-    schedules = {}
-app.conf.beat_schedule = {
-    key: {"task": "run", "schedule": schedules[key], "args": (key, due)} for key, due in load.entries() if schedules
-}
+
+
+def schedule(due: float) -> BaseSchedule:
+    """What beat is to have for a due time."""
+    is_idle = load.workload == "registry"
+    return crontab(minute=0, hour=0, day_of_month=1, month_of_year=1) if is_idle else Hourly(due)
+
+
+if load.workload != "drain":
+    app.conf.beat_schedule = {
+        key: {"task": "run", "schedule": schedule(due), "args": (key, due)} for key, due in load.entries()
+    }
 
 worker_ready.connect(lambda **_: ready(), weak=False)
 beat_init.connect(lambda **_: ready(), weak=False)

@@ -14,7 +14,7 @@ SETTINGS = (
     "Redis (appendfsync everysec), results kept there, 2 worker processes."
     " A job is removed before it runs: a crash loses it."
 )
-RUN_AT = f"Jobs with an eta: its cron knows whole minutes only, and it cuts an eta to whole seconds. {SETTINGS}"
+RUN_AT = f"Jobs with an eta, looked for once a second: its cron knows whole minutes only. {SETTINGS}"
 
 
 def cases(scale: Scale) -> list[Case]:
@@ -23,6 +23,6 @@ def cases(scale: Scale) -> list[Case]:
     return [
         *measures.drains(scale, SUBJECT, CONSUMERS, 20_000, SETTINGS),
         *measures.herds(scale, SUBJECT, CONSUMERS, RUN_AT),
-        *measures.steadies(scale, SUBJECT, CONSUMERS, RUN_AT),
+        *measures.steadies(scale, SUBJECT, CONSUMERS, RUN_AT, rates=(200,)),
         *measures.registries(scale, SUBJECT, replace(CONSUMERS, fill=None), periodic),
     ]

@@ -20,5 +20,5 @@ def cases(scale: Scale) -> list[Case]:
     return [
         *measures.drains(scale, SUBJECT, WORKERS, 20_000, SETTINGS),
         *measures.herds(scale, SUBJECT, WORKERS, RUN_AT),
-        *measures.steadies(scale, SUBJECT, WORKERS, RUN_AT),
+        *measures.steadies(scale, SUBJECT, WORKERS, RUN_AT, rates=(200,)),
     ]
