@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import record
 from benchmarks.cpu import Meter
-from benchmarks.evidence import Records
+from benchmarks.evidence import Records, WrongRun
 from tests.databases import PrivateMariaDB, connect, run_sql
 from tests.processes import RotaProcess, wait_until
 
@@ -22,6 +22,8 @@ FAR = datetime(2099, 1, 1)  # noqa: DTZ001 - times in the database are naive UTC
 """When tasks are due that are not to fire during a run."""
 
 SETTLE_SECONDS = 2.0
+QUIET_SECONDS = 15.0
+"""Without a start for so long, and without an instance that is to run, a run is over."""
 
 COUNTERS = ("Questions", "Innodb_deadlocks", "Com_rollback")
 
@@ -102,8 +104,23 @@ class System:
         wait_until(lambda: self.sql(count)[0][0] >= expected and not self.busy(), deadline, "all instances to end")
 
     def wait_drained(self, expected: int, deadline: float) -> None:
-        """Wait until so many handlers were entered and all instances have ended."""
-        wait_until(lambda: self.records.count() >= expected, deadline, f"{expected:,} starts")
+        """Wait until so many handlers were entered and all instances have ended.
+
+        Raises WrongRun when nothing is under way any more and it were fewer.
+        """
+        seen, since = 0, time.monotonic()
+
+        def is_over() -> bool:
+            nonlocal seen, since
+            count = self.records.count()
+            if count != seen:
+                seen, since = count, time.monotonic()
+            return count >= expected or (time.monotonic() - since > QUIET_SECONDS and not self.busy())
+
+        wait_until(is_over, deadline, f"{expected:,} starts")
+        if seen < expected:
+            ended = self.sql("SELECT status, reason, COUNT(*) FROM schedule_instance GROUP BY 1, 2 LIMIT 10")
+            raise WrongRun(f"{seen:,} starts of {expected:,}; there are {ended}")
         wait_until(lambda: not self.busy(), deadline, "all instances to end")
 
     def add_tasks(
