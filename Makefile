@@ -1,7 +1,7 @@
 # Every target does its own set-up (tests/setup.sh). Options for pytest: make test ARGS="-k materializer -x"
 # Two processes share the tests by file, as many of these mostly wait; ARGS="-n0" runs them in one.
 .DEFAULT_GOAL := help
-.PHONY: help up test test-compose lint
+.PHONY: help up test test-compose lint bench bench-quick
 ARGS ?=
 
 help: ## list the targets
@@ -25,3 +25,12 @@ lint: ## check style and types
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
 	.venv/bin/mypy --package tests
+	.venv/bin/mypy --package benchmarks
+
+bench: ## run the whole benchmark, peers included, for hours, and write docs/benchmarks.md; interrupted, it goes on
+	@tests/setup.sh bench
+	.venv/bin/python -m benchmarks run; ran=$$?; .venv/bin/python -m benchmarks report && exit $$ran
+
+bench-quick: ## a look at Rota's own figures in under 3 minutes
+	@tests/setup.sh quick
+	.venv/bin/python -m benchmarks run --quick

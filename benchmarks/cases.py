@@ -55,9 +55,13 @@ class Scale:
     workers: tuple[int, ...] = (1, 2, 4, 8, 16)
     schedulers: tuple[int, ...] = (1, 2, 4)
     asked: int = 40
+    """Instances asked for by hand."""
+
     idle_seconds: int = 20
     piped: float = 1.0
     """The part of the pipelines' instances that is run."""
+
+    results: tuple[str, ...] = ("1 KB", "100 KB")
     recovery: bool = True
 
 
@@ -69,12 +73,13 @@ QUICK = Scale(
     herds=(1_000,),
     rates=(200,),
     seconds=10,
-    registered=(1_000, 100_000),
-    finished=(0,),
-    workers=(2, 4),
-    schedulers=(1,),
-    asked=8,
-    idle_seconds=10,
+    registered=(100_000,),
+    finished=(),
+    workers=(4,),
+    schedulers=(),
+    asked=6,
+    idle_seconds=5,
     piped=0.1,
+    results=("1 KB",),
     recovery=False,
 )

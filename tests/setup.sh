@@ -3,6 +3,8 @@
 #   tests/setup.sh run     .venv with Rota
 #   tests/setup.sh venv    .venv with Rota and its development tools
 #   tests/setup.sh         that and a MariaDB for the tests: Docker's, an installed one, or one from apt (as root)
+#   tests/setup.sh quick   the same for the quick benchmark: an installed MariaDB, or one from apt
+#   tests/setup.sh bench   that and what the peers want: Redis, PostgreSQL and npm
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -59,26 +61,56 @@ ensure_venv() { # what to install, and what that is called
 
 has_mariadbd() { PATH="$PATH:/usr/sbin:/usr/local/sbin" command -v mariadbd >/dev/null; }
 
+install_mariadb() {
+    if may_apt; then
+        say "installing MariaDB"
+        if apt_install 'mariadb-server-core mariadb-client-core' mariadb-server && has_mariadbd; then
+            return 0
+        fi
+    fi
+    return 1
+}
+
 ensure_mariadb() {
     case "${ROTA_TEST_MARIADB:-}" in
     *://*) return ;; # a server that is there already
     esac
-    if has_mariadbd || .venv/bin/python -m tests.databases; then
-        return
-    fi
+    has_mariadbd || .venv/bin/python -m tests.databases || install_mariadb ||
+        fail "the tests need MariaDB 10.6 or newer: install mariadb-server, or pull Docker's mariadb:10.11," \
+            "or set ROTA_TEST_MARIADB=mysql+pymysql://user:password@host"
+}
+
+ensure_own_mariadb() { # the benchmark starts it with settings of its own
+    has_mariadbd || install_mariadb || fail "the benchmark needs MariaDB 10.6 or newer: install mariadb-server"
+}
+
+has_peers_servers() {
+    command -v redis-server >/dev/null && command -v npm >/dev/null &&
+        ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1
+}
+
+ensure_peers_servers() {
+    has_peers_servers && return
     if may_apt; then
-        say "installing MariaDB"
-        if apt_install 'mariadb-server-core mariadb-client-core' mariadb-server && has_mariadbd; then
+        say "installing Redis, PostgreSQL and npm for the peers"
+        if apt_install 'redis-server redis-tools postgresql npm' && has_peers_servers; then
             return
         fi
     fi
-    fail "the tests need MariaDB 10.6 or newer: install mariadb-server, or pull Docker's mariadb:10.11," \
-        "or set ROTA_TEST_MARIADB=mysql+pymysql://user:password@host"
+    fail "the peers of the benchmark need Redis, PostgreSQL and npm: install redis-server, postgresql and npm;" \
+        "or run Rota's own part, make bench-quick"
 }
 
-if [ "${1:-}" = run ]; then
-    ensure_venv . Rota
-else
+case "${1:-}" in
+run) ensure_venv . Rota ;;
+venv) ensure_venv '.[dev]' "Rota and its development tools" ;;
+quick | bench)
+    ensure_venv '.[dev,bench]' "Rota, its development tools and the benchmark's"
+    ensure_own_mariadb
+    [ "$1" = quick ] || ensure_peers_servers
+    ;;
+*)
     ensure_venv '.[dev]' "Rota and its development tools"
-    [ "${1:-}" = venv ] || ensure_mariadb
-fi
+    ensure_mariadb
+    ;;
+esac

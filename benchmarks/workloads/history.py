@@ -19,6 +19,9 @@ TASKS = 1_000
 CHUNK = 500_000
 RATE, SECONDS = 200, 20
 FLUSH_SECONDS = 600
+FAST = 20_000
+"""Pages a second."""
+
 MOST_ROUNDS = {10_000_000: 3}
 
 NODES = (
@@ -96,7 +99,11 @@ def _filled(lab: Lab, finished: int) -> str:
 def _flush(server: PrivateMariaDB) -> None:
     """Let the server write out what the filling left in memory, or it does so in the run."""
     url = server.admin_url()
-    run_sql(url, "SET GLOBAL innodb_max_dirty_pages_pct = 0")
+    names = ("innodb_max_dirty_pages_pct", "innodb_io_capacity", "innodb_io_capacity_max")
+    (usual,) = run_sql(url, "SELECT " + ", ".join(f"@@{name}" for name in names))
+    run_sql(
+        url, *(f"SET GLOBAL {name} = {value}" for name, value in zip(reversed(names), (FAST, FAST, 0), strict=True))
+    )
     dirty = "SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_pages_dirty'"
     wait_until(lambda: int(run_sql(url, dirty)[0][1]) < 1_000, FLUSH_SECONDS, "the filling to be on disk")
-    run_sql(url, "SET GLOBAL innodb_max_dirty_pages_pct = DEFAULT")
+    run_sql(url, *(f"SET GLOBAL {name} = {value}" for name, value in zip(names, usual, strict=True)))

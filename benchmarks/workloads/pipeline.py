@@ -36,6 +36,7 @@ def cases(scale: Scale) -> list[Case]:
             + "".join(f" {name}={value}." for name, value in SETTINGS.get(execution, {}).items()),
         )
         for (execution, size), count in COUNTS.items()
+        if size in scale.results
     ]
 
 

@@ -21,30 +21,23 @@ HERDS_NOTE = f"As many tasks, each due every second, for {ON_THE_SECOND} s: a he
 
 
 def cases(scale: Scale) -> list[Case]:
-    """A case for each rate; and the highest rate as a herd every second."""
-    short = min(scale.seconds, ON_THE_SECOND)
-    highest = max(scale.rates)
-    return [
-        *(
-            Case(
-                "steady",
-                "rota",
-                f"{rate:,}/s",
-                scale.rounds,
-                partial(steady, rate=rate, seconds=scale.seconds),
-                SPREAD_NOTE,
-            )
-            for rate in scale.rates
-        ),
+    """A case for each rate; and the highest rate as a herd every second, where there is time."""
+    found = [
         Case(
             "steady",
             "rota",
-            f"{highest:,}/s on the second",
+            f"{rate:,}/s",
             scale.rounds,
-            partial(herds, rate=highest, seconds=short),
-            HERDS_NOTE,
-        ),
+            partial(steady, rate=rate, seconds=scale.seconds),
+            SPREAD_NOTE,
+        )
+        for rate in scale.rates
     ]
+    if scale.seconds >= ON_THE_SECOND:
+        highest = max(scale.rates)
+        run = partial(herds, rate=highest, seconds=ON_THE_SECOND)
+        found.append(Case("steady", "rota", f"{highest:,}/s on the second", scale.rounds, run, HERDS_NOTE))
+    return found
 
 
 def steady(lab: Lab, rate: int, seconds: int) -> Outcome:
