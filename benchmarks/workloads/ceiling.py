@@ -10,6 +10,8 @@ import multiprocessing
 import time
 from contextlib import closing
 from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
 
 from benchmarks.cases import Case, Outcome, Scale
 from benchmarks.cpu import Meter
@@ -66,8 +68,8 @@ def ceiling(lab: Lab, count: int) -> Outcome:
         bounds = [first + (last + 1 - first) * part // PROCESSES for part in range(PROCESSES + 1)]
         ready, go = context.Semaphore(0), context.Event()
         lives = [
-            context.Process(target=_live, daemon=True, args=(url, range(low, high), worker, moment, ready, go))
-            for worker, (low, high) in enumerate(zip(bounds, bounds[1:], strict=False), start=1)
+            context.Process(target=_live, daemon=True, args=(url, range(low, high), worker, moment, (ready, go)))
+            for worker, (low, high) in enumerate(pairwise(bounds), start=1)
         ]
         for process in lives:
             process.start()
@@ -96,14 +98,15 @@ def ceiling(lab: Lab, count: int) -> Outcome:
         return Outcome(figures)
 
 
-def _live(url: str, tasks: range, worker: int, moment: datetime, ready: object, go: object) -> None:
+def _live(url: str, tasks: range, worker: int, moment: datetime, gate: tuple[Any, Any]) -> None:
     """The lives of one process's tasks, a batch at a time."""
+    ready, go = gate
     following = written(moment + timedelta(days=1))
     row = INSERT_ROW.replace("{moment}", written(moment)).replace("{worker}", str(worker))
     with closing(connect(url)) as connection, connection.cursor() as cursor:
         cursor.execute("SET time_zone = '+00:00', tx_isolation = 'READ-COMMITTED', autocommit = 0")
-        ready.release()  # type: ignore[attr-defined]
-        go.wait()  # type: ignore[attr-defined]
+        ready.release()
+        go.wait()
         for at in range(0, len(tasks), BATCH):
             batch = tasks[at : at + BATCH]
             cursor.execute(INSERT + ", ".join(row.format(task) for task in batch))
@@ -120,5 +123,5 @@ def _live(url: str, tasks: range, worker: int, moment: datetime, ready: object, 
             for table, keys in (("schedule_task_node", nodes), ("schedule_instance", ids)):
                 cursor.execute(END.format(table=table), (json.dumps([(i, RESULT, ended, ended) for i in keys]),))
             connection.commit()
-        ready.release()  # type: ignore[attr-defined]
+        ready.release()
         time.sleep(600)  # its CPU seconds are read before it is killed
