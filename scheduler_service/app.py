@@ -10,7 +10,7 @@ from types import FrameType
 from scheduler_service.assigner import Assigner
 from scheduler_service.materializer import Materializer
 from scheduler_service.reaper import Reaper
-from shared import health
+from shared import collector, health
 from shared.loop import Loop
 from shared.settings import Settings
 from shared.store.database import Database
@@ -78,6 +78,7 @@ def serve(settings: Settings) -> int:
         signal.signal(number, stop)
     scheduler = Scheduler(database, settings)
     scheduler.start()
+    collector.settle()
     log.info("scheduler: started, look-ahead %g s", settings.lookahead_seconds)
     stopping.wait()
     scheduler.stop()

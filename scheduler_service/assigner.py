@@ -10,12 +10,14 @@ from sqlalchemy.exc import DBAPIError
 
 from scheduler_service.leases import new_token
 from scheduler_service.notices import Notices
-from scheduler_service.placement import Fleet
+from scheduler_service.placement import needs_of
+from scheduler_service.world import World, Worlds
+from shared.clock import seconds_to_next
 from shared.domain.errors import InvalidInput, UnknownType
 from shared.domain.jsontext import json_text
 from shared.domain.nodes import Catalog, PlannedNode
 from shared.settings import Settings
-from shared.store import assignments, fires, locks, node_types, overlap, workers
+from shared.store import assignments, fires, locks, overlap
 from shared.store.assignments import Cursor, Pending
 from shared.store.database import Database, is_refusal, sentence
 
@@ -44,19 +46,23 @@ class Assigner:
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
         self._settings = settings
+        self._worlds = Worlds(database)
         self._notices = Notices("assigner")
         self._cursor: Cursor | None = None
         self._complaints: set[str] = set()
 
     def step(self) -> float:
-        """One pass; returns the seconds to rest."""
+        """One pass; returns the seconds to rest: until the next full tick by the database's clock.
+
+        Workers poll a moment later (``worker_service.poller``).
+        """
         for _ in range(PAGES):
             page = self._page()
             if len(page) < self._settings.batch:
                 self._cursor = None
                 self._notices.now(self._complaints)
                 self._complaints = set()
-                return self._settings.tick_seconds
+                return seconds_to_next(self._database.clock.now(), self._settings.tick_seconds)
             self._cursor = page[-1].cursor
         return 0
 
@@ -64,10 +70,9 @@ class Assigner:
         limit = self._settings.batch
         horizon = self._database.clock.now() + timedelta(seconds=self._settings.lookahead_seconds)
         page = self._database.read(lambda c: assignments.pending(c, horizon, limit, self._cursor))
-        if not page or self._cursor is None:
-            adopted = self._database.write(lambda c: assignments.adopt(c, limit))
-            if adopted:
-                page = self._database.read(lambda c: assignments.pending(c, horizon, limit, self._cursor))
+        if (not page or self._cursor is None) and self._database.read(lambda c: assignments.orphans(c, 1)):
+            self._database.write(lambda c: assignments.adopt(c, limit))
+            page = self._database.read(lambda c: assignments.pending(c, horizon, limit, self._cursor))
         if page:
             self._assign(page)
         return page
@@ -75,13 +80,9 @@ class Assigner:
     def _assign(self, page: Sequence[Pending]) -> None:
         bounded = {p.task_id: p.slots for p in page if p.slots is not None}
         again = [p.id for p in page if p.attempt > 0 or p.reason is not None]  # whatever comes back has a reason
-        catalog, fleet, full, pinned = self._database.read(
-            lambda c: (
-                node_types.catalog(c), Fleet(workers.fleet(c)), overlap.full(c, bounded), fires.pinned(c, again),
-            )
-        )  # fmt: skip
+        full, pinned = self._database.read(lambda c: (overlap.full(c, bounded), fires.pinned(c, again)))
         near, later = _in_turn(page, full)
-        placed, waiting, refused = _place(near, catalog, pinned, fleet)
+        placed, waiting, refused = _place(near, self._worlds.current(), pinned)
         self._complaints.update(f"task type {p.task_type}: {reason}" for p, reason in waiting)
         unexplained = {p.id: reason for p, reason in (*waiting, *later) if p.reason != reason}
         if unexplained or refused:
@@ -136,7 +137,7 @@ def _in_turn(page: Iterable[Pending], full: Collection[int]) -> tuple[list[Pendi
 
 
 def _place(
-    page: Iterable[Pending], catalog: Catalog, pinned: Mapping[int, list[PlannedNode]], fleet: Fleet
+    page: Iterable[Pending], world: World, pinned: Mapping[int, list[PlannedNode]]
 ) -> tuple[list[Placed], list[tuple[Pending, str]], dict[int, str]]:
     placed: list[Placed] = []
     waiting: list[tuple[Pending, str]] = []
@@ -152,12 +153,12 @@ def _place(
             refused[one.id] = "its task was deleted"
             continue
         try:
-            nodes = pinned.get(one.id) or _nodes(one, one.task_type, catalog)
+            nodes = pinned.get(one.id) or _nodes(one, one.task_type, world.catalog)
             param = json_text(one.task_param) if one.param is None and one.task_param is not None else None
-            labels = one.required_labels or {}
-            worker = fleet.choose(nodes, labels, avoid=one.lost_by)
+            needs = needs_of(nodes, one.required_labels or {})
+            worker = world.fleet.choose(needs, avoid=one.lost_by)
             if worker is None:
-                waiting.append((one, fleet.why_not(nodes, labels)))
+                waiting.append((one, world.fleet.why_not(needs)))
             else:
                 placed.append((one, worker, nodes, param))
         except UnknownType as error:
@@ -187,7 +188,7 @@ def _explain(connection: Connection, unexplained: dict[int, str], refused: dict[
 
 
 def _write(connection: Connection, token: str, got: set[int], placed: Sequence[Placed]) -> None:
-    held = locks.hold(connection, token, got & {p.task_id for p, *_ in placed})
+    held = locks.release(connection, token, got & {p.task_id for p, *_ in placed})
     mine = [one for one in placed if one[0].task_id in held]
     numbers = assignments.last_run_numbers(connection, {p.fire for p, *_ in mine if p.run_number is None})
     rows = []
@@ -199,4 +200,3 @@ def _write(connection: Connection, token: str, got: set[int], placed: Sequence[P
     assignments.give(connection, rows)
     pinned = fires.pinned(connection, [p.id for p, *_ in mine])
     fires.pin_nodes(connection, [(p.id, node) for p, _, nodes, _ in mine if p.id not in pinned for node in nodes])
-    locks.release(connection, token, held)

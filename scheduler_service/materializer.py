@@ -1,50 +1,58 @@
 """Materializing: from tasks that are due to instances in the database, each fire exactly once.
 
-A batch goes through the protocol of ``shared.store.locks``: acquire, read again, decide, and in one transaction hold,
-write, advance, release. Killed between any two of its statements, it has either written a fire and advanced its task,
+A batch goes through the protocol of ``shared.store.locks``: acquire, read again, decide, and in one transaction
+release, write, advance. Killed between any two of its statements, it has either written a fire and advanced its task,
 or neither; its leases run out by themselves.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from scheduler_service.leases import new_token
-from scheduler_service.placement import Fleet
+from scheduler_service.placement import Fleet, Needs, needs_of
+from scheduler_service.world import World, Worlds
 from shared.domain.errors import InvalidInput, RotaError
-from shared.domain.jsontext import json_text
-from shared.domain.nodes import Catalog, PlannedNode
-from shared.domain.planning import PlannedTask, decide
+from shared.domain.jsontext import json_text, json_value
+from shared.domain.nodes import PlannedNode
+from shared.domain.planning import Decision, PlannedTask, Terms, decide
 from shared.domain.states import OverlapPolicy
 from shared.settings import Settings
-from shared.store import fires, locks, node_types, overlap, plans, workers
+from shared.store import fires, locks, overlap, plans
 from shared.store.database import Database, is_refusal, sentence
+from shared.store.fires import Fire
+from shared.store.plans import Advance
 
 log = logging.getLogger(__name__)
 
 REASON_LIMIT = 1000
 """Characters of an error that are kept."""
 
+FIRES_IN_WRITE = 5_000
+BYTES_IN_WRITE = 4 * 1024 * 1024
+"""What one transaction inserts at most: below ``max_allowed_packet``, whose default is 16 MiB."""
+
+OUTRUN_SECONDS = 0.02
+"""The longest rest after another scheduler was quicker: it is at work on those, there may be more behind them."""
+
 
 @dataclass(slots=True)
-class Batch:
-    """What one batch writes."""
+class Step:
+    """What is written for one task."""
 
-    advances: list[plans.Advance] = field(default_factory=list)
-    placed: list[fires.Fire] = field(default_factory=list)
+    advance: Advance
+    fires: list[Fire] = field(default_factory=list)
 
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """What a batch is decided from: the node types, the workers as it fills them, the tasks that can start no more."""
-
-    catalog: Catalog
-    fleet: Fleet
-    full: set[int]
+    @property
+    def size(self) -> int:
+        """About how many bytes its fires are."""
+        return sum(200 + len(fire.param or "") for fire in self.fires)
 
 
 class Materializer:
@@ -57,107 +65,174 @@ class Materializer:
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
         self._settings = settings
+        self._worlds = Worlds(database)
         self._rest = min(settings.tick_seconds, settings.lookahead_seconds / 2)
 
     def step(self) -> float:
         """One batch; returns the seconds to rest, 0 when there is more to do at once."""
         now = self._database.clock.now()
         horizon = now + timedelta(seconds=self._settings.lookahead_seconds)
-        due = self._database.read(lambda c: plans.due(c, now, horizon, self._settings.batch))
+        limit, lease = self._settings.batch, self._settings.lock_lease_seconds
+        due = self._database.read(lambda c: plans.due(c, now, horizon, limit, lease))
         if not due:
             return self._rest
         token = new_token()
-        lease = self._settings.lock_lease_seconds
         got = self._database.write(lambda c: locks.acquire(c, token, due, lease))
         if not got:
-            return self._rest
+            return random.uniform(0, OUTRUN_SECONDS)  # noqa: S311 - schedulers that meet part
         tasks = self._database.read(lambda c: plans.locked(c, token, got))
-        queued = {t.id: t.max_instances or 1 for t in tasks if _queues(t)}
-        catalog, fleet, full = self._database.read(
-            lambda c: (node_types.catalog(c), Fleet(workers.fleet(c)), overlap.full(c, queued))
-        )
-        batch = self._decide(tasks, World(catalog, fleet, full), now, horizon)
-        self._write(token, batch, now)
-        unfinished = any(a.next_fire_at is not None and a.next_fire_at <= horizon for a in batch.advances)
-        return 0 if len(due) >= self._settings.batch or unfinished else self._rest
+        steps = self._decide(tasks, now, horizon)
+        for portion in _portions(steps):
+            self._write(token, portion, now)
+        unfinished = any(s.advance.next_fire_at is not None and s.advance.next_fire_at <= horizon for s in steps)
+        return 0 if len(due) >= limit or unfinished else self._rest
 
-    def _decide(self, tasks: Sequence[PlannedTask], world: World, now: datetime, horizon: datetime) -> Batch:
-        batch = Batch()
+    def _decide(self, tasks: Sequence[PlannedTask], now: datetime, horizon: datetime) -> list[Step]:
+        queued = {t.id: t.terms.max_instances or 1 for t in tasks if _queues(t.terms)}
+        full = self._database.read(lambda c: overlap.full(c, queued)) if queued else set()
+        batch = Batch(self._worlds.current(), full, now, horizon)
+        steps = []
         for task in tasks:
             try:
-                planned = _fires_of(task, world, now, horizon)
+                steps.append(batch.step(task))
             except RotaError as error:
-                planned = Batch([plans.Advance(task, None, error=str(error))])
+                steps.append(Step(Advance(task, None, error=str(error)[:REASON_LIMIT])))
                 log.warning("task %r is set aside until it is edited: %s", task.name, error)
             except Exception as error:
-                planned = Batch([plans.Advance(task, None, error=f"{type(error).__name__}: {error}")])
+                steps.append(Step(Advance(task, None, error=f"{type(error).__name__}: {error}"[:REASON_LIMIT])))
                 log.exception("task %r is set aside until it is edited", task.name)
-            batch.advances += planned.advances
-            batch.placed += planned.placed
-        return batch
+        return steps
 
-    def _write(self, token: str, batch: Batch, now: datetime) -> None:
-        """Write a batch; one that the database refuses is halved until the task at fault is alone, and set aside."""
+    def _write(self, token: str, steps: Sequence[Step], now: datetime) -> None:
+        """Write some steps; what the database refuses is halved until the task at fault is alone, and set aside."""
         try:
-            self._database.write(lambda c: _write(c, token, batch, now))
+            self._database.write(lambda c: _write(c, token, steps, now))
         except DBAPIError as error:
             if not is_refusal(error):
                 raise
-            if len(batch.advances) == 1:
-                task = batch.advances[0].task
+            if len(steps) == 1:
+                task = steps[0].advance.task
                 log.warning("task %r is set aside until it is edited: %s", task.name, sentence(error))
-                aside = Batch([plans.Advance(task, None, error=sentence(error)[:REASON_LIMIT])])
+                aside = [Step(Advance(task, None, error=sentence(error)[:REASON_LIMIT]))]
                 self._database.write(lambda c: _write(c, token, aside, now))
                 return
-            middle = len(batch.advances) // 2
-            for advances in (batch.advances[:middle], batch.advances[middle:]):
-                ids = {a.task.id for a in advances}
-                self._write(token, Batch(advances, [f for f in batch.placed if f.task_id in ids]), now)
+            middle = len(steps) // 2
+            self._write(token, steps[:middle], now)
+            self._write(token, steps[middle:], now)
 
 
-def _queues(task: PlannedTask) -> bool:
+class Batch:
+    """The decisions of one batch. What many tasks have alike, as a herd does, is decided once."""
+
+    def __init__(self, world: World, full: set[int], now: datetime, horizon: datetime) -> None:
+        self._world = world
+        self._full = full
+        self._now = now
+        self._horizon = horizon
+        self._decisions: dict[tuple[Terms, datetime | None], Decision] = {}
+        self._works: dict[Terms, Work] = {}
+
+    def step(self, task: PlannedTask) -> Step:
+        """What is written for a task.
+
+        Raises InvalidCron or InvalidTimezone, and whatever else a row that SQL wrote leads to.
+        """
+        decision = _bounded(self._decision(task), task.param)
+        advance = Advance(task, decision.next_fire_at, decision.misfires, decision.held_back)
+        if not decision.fires:
+            return Step(advance)
+        # The plan is good whatever the param is: fires that cannot be placed are left to the assigner.
+        try:
+            value = _readable(task.param)
+        except InvalidInput as error:
+            return Step(advance, _pending(task, decision.fires, None, str(error)))
+        if task.id in self._full:
+            reason = overlap.in_turn(task.terms.max_instances or 1)
+            return Step(advance, _pending(task, decision.fires, task.param, reason))
+        try:
+            work = self._work(task.terms, value)
+        except InvalidInput as error:
+            return Step(advance, _pending(task, decision.fires, task.param, str(error)))
+        return Step(advance, [_placed(task, moment, work, self._world.fleet) for moment in decision.fires])
+
+    def _decision(self, task: PlannedTask) -> Decision:
+        alike = (task.terms, task.next_fire_at)
+        decision = self._decisions.get(alike)
+        if decision is None:
+            decision = decide(task.terms, task.next_fire_at, self._now, self._horizon)
+            self._decisions[alike] = decision
+        return decision
+
+    def _work(self, terms: Terms, param: Any) -> "Work":
+        work = self._works.get(terms) if param is None else None
+        if work is None:
+            nodes = self._world.catalog.nodes_of(terms.type, param)
+            work = Work(nodes, needs_of(nodes, terms.required_labels))
+            if param is None:
+                self._works[terms] = work
+        return work
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a fire is to run, and what of a worker that needs."""
+
+    nodes: Sequence[PlannedNode]
+    needs: Needs
+
+
+def _queues(terms: Terms) -> bool:
     """Whether its fires wait for each other: those whose slots are taken stay pending, and fill no worker's queue."""
-    return task.overlap_policy == OverlapPolicy.QUEUE or task.max_instances is not None
+    return terms.overlap_policy == OverlapPolicy.QUEUE or terms.max_instances is not None
 
 
-def _fires_of(task: PlannedTask, world: World, now: datetime, horizon: datetime) -> Batch:
-    decision = decide(task, now, horizon)
-    advance = plans.Advance(task, decision.next_fire_at, decision.misfires, decision.held_back)
-    if not decision.fires:
-        return Batch([advance])
-    try:
-        param = None if task.param is None else json_text(task.param)
-    except InvalidInput as error:  # the plan is good: its fires are left to the assigner, which ends them
-        return Batch([advance], _left(task, decision.fires, None, str(error)))
-    if task.id in world.full:
-        return Batch([advance], _left(task, decision.fires, param, overlap.in_turn(task.max_instances or 1)))
-    left = _left(task, decision.fires, param)
-    try:
-        nodes = world.catalog.nodes_of(task.type, task.param)
-        return Batch([advance], [_placed(fire, nodes, task, world.fleet) for fire in left])
-    except InvalidInput as error:  # these too
-        return Batch([advance], [replace(fire, reason=str(error)[:REASON_LIMIT]) for fire in left])
+def _readable(param: str | None) -> Any:
+    """The value of a param.
+
+    Raises InvalidInput for one that Python cannot read, or could not write again: it reads 1e999 as infinity.
+    """
+    value = None if param is None else json_value(param)
+    if value is not None:
+        json_text(value)
+    return value
 
 
-def _left(
-    task: PlannedTask, moments: Iterable[datetime], param: str | None, reason: str | None = None
-) -> list[fires.Fire]:
-    said = None if reason is None else reason[:REASON_LIMIT]
-    return [fires.Fire(task.id, moment, task.priority, param, None, [], said) for moment in moments]
+def _bounded(decision: Decision, param: str | None) -> Decision:
+    """No more fires at once than one transaction takes; the next tick goes on."""
+    most = max(1, BYTES_IN_WRITE // (200 + len(param or "")))
+    if len(decision.fires) <= most:
+        return decision
+    return Decision(decision.fires[most], decision.fires[:most], decision.misfires, decision.held_back)
 
 
-def _placed(fire: fires.Fire, nodes: Sequence[PlannedNode], task: PlannedTask, fleet: Fleet) -> fires.Fire:
-    worker = fleet.choose(nodes, task.required_labels)
-    reason = fleet.why_not(nodes, task.required_labels) if worker is None else None
-    return replace(fire, worker_id=worker, nodes=nodes, reason=reason)
+def _pending(task: PlannedTask, moments: Iterable[datetime], param: str | None, reason: str) -> list[Fire]:
+    said = reason[:REASON_LIMIT]
+    return [Fire(task.id, moment, task.terms.priority, param, None, (), said) for moment in moments]
 
 
-def _write(connection: Connection, token: str, batch: Batch, now: datetime) -> None:
-    ids = [a.task.id for a in batch.advances]
-    held = locks.hold(connection, token, ids)
-    advances = [a for a in batch.advances if a.task.id in held]
-    replanned = [a.task.id for a in advances if a.task.is_deleted or (a.task.is_stale and a.task.was_planned)]
+def _placed(task: PlannedTask, moment: datetime, work: Work, fleet: Fleet) -> fires.Fire:
+    worker = fleet.choose(work.needs)
+    reason = fleet.why_not(work.needs) if worker is None else None
+    return Fire(task.id, moment, task.terms.priority, task.param, worker, work.nodes, reason)
+
+
+def _portions(steps: Sequence[Step]) -> Iterator[Sequence[Step]]:
+    """The steps, as many at a time as one transaction takes."""
+    begun = count = size = 0
+    for at, step in enumerate(steps):
+        more, larger = len(step.fires), step.size
+        if at > begun and (count + more > FIRES_IN_WRITE or size + larger > BYTES_IN_WRITE):
+            yield steps[begun:at]
+            begun, count, size = at, 0, 0
+        count, size = count + more, size + larger
+    yield steps[begun:]
+
+
+def _write(connection: Connection, token: str, steps: Sequence[Step], now: datetime) -> None:
+    ours = locks.release(connection, token, [s.advance.task.id for s in steps])
+    kept = [s for s in steps if s.advance.task.id in ours]
+    terms_of = {s.advance.task.id: s.advance.task.terms for s in kept}
+    replanned = [i for i, terms in terms_of.items() if terms.is_deleted or (terms.is_stale and terms.was_planned)]
     plans.drop_ahead(connection, replanned, now)
-    fires.materialize(connection, [f for f in batch.placed if f.task_id in held])
-    plans.advance(connection, advances)
-    locks.release(connection, token, held)
+    fires.materialize(connection, [fire for s in kept for fire in s.fires])
+    plans.advance(connection, [s.advance for s in kept])

@@ -2,13 +2,14 @@
 
 import heapq
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from shared.domain.errors import InvalidInput
 from shared.domain.nodes import PlannedNode
 from shared.store.workers import LiveWorker
 
 Needs = tuple[frozenset[str], frozenset[tuple[str, str]]]
+"""What an instance needs of a worker: node types it can run, labels it carries."""
 
 
 class Fleet:
@@ -23,13 +24,12 @@ class Fleet:
         self._given = {worker.id: worker.load for worker in self._workers.values()}
         self._heaps: dict[Needs, list[tuple[float, float, int]]] = {}
 
-    def choose(self, nodes: Sequence[PlannedNode], labels: Mapping[str, str], avoid: str | None = None) -> int | None:
+    def choose(self, needs: Needs, avoid: str | None = None) -> int | None:
         """The id of the least loaded worker that fits and has room, and count the instance as given to it.
 
         ``avoid`` names a worker that is taken only if there is no other. None: nobody fits, or all that fit are full.
-        Raises InvalidInput for labels that SQL made unusable.
         """
-        heap = self._heap(_needs(nodes, labels))
+        heap = self._heap(needs)
         first = self._least(heap)
         if first is None:
             return None
@@ -41,23 +41,23 @@ class Fleet:
         self._given[chosen] += 1
         return chosen
 
-    def why_not(self, nodes: Sequence[PlannedNode], labels: Mapping[str, str]) -> str:
+    def why_not(self, needs: Needs) -> str:
         """Why ``choose`` found nobody, in a sentence."""
         if not self._workers:
             return "no worker is live"
-        types, _ = _needs(nodes, labels)
+        types, labels = needs
         able = [worker for worker in self._workers.values() if types <= worker.node_types]
         if not able:
             return f"no live worker can run {', '.join(sorted(types))}"
         if not any(_carries(worker, labels) for worker in able):
-            wanted = ", ".join(f"{name}={value}" for name, value in sorted(labels.items()))
+            wanted = ", ".join(f"{name}={value}" for name, value in sorted(labels))
             return f"no live worker that can run it carries the labels {wanted}"
         return "every worker that fits is full"
 
     def _heap(self, needs: Needs) -> list[tuple[float, float, int]]:
         if needs not in self._heaps:
             types, labels = needs
-            fitting = (w for w in self._workers.values() if types <= w.node_types and _carries(w, dict(labels)))
+            fitting = (w for w in self._workers.values() if types <= w.node_types and _carries(w, labels))
             self._heaps[needs] = [self._entry(worker) for worker in fitting]
             heapq.heapify(self._heaps[needs])
         return self._heaps[needs]
@@ -79,11 +79,15 @@ class Fleet:
         return (self._given[worker.id] / worker.capacity, random.random(), worker.id)  # noqa: S311 - breaks ties
 
 
-def _needs(nodes: Sequence[PlannedNode], labels: Mapping[str, str]) -> Needs:
+def needs_of(nodes: Iterable[PlannedNode], labels: Mapping[str, str]) -> Needs:
+    """What of a worker these nodes and labels need.
+
+    Raises InvalidInput for labels that SQL made unusable.
+    """
     if not isinstance(labels, Mapping) or not all(isinstance(value, str) for value in labels.values()):
         raise InvalidInput(f'required_labels must be a JSON object of strings, like {{"gpu": "a100"}}, not {labels!r}')
     return frozenset(node.type for node in nodes), frozenset(labels.items())
 
 
-def _carries(worker: LiveWorker, labels: Mapping[str, str]) -> bool:
-    return all(worker.labels.get(name) == value for name, value in labels.items())
+def _carries(worker: LiveWorker, labels: Iterable[tuple[str, str]]) -> bool:
+    return all(worker.labels.get(name) == value for name, value in labels)

@@ -60,7 +60,8 @@ class Reaper:
             log.warning("reaper: %s; it declares nobody dead for %d s", why, liveness)
         if now - self._watching_since < liveness:
             return
-        buried = self._database.write(lambda c: workers.bury_silent(c, self._by))
+        silent = self._database.read(workers.silent_ids)
+        buried = self._database.write(lambda c: workers.bury_silent(c, self._by)) if silent else 0
         if buried:
             log.warning("reaper: declared %d silent worker(s) dead", buried)
 
@@ -87,10 +88,10 @@ class Reaper:
 
     def _take_back_unstarted(self) -> None:
         cutoff = self._database.clock.now() - timedelta(seconds=self._settings.assignment_timeout_seconds)
+        limit = self._settings.batch
         alive = self._database.read(workers.alive_ids)
-        if alive:
-            taken = self._database.write(
-                lambda c: assignments.take_back_unstarted(c, alive, cutoff, self._settings.batch)
-            )
-            if taken:
-                log.info("reaper: took back %d assignments that were not started in time", taken)
+        if not self._database.read(lambda c: assignments.overdue(c, alive, cutoff, 1)):
+            return
+        taken = self._database.write(lambda c: assignments.take_back_unstarted(c, alive, cutoff, limit))
+        if taken:
+            log.info("reaper: took back %d assignments that were not started in time", taken)

@@ -15,6 +15,9 @@ SAMPLES = 20
 """How many measurements are kept; the one with the shortest round trip is believed."""
 
 
+EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - as all times here, naive UTC
+
+
 def boottime() -> float:
     """Seconds since boot, suspended time included. For leases and timeouts, never for telling the time."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -23,6 +26,16 @@ def boottime() -> float:
 def host_now() -> datetime:
     """The host's own time, naive UTC: for ``rota cron``, which has no database to ask. Nothing is decided by it."""
     return datetime.now(UTC).replace(tzinfo=None)
+
+
+def seconds_to_next(now: datetime, period: float, phase: float = 0.0) -> float:
+    """How long from ``now`` (naive UTC) until the next moment that lies ``phase`` seconds behind a multiple of
+    ``period`` seconds: for processes that are to look at the same time, or one after another.
+
+    seconds_to_next(datetime(2026, 11, 21, 0, 0, 0, 250_000), period=1)   # 0.75
+    """
+    since = (now - EPOCH).total_seconds() - phase
+    return period - since % period
 
 
 class Clock(Protocol):
@@ -81,7 +94,9 @@ class DatabaseClock:
 
     def at(self, boottime_seconds: float) -> datetime:
         """The database's time at a CLOCK_BOOTTIME moment of this host, naive UTC."""
-        return self.now() - timedelta(seconds=boottime() - boottime_seconds)
+        while (zero := self._zero) is None:
+            self.measure()
+        return zero + timedelta(seconds=boottime_seconds)
 
     def host_offset_seconds(self) -> float:
         """How far the host's own clock is ahead of the database's: for ``rota doctor`` to show, nothing else."""

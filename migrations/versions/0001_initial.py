@@ -417,13 +417,12 @@ def create_schedule_task_lock() -> None:
     create_table(
         "schedule_task_lock",
         Column("schedule_task_id", BigId, autoincrement=False, comment="schedule_task.id"),
-        Column("locked_by", String(63), comment="token of the scheduler's tick that holds it"),
+        Column("locked_by", String(63), comment="token of the scheduler's batch that leased it last"),
         Column("locked_at", UtcTime, comment="UTC; older than the lease: may be taken over"),
         Column("is_locked", SmallInteger, nullable=False, server_default="0", comment="1: held"),
         *audit(),
         PrimaryKeyConstraint("schedule_task_id", name="pk_schedule_task_lock"),
         comment="a lease on a task while a scheduler materializes or assigns; "
         "for economy, the unique keys are for truth",
-        indexes={"ix_schedule_task_lock_holder": ["locked_by"]},
         **OPTIONS,
     )

@@ -30,6 +30,9 @@ def json_value(text: str | bytes) -> Any:
         return UnreadableJson(f"it holds an integer of more than {sys.get_int_max_str_digits():,} digits")
 
 
+_encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
+
+
 def json_text(value: Any) -> str:
     """A value as compact JSON text.
 
@@ -38,7 +41,7 @@ def json_text(value: Any) -> str:
     if isinstance(value, UnreadableJson):
         raise InvalidInput(str(value))
     try:
-        text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        text = _encode(value)
         text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(f"{_named(value)} is not JSON: {error}") from error

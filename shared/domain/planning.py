@@ -69,27 +69,40 @@ class PlanInputs:
         return Cron.parse(self.cron, seconds=bool(self.cron_seconds))
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedTask:
-    """A task as a tick reads it under the lock."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Terms:
+    """What a tick decides by, beside the task's own next fire and param. Tasks that have it alike share one object."""
 
-    id: int
-    name: str
     status: str
     type: str
-    param: object
     inputs: PlanInputs
-    next_fire_at: datetime | None
     is_stale: bool
-    was_planned: bool
     is_deleted: bool
-    gmt_create: datetime
+    gmt_create: datetime | None
+    """When the task was created, if it was never planned."""
+
     misfire_policy: str
     misfire_grace_seconds: int
     priority: int
     required_labels: dict[str, str]
     overlap_policy: str = OverlapPolicy.SKIP
     max_instances: int | None = None
+
+    @property
+    def was_planned(self) -> bool:
+        """Whether there was a plan before; else it counts from the task's creation."""
+        return self.gmt_create is None
+
+
+@dataclass(slots=True)
+class PlannedTask:
+    """A task as a tick reads it under the lock; ``param`` is JSON text."""
+
+    id: int
+    name: str
+    next_fire_at: datetime | None
+    param: str | None
+    terms: Terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,57 +115,57 @@ class Decision:
     held_back: int = 0
 
 
-def decide(task: PlannedTask, now: datetime, horizon: datetime) -> Decision:
-    """The fires of ``task`` up to ``horizon`` (naive UTC), its next fire, and the count of those that do not run.
+def decide(terms: Terms, next_fire_at: datetime | None, now: datetime, horizon: datetime) -> Decision:
+    """The fires of a task up to ``horizon`` (naive UTC), its next fire, and the count of those that do not run.
 
     Raises InvalidCron or InvalidTimezone, for a task that SQL gave a bad plan.
     """
-    if task.is_deleted:
+    if terms.is_deleted:
         return Decision(next_fire_at=None)
-    first = first_fire(task, now)
-    if task.status == TaskStatus.OFF:
-        return _held_back(task, first, now)
+    first = first_fire(terms, next_fire_at, now)
+    if terms.status == TaskStatus.OFF:
+        return _held_back(terms, first, now)
     if first is None:
         return Decision(next_fire_at=None)
-    if now - first > timedelta(seconds=task.misfire_grace_seconds):
-        return MISFIRE[MisfirePolicy(task.misfire_policy)](task, first, now, horizon)
-    return _on_time(task, first, horizon)
+    if now - first > timedelta(seconds=terms.misfire_grace_seconds):
+        return MISFIRE[MisfirePolicy(terms.misfire_policy)](terms, first, now, horizon)
+    return _on_time(terms, first, horizon)
 
 
-def first_fire(task: PlannedTask, now: datetime) -> datetime | None:
+def first_fire(terms: Terms, next_fire_at: datetime | None, now: datetime) -> datetime | None:
     """Where the plan stands: as written, or made anew from now on after an edit (an edit never replays the past).
 
     A task that was never planned counts from its creation: what it missed since then is a misfire.
     """
-    if not task.is_stale:
-        return task.next_fire_at
-    return task.inputs.next_after(now if task.was_planned else min(task.gmt_create, now))
+    if not terms.is_stale:
+        return next_fire_at
+    return terms.inputs.next_after(now if terms.gmt_create is None else min(terms.gmt_create, now))
 
 
-def _on_time(task: PlannedTask, first: datetime, horizon: datetime) -> Decision:
+def _on_time(terms: Terms, first: datetime, horizon: datetime) -> Decision:
     fires: list[datetime] = []
     fire: datetime | None = first
     while fire is not None and fire <= horizon and len(fires) < FIRES_AT_ONCE:
         fires.append(fire)
-        fire = task.inputs.next_after(fire)
+        fire = terms.inputs.next_after(fire)
     return Decision(next_fire_at=fire, fires=fires)
 
 
-def _held_back(task: PlannedTask, first: datetime | None, now: datetime) -> Decision:
+def _held_back(terms: Terms, first: datetime | None, now: datetime) -> Decision:
     if first is None or first > now:
         return Decision(next_fire_at=first)
-    return Decision(next_fire_at=task.inputs.next_after(now), held_back=count(task.inputs, first, now))
+    return Decision(next_fire_at=terms.inputs.next_after(now), held_back=count(terms.inputs, first, now))
 
 
-def _fire_once(task: PlannedTask, first: datetime, now: datetime, horizon: datetime) -> Decision:
+def _fire_once(terms: Terms, first: datetime, now: datetime, horizon: datetime) -> Decision:
     """The newest missed fire runs once, for all that were missed; then the plan goes on."""
-    newest = task.inputs.newest_until(now) or first
-    ahead = task.inputs.next_after(newest)
-    decision = Decision(next_fire_at=None) if ahead is None else _on_time(task, ahead, horizon)
+    newest = terms.inputs.newest_until(now) or first
+    ahead = terms.inputs.next_after(newest)
+    decision = Decision(next_fire_at=None) if ahead is None else _on_time(terms, ahead, horizon)
     return Decision(
         next_fire_at=decision.next_fire_at,
         fires=[newest, *decision.fires],
-        misfires=count(task.inputs, first, newest) - 1,
+        misfires=count(terms.inputs, first, newest) - 1,
     )
 
 

@@ -3,12 +3,13 @@
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, func, or_, select, update
+from sqlalchemy import Connection, Select, and_, bindparam, func, or_, select, update
 
 from shared.domain.states import PLANNED_ORIGINS, InstanceStatus, OverlapPolicy
-from shared.store.dialects import UtcNow, bound, by_index, ignore_conflicts, json_rows
+from shared.store.dialects import UtcNow, among, bound, by_index, ignore_conflicts, json_rows
 from shared.store.tables import PRIORITIES, schedule_instance, schedule_task
 
 _instance = schedule_instance.c
@@ -69,75 +70,95 @@ class Pending:
         return (self.priority, self.due_at, self.id)
 
 
-def adopt(connection: Connection, limit: int) -> int:
-    """Give rows inserted by SQL their ``due_at``: the nominal time. Returns how many there were."""
-    orphans = select(_instance.id).where(
+_orphans = (
+    select(_instance.id)
+    .where(
         _instance.status == PENDING,
         _instance.schedule_worker_node_id.is_(None),
         _instance.priority.in_(PRIORITIES),
         _instance.due_at.is_(None),
     )
-    ids = sorted(connection.scalars(orphans.limit(limit)))
+    .limit(bindparam("limit"))
+)
+_adopt = (
+    update(schedule_instance)
+    .where(among(_instance.id), _instance.due_at.is_(None))
+    .values(due_at=_instance.schedule_datetime)
+)
+
+
+def orphans(connection: Connection, limit: int) -> list[int]:
+    """The ids of pending rows that SQL inserted without a ``due_at``."""
+    return sorted(connection.scalars(_orphans, {"limit": limit}))
+
+
+def adopt(connection: Connection, limit: int) -> int:
+    """Give rows inserted by SQL their ``due_at``: the nominal time. Returns how many there were."""
+    ids = orphans(connection, limit)
     if ids:
-        connection.execute(
-            update(schedule_instance)
-            .where(_instance.id.in_(ids), _instance.due_at.is_(None))
-            .values(due_at=_instance.schedule_datetime)
-        )
+        connection.execute(_adopt, {"ids": ids})
     return len(ids)
 
 
 def pending(connection: Connection, horizon: datetime, limit: int, after: Cursor | None = None) -> list[Pending]:
     """Pending instances due by ``horizon``, by priority and due time, from a cursor on."""
-    found: list[Pending] = []
-    priorities = PRIORITIES
-    if after is not None:
-        priority, due_at, last = after
-        rest = and_(
-            _instance.priority == priority,
-            or_(_instance.due_at > due_at, and_(_instance.due_at == due_at, _instance.id > last)),
-        )
-        found = _pending(connection, rest, horizon, limit)
-        priorities = tuple(p for p in PRIORITIES if p > priority)
-    if len(found) < limit and priorities:
-        found += _pending(connection, _instance.priority.in_(priorities), horizon, limit - len(found))
+    if after is None:
+        return _pending(connection, _of_priorities(PRIORITIES), horizon=horizon, limit=limit)
+    priority, due_at, last = after
+    found = _pending(connection, _behind, horizon=horizon, limit=limit, priority=priority, due_at=due_at, last=last)
+    rest = tuple(p for p in PRIORITIES if p > priority)
+    if len(found) < limit and rest:
+        found += _pending(connection, _of_priorities(rest), horizon=horizon, limit=limit - len(found))
     return found
 
 
-def _pending(connection: Connection, condition: Any, horizon: datetime, limit: int) -> list[Pending]:
-    statement = (
-        select(
-            _instance.id,
-            _instance.schedule_task_id,
-            _instance.schedule_datetime,
-            _instance.due_at,
-            _instance.run_number,
-            _instance.fire_key,
-            _instance.priority,
-            _instance.param,
-            _instance.reason,
-            _instance.lost_by,
-            _task.type,
-            _task.param,
-            _task.is_deleted,
-            _task.required_labels,
-            _instance.origin,
-            _instance.attempt,
-            _task.overlap_policy,
-            _task.max_instances,
-        )
-        .join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id, isouter=True)
-        .where(
-            _instance.status == PENDING,
-            _instance.schedule_worker_node_id.is_(None),
-            condition,
-            _instance.due_at <= horizon,
-        )
-        .order_by(_instance.priority, _instance.due_at, _instance.id)
-        .limit(limit)
-    )
-    rows: list[Any] = list(connection.execute(statement))
+def _pending(connection: Connection, statement: Select[Any], **values: Any) -> list[Pending]:
+    rows: list[Any] = list(connection.execute(statement, values))
     return [Pending(*row) for row in rows]
+
+
+_pending_with_tasks = (
+    select(
+        _instance.id,
+        _instance.schedule_task_id,
+        _instance.schedule_datetime,
+        _instance.due_at,
+        _instance.run_number,
+        _instance.fire_key,
+        _instance.priority,
+        _instance.param,
+        _instance.reason,
+        _instance.lost_by,
+        _task.type,
+        _task.param,
+        _task.is_deleted,
+        _task.required_labels,
+        _instance.origin,
+        _instance.attempt,
+        _task.overlap_policy,
+        _task.max_instances,
+    )
+    .join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id, isouter=True)
+    .where(
+        _instance.status == PENDING,
+        _instance.schedule_worker_node_id.is_(None),
+        _instance.due_at <= bindparam("horizon"),
+    )
+    .order_by(_instance.priority, _instance.due_at, _instance.id)
+    .limit(bindparam("limit"))
+)
+_behind = _pending_with_tasks.where(
+    _instance.priority == bindparam("priority"),
+    or_(
+        _instance.due_at > bindparam("due_at"),
+        and_(_instance.due_at == bindparam("due_at"), _instance.id > bindparam("last")),
+    ),
+)
+
+
+@cache
+def _of_priorities(priorities: tuple[int, ...]) -> Select[Any]:
+    return _pending_with_tasks.where(_instance.priority.in_(priorities))
 
 
 _asked = json_rows("asked", task="id", moment="time", fire_key="str")
@@ -239,20 +260,30 @@ _take_back_assigned = _take_back.where(_instance.schedule_worker_node_id == bind
 )
 
 
-def take_back_unstarted(connection: Connection, workers: Collection[int], cutoff: datetime, limit: int) -> int:
-    """Put back to pending what was assigned and due before ``cutoff`` and is not started; returns how many."""
-    overdue = (
-        select(_instance.id)
-        .where(
-            _instance.status == ASSIGNED,
-            _instance.schedule_worker_node_id.in_(sorted(workers)),
-            _instance.priority.in_(PRIORITIES),
-            _instance.due_at < cutoff,
-            _instance.gmt_assigned < cutoff,
-        )
-        .limit(limit)
+_overdue = (
+    select(_instance.id)
+    .where(
+        _instance.status == ASSIGNED,
+        among(_instance.schedule_worker_node_id, "workers"),
+        _instance.priority.in_(PRIORITIES),
+        _instance.due_at < bindparam("cutoff"),
+        _instance.gmt_assigned < bindparam("cutoff"),
     )
-    ids = sorted(connection.scalars(overdue))
+    .limit(bindparam("limit"))
+)
+
+
+def overdue(connection: Connection, workers: Collection[int], cutoff: datetime, limit: int) -> list[int]:
+    """The ids of instances that were assigned to these workers and due before ``cutoff`` and are not started."""
+    if not workers:
+        return []
+    values = {"workers": sorted(workers), "cutoff": cutoff, "limit": limit}
+    return sorted(connection.scalars(_overdue, values))
+
+
+def take_back_unstarted(connection: Connection, workers: Collection[int], cutoff: datetime, limit: int) -> int:
+    """Put back to pending what is overdue; returns how many."""
+    ids = overdue(connection, workers, cutoff, limit)
     if not ids:
         return 0
     return connection.execute(_take_back_unstarted, {"rows": bound((i,) for i in ids), "cutoff": cutoff}).rowcount

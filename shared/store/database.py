@@ -5,21 +5,32 @@ beginning, with jitter. So every transaction in this package is written to be ru
 what a lost commit may have done already is found again by key.
 """
 
+import random
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, TypeVar
 
 import pymysql
+from pymysql.constants import FIELD_TYPE, SERVER_STATUS
+from pymysql.converters import conversions
 from sqlalchemy import Connection, Engine, Table, create_engine, event, select
 from sqlalchemy.engine import URL, ExceptionContext, make_url
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    InvalidatePoolError,
+    OperationalError,
+)
 from tenacity import RetryError, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
-from shared.clock import DatabaseClock
+from shared.clock import DatabaseClock, boottime
 from shared.domain.errors import DatabaseProblem
 from shared.domain.jsontext import json_value
-from shared.store.dialects import RowsFirst, RowsFirstOnSQLite, UtcNow
+from shared.store.dialects import Listed, RowsFirst, RowsFirstOnSQLite, UtcNow, stored_time, write_listed
 
 T = TypeVar("T")
 
@@ -36,6 +47,11 @@ IDLE_IN_TRANSACTION_SECONDS = 3
 
 IDLE_SECONDS = 10
 """``wait_timeout``: below the liveness limit, so that a frozen process holds no lock longer than it is alive."""
+
+
+FIRST_RETRY_SECONDS = 0.02
+PING_AFTER_SECONDS = 5.0
+"""A connection that was idle for longer is tried before it is used; one that was lost before that is met by a retry."""
 
 
 class Database:
@@ -59,7 +75,11 @@ class Database:
         return self.engine.dialect.name == "sqlite"
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        """Run ``work`` in a transaction that only reads; retried whole."""
+        """Run ``work``, which only reads; retried whole.
+
+        On MariaDB and MySQL without a transaction: under READ COMMITTED each statement sees its own moment anyway, and
+        a lone SELECT costs one round trip.
+        """
         return self._run(self.engine, work)
 
     def write(self, work: Callable[[Connection], T]) -> T:
@@ -68,6 +88,10 @@ class Database:
         Raises DatabaseProblem when the database stays away, and whatever ``work`` raises.
         """
         return self._run(self._writer, work)
+
+    def write_one(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work``, which is one statement and may be run twice: on MariaDB and MySQL it commits itself."""
+        return self._run(self._writer if self.is_sqlite else self.engine, work)
 
     def insert(self, table: Table, work: Callable[[Connection], list[int]]) -> list[int]:
         """Run ``work``, which inserts rows into ``table`` that no key tells apart, and return their ids.
@@ -92,12 +116,18 @@ class Database:
         self.engine.dispose()
 
     def _run(self, engine: Engine, work: Callable[[Connection], T]) -> T:
+        try:
+            return _once(engine, work)
+        except DBAPIError as error:
+            if not is_transient(error):
+                raise
         retrying = Retrying(
             retry=retry_if_exception(is_transient),
-            wait=wait_random_exponential(multiplier=0.02, max=1),
+            wait=wait_random_exponential(multiplier=FIRST_RETRY_SECONDS, max=1),
             stop=stop_after_delay(self._retry_seconds),
         )
         try:
+            time.sleep(random.uniform(0, FIRST_RETRY_SECONDS))  # noqa: S311 - so that those who met part
             done: T = retrying(_once, engine, work)
         except RetryError as error:
             cause = error.last_attempt.exception()
@@ -171,8 +201,6 @@ def _engine(url: URL, call_timeout: float) -> Engine:
         url,
         hide_parameters=True,  # they hold params and results: errors are logged
         json_deserializer=json_value,
-        isolation_level="READ COMMITTED",
-        pool_pre_ping=True,
         pool_use_lifo=True,
         pool_size=10,
         max_overflow=20,
@@ -181,18 +209,54 @@ def _engine(url: URL, call_timeout: float) -> Engine:
             "connect_timeout": call_timeout,
             "read_timeout": call_timeout,
             "write_timeout": call_timeout,
+            "autocommit": True,
+            "conv": {**conversions, FIELD_TYPE.DATETIME: stored_time, Listed: write_listed},
         },
     )
     engine.dialect.statement_compiler = RowsFirst
+    engine.dialect.do_commit = _commit_if_begun  # type: ignore[method-assign, assignment]
+    engine.dialect.do_rollback = _rollback_if_begun  # type: ignore[method-assign, assignment]
     event.listen(engine, "connect", _prepare_mysql)
+    event.listen(engine, "begin", _begin_mysql)
+    event.listen(engine, "checkin", _note_use)
+    event.listen(engine, "checkout", _ping_if_idle)
     event.listen(engine, "handle_error", _refuse_oversized)
     return engine
 
 
+def _begin_mysql(connection: Connection) -> None:
+    if connection.get_execution_options().get("rota_write"):
+        connection.exec_driver_sql("BEGIN")
+
+
+def _commit_if_begun(connection: Any) -> None:
+    if connection.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS:
+        connection.commit()
+
+
+def _rollback_if_begun(connection: Any) -> None:
+    if connection.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS:
+        connection.rollback()
+
+
+def _note_use(connection: Any, record: Any) -> None:
+    record.info["used"] = boottime()
+
+
+def _ping_if_idle(connection: Any, record: Any, proxy: Any) -> None:
+    if boottime() - record.info.get("used", boottime()) > PING_AFTER_SECONDS:
+        try:
+            connection.ping(reconnect=False)
+        except pymysql.err.Error as error:
+            raise InvalidatePoolError from error
+
+
 def _prepare_mysql(connection: Any, record: Any) -> None:
     with connection.cursor() as cursor:
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         cursor.execute(
-            f"SET time_zone = '+00:00', wait_timeout = {IDLE_SECONDS}, innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}"
+            "SET time_zone = '+00:00', sql_mode = REPLACE(@@sql_mode, 'NO_BACKSLASH_ESCAPES', ''),"
+            f" wait_timeout = {IDLE_SECONDS}, innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}"
         )
         if "mariadb" in connection.get_server_info().lower():
             # MariaDB makes a join of an IN with 1,000 values or more, and then may read by another index.

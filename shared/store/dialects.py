@@ -6,16 +6,26 @@ and it measured faster than CASE or executemany (docs/decisions/0002-batches-as-
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
+from pymysql.converters import escape_string
 from sqlalchemy import (
     JSON,
     BigInteger,
+    ColumnElement,
+    Connection,
+    CursorResult,
     DateTime,
     Integer,
+    String,
+    Table,
     TableValuedAlias,
+    TypeDecorator,
+    Update,
     bindparam,
     column,
     literal_column,
@@ -38,7 +48,15 @@ _SQLITE_TIME = "%Y-%m-%d %H:%M:%f000"
 
 def written(moment: datetime | None) -> str | None:
     """A naive UTC time in the form the database holds."""
-    return None if moment is None else moment.strftime(TIME_FORMAT)
+    return None if moment is None else moment.isoformat(" ", "microseconds")
+
+
+def stored_time(text: str) -> datetime | str:
+    """A time as the database wrote it; what is none (MariaDB takes a zero day or month from SQL) stays text."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return text
 
 
 class UtcNow(FunctionElement[datetime]):
@@ -126,15 +144,129 @@ def json_rows(alias: str, /, **kinds: str) -> TableValuedAlias:
     return _JsonRows(bindparam("rows"), literal_column(spec)).table_valued(*columns, name=alias)
 
 
+class Listed(tuple[Any, ...]):
+    """Values that a statement lists, as one parameter (``write_listed``)."""
+
+    __slots__ = ()
+
+
+def write_listed(values: Listed, _: Any) -> str:
+    """A ``Listed`` as PyMySQL is to write it into a statement: numbers, quoted strings, NULL; between commas.
+
+    Strings are quoted with backslashes: no session of Rota's has ``NO_BACKSLASH_ESCAPES``.
+    """
+    written_values = (
+        str(value) if type(value) is int else "NULL" if value is None else f"'{escape_string(value)}'"
+        for value in values
+    )
+    return ",".join(written_values) or "NULL"  # of none: nothing is among it
+
+
+class _List(TypeDecorator[Any]):
+    """A list as one parameter: PyMySQL writes it out; SQLite reads it as JSON."""
+
+    impl = String
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Any) -> Any:
+        return json.dumps(list(value)) if dialect.name == "sqlite" else Listed(value)
+
+
+class _IdList(FunctionElement[Any]):
+    inherit_cache = True
+    name = "id_list"
+
+
+@compiles(_IdList)
+def _list(element: Any, compiler: Any, **kw: Any) -> str:
+    return f"({compiler.process(next(iter(element.clauses)), **kw)})"
+
+
+@compiles(_IdList, "sqlite")
+def _json_list(element: Any, compiler: Any, **kw: Any) -> str:
+    return f"(SELECT value FROM json_each({compiler.process(next(iter(element.clauses)), **kw)}))"
+
+
+def among(column: Any, parameter: str = "ids") -> Any:
+    """``column IN (…)`` for the ids bound to a parameter; compiled once, however many.
+
+    select(table.c.name).where(among(table.c.id)), {"ids": [1, 2, 3]}
+    """
+    return column.op("IN", is_comparison=True)(_IdList(bindparam(parameter, type_=_List())))
+
+
+class _Pick(FunctionElement[Any]):
+    """``ELT(INTERVAL(id, ids…), values…)``: the value at the place that the row's id has in a sorted list of ids.
+
+    INTERVAL searches by halves. Ids must be among the list, and below 2**53.
+    """
+
+    inherit_cache = True
+    name = "pick"
+
+
+@compiles(_Pick)
+def _elt(element: Any, compiler: Any, **kw: Any) -> str:
+    key, ids, values = (compiler.process(clause, **kw) for clause in element.clauses)
+    return f"ELT(INTERVAL({key}, {ids}), {values})"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a ``RowsUpdate`` as its statement sees them: the condition that finds one, and its values."""
+
+    match: ColumnElement[bool]
+    c: Mapping[str, ColumnElement[Any]]
+
+
+class RowsUpdate:
+    """An UPDATE of rows found by id, each with values of its own, in the form that the database does best.
+
+    On MariaDB and MySQL one table is updated in place by lists, with no temporary table between (which a join with
+    JSON_TABLE takes, docs/decisions/0009-updates-by-lists.md); SQLite joins with ``json_rows``.
+
+        move = RowsUpdate(
+            task, lambda rows: update(task).where(rows.match).values(next_fire_at=rows.c["next"]), next="time"
+        )
+        move(connection, [(1, moment), (2, moment)]).rowcount
+    """
+
+    def __init__(self, table: Table, build: Callable[[Rows], Update], **kinds: str) -> None:
+        self._names = list(kinds)
+        ids = bindparam("ids", type_=_List())
+        picks: dict[str, ColumnElement[Any]] = {
+            name: _Pick(table.c.id, ids, bindparam(f"{name}_listed", type_=_List())) for name in kinds
+        }
+        by_lists = build(Rows(among(table.c.id), picks))
+        self._by_lists = by_lists.with_hint("FORCE INDEX (PRIMARY)", dialect_name="mysql")
+        joined = json_rows("joined", id="id", **kinds)
+        self._by_json = build(Rows(table.c.id == joined.c.id, dict(joined.c)))
+
+    def __call__(self, connection: Connection, rows: Iterable[Sequence[Any]], **values: Any) -> CursorResult[Any]:
+        """Update them: tuples of an id, which is there once, and the values in the order of the kinds."""
+        ordered = sorted(rows, key=itemgetter(0))
+        if connection.dialect.name == "sqlite":
+            return connection.execute(self._by_json, {"rows": bound(ordered), **values})
+        ids, *columns = zip(*ordered, strict=True)
+        lists = {
+            f"{name}_listed": [written(value) if isinstance(value, datetime) else value for value in column]
+            for name, column in zip(self._names, columns, strict=True)
+        }
+        return connection.execute(self._by_lists, {"ids": ids, **lists, **values})
+
+
 def bound(rows: Iterable[Sequence[Any]]) -> str:
     """Rows as the JSON text that ``json_rows`` reads; times become their written form."""
-    return json.dumps(list(rows), default=_written_value, separators=(",", ":"))
+    return _encode(list(rows))
 
 
 def _written_value(value: Any) -> Any:
     if isinstance(value, datetime):
-        return value.strftime(TIME_FORMAT)
+        return written(value)
     raise TypeError(f"a row holds {value!r}, which has no JSON form")
+
+
+_encode = json.JSONEncoder(default=_written_value, separators=(",", ":")).encode
 
 
 class RowsFirst(MySQLCompiler):
@@ -146,8 +278,10 @@ class RowsFirst(MySQLCompiler):
 
     def update_tables_clause(self, update_stmt: Any, from_table: Any, extra_froms: Any, **kw: Any) -> str:
         kw["asfrom"] = True
-        tables = [self.process(table, **kw) for table in (*extra_froms, from_table)]
-        return " STRAIGHT_JOIN ".join(tables) + (" FORCE INDEX (PRIMARY)" if extra_froms else "")
+        joined = [table for table in extra_froms if not isinstance(table, TableValuedAlias)]
+        rows = [self.process(table, **kw) for table in extra_froms if isinstance(table, TableValuedAlias)]
+        forced = " FORCE INDEX (PRIMARY)" if extra_froms else ""
+        return " STRAIGHT_JOIN ".join([*rows, *(self.process(t, **kw) + forced for t in (from_table, *joined))])
 
 
 class RowsFirstOnSQLite(SQLiteCompiler):

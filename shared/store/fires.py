@@ -22,7 +22,7 @@ _node = schedule_task_node.c
 _type = schedule_task_node_type.c
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Fire:
     """One fire to materialize: given to a worker, or pending with the reason why not."""
 

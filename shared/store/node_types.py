@@ -34,6 +34,27 @@ class NodeTypeDeclaration:
         }
 
 
+class NodeTypeNames:
+    """The (type, category) of node types by their ids, which never change their meaning: read once each.
+
+    names = NodeTypeNames()
+    names.of(connection, 1)   # ("REPORT_EXTRACT", "REPORT")
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[str, str]] = {}
+
+    def of(self, connection: Connection, type_id: int) -> tuple[str, str]:
+        """The type and the category."""
+        known = self._known.get(type_id)
+        if known is None:
+            row = connection.execute(select(_type.type, _type.category).where(_type.id == type_id)).one_or_none()
+            known = (f"a node type {type_id} that is not registered", "") if row is None else (row.type, row.category)
+            if row is not None:
+                self._known[type_id] = known
+        return known
+
+
 def catalog(connection: Connection) -> Catalog:
     """Every registered node type."""
     statement = select(_type.id, _type.type, _type.category, _type.sequence, _type.defaults, _type.param_schema)

@@ -5,11 +5,11 @@ unique, so two workers cannot both take a slot (docs/decisions/0006-overlap-at-t
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
-from sqlalchemy import Connection, Row, bindparam, exists, or_, select, update
+from sqlalchemy import Connection, bindparam, exists, or_, select, update
 
 from shared.domain.states import PLANNED_ORIGINS, InstanceStatus, NodeStatus, OverlapPolicy, TaskStatus
 from shared.store.dialects import UtcNow, bound, by_index, json_rows
@@ -18,6 +18,37 @@ from shared.store.tables import OVERLAP_SLOTS, schedule_instance, schedule_task,
 _instance = schedule_instance.c
 _task = schedule_task.c
 _node = schedule_task_node.c
+
+
+class Contender(Protocol):
+    """An assigned instance, as overlap sees it."""
+
+    id: int
+    schedule_task_id: int
+    schedule_datetime: datetime
+    due_at: datetime
+
+    @property
+    def origin(self) -> str:
+        """What asked for it."""
+        ...
+
+    @property
+    def attempt(self) -> int:
+        """How often it was claimed before."""
+        ...
+
+    @property
+    def overlap_policy(self) -> str:
+        """Its task's."""
+        ...
+
+    @property
+    def max_instances(self) -> int | None:
+        """Its task's."""
+        ...
+
+
 ASSIGNED, RUNNING = InstanceStatus.ASSIGNED.value, InstanceStatus.RUNNING.value
 
 
@@ -40,7 +71,7 @@ def in_turn(slots: int) -> str:
     return "waits for its turn: its task " + ("runs one at a time" if slots == 1 else f"runs {slots} at once")
 
 
-def free_slots(connection: Connection, rows: list[Row[Any]]) -> list[tuple[int, int | None]]:
+def free_slots(connection: Connection, rows: Sequence[Contender]) -> list[tuple[int, int | None]]:
     """The overlap slot each instance is to run in: (id, slot); without those that find no slot free."""
     limited = {row.schedule_task_id for row in rows if row.max_instances is not None}
     taken = _taken(connection, limited) if limited else {}
@@ -106,7 +137,9 @@ _cancel_nodes = (
 )
 
 
-def settle(connection: Connection, worker_id: int, lost: list[Row[Any]], now: datetime) -> list[tuple[int, datetime]]:
+def settle(
+    connection: Connection, worker_id: int, lost: Sequence[Contender], now: datetime
+) -> list[tuple[int, datetime]]:
     """Decide about assigned instances that a claim did not win; returns those that are to be tried again."""
     states = {
         instance_id: (unwanted, deleted, status)
@@ -147,7 +180,7 @@ def settle(connection: Connection, worker_id: int, lost: list[Row[Any]], now: da
     return waiting
 
 
-def _skips(row: Row[Any]) -> bool:
+def _skips(row: Contender) -> bool:
     """Only a fire is skipped, and only for a run that was under way when it was due.
 
     What somebody asked for, what has begun already, and what merely came late together with its predecessor waits.
@@ -155,16 +188,16 @@ def _skips(row: Row[Any]) -> bool:
     return row.overlap_policy == OverlapPolicy.SKIP and _is_new_fire(row)
 
 
-def _replaces(row: Row[Any]) -> bool:
+def _replaces(row: Contender) -> bool:
     """Only a fire replaces, and only runs for times before its own: what is older or begun must not cancel the new."""
     return row.overlap_policy == OverlapPolicy.REPLACE and _is_new_fire(row)
 
 
-def _is_new_fire(row: Row[Any]) -> bool:
+def _is_new_fire(row: Contender) -> bool:
     return row.origin in PLANNED_ORIGINS and row.attempt == 0
 
 
-def _holders(connection: Connection, rows: list[Row[Any]]) -> dict[int, list[Any]]:
+def _holders(connection: Connection, rows: Sequence[Contender]) -> dict[int, list[Any]]:
     """What runs of each task that one slot bounds."""
     keys = {row.schedule_task_id * OVERLAP_SLOTS for row in rows}
     holders: dict[int, list[Any]] = {}

@@ -1,31 +1,46 @@
 """Tasks as the scheduler sees them: which are due, what their plan is, and how it moves on."""
 
+import json
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
+from typing import Any
 
-from sqlalchemy import Connection, and_, delete, or_, select, update
+from sqlalchemy import (
+    Connection,
+    String,
+    and_,
+    bindparam,
+    case,
+    cast,
+    delete,
+    exists,
+    func,
+    literal_column,
+    or_,
+    select,
+    type_coerce,
+    update,
+)
 
-from shared.domain.planning import PlanInputs, PlannedTask
+from shared.domain.jsontext import json_value
+from shared.domain.planning import PlanInputs, PlannedTask, Terms
 from shared.domain.states import InstanceStatus, Origin, TaskStatus
-from shared.store.dialects import bound, by_index, json_rows
+from shared.store.dialects import RowsUpdate, SecondsBefore, UtcNow, among, bound, by_index, json_rows, stored_time
 from shared.store.tables import PLAN_INPUTS, schedule_instance, schedule_task, schedule_task_lock, schedule_task_node
 
 _task = schedule_task.c
 _instance = schedule_instance.c
-_input_columns = [_task[name] for name in PLAN_INPUTS]
-_columns = [
-    *(_task[name] for name in ("id", "name", "status", "type", "param", "next_fire_at", "plan_stale")),
-    *(_task[name] for name in ("planned_trigger_kind", "is_deleted", "gmt_create", "misfire_policy")),
-    *(_task[name] for name in ("misfire_grace_seconds", "priority", "required_labels")),
-    *(_task[name] for name in ("overlap_policy", "max_instances")),
-    *_input_columns,
-]
+_lock = schedule_task_lock.c
+
+TERMS_KEPT = 10_000
+"""How many different terms are kept parsed; many tasks have the same."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Advance:
-    """How one task's plan moves on; ``inputs`` are those the decision was made from."""
+    """How one task's plan moves on; the task's inputs are those the decision was made from."""
 
     task: PlannedTask
     next_fire_at: datetime | None
@@ -34,53 +49,108 @@ class Advance:
     error: str | None = None
 
 
-def due(connection: Connection, now: datetime, horizon: datetime, limit: int) -> list[int]:
+_unleased = ~exists(
+    by_index(
+        select(_lock.schedule_task_id).where(
+            _lock.schedule_task_id == _task.id,
+            _lock.is_locked == 1,
+            _lock.locked_at >= SecondsBefore(UtcNow(), bindparam("lease")),
+        ),
+        schedule_task_lock,
+    )
+)
+_due = select(_task.id).where(_unleased).limit(bindparam("limit"))
+_stale = _due.where(_task.plan_stale == 1)
+_fires = _due.where(_task.status == TaskStatus.ON.value, _task.next_fire_at <= bindparam("horizon"))
+_passed = _due.where(_task.status == TaskStatus.OFF.value, _task.next_fire_at <= bindparam("now"))
+
+
+def due(connection: Connection, now: datetime, horizon: datetime, limit: int, lease_seconds: float) -> list[int]:
     """Ids of tasks with a fire to materialize, or whose plan is stale; at most ``limit``, the earliest first.
 
-    A task that is off is due only when its fire has passed: turned on in time, it still fires.
+    A task that is off is due only when its fire has passed: turned on in time, it still fires. What another scheduler
+    has leased is left to it.
     """
-    on, off = TaskStatus.ON.value, TaskStatus.OFF.value
-    stale = select(_task.id).where(_task.plan_stale == 1)
-    fires = select(_task.id).where(_task.status == on, _task.next_fire_at <= horizon).order_by(_task.next_fire_at)
-    passed = select(_task.id).where(_task.status == off, _task.next_fire_at <= now).order_by(_task.next_fire_at)
+    values = {"now": now, "horizon": horizon, "limit": limit, "lease": lease_seconds}
     ids: dict[int, None] = {}
-    for statement in (stale, fires, passed):
-        ids.update(dict.fromkeys(connection.scalars(statement.limit(limit))))
+    for statement in (_stale, _fires.order_by(_task.next_fire_at), _passed.order_by(_task.next_fire_at)):
+        ids.update(dict.fromkeys(connection.scalars(statement, values)))
     return list(ids)[:limit]
+
+
+def _text(column: Any) -> Any:
+    return cast(type_coerce(column, String), String)
+
+
+_terms = func.json_array(
+    *(type_coerce(_task[name], String) for name in PLAN_INPUTS),
+    type_coerce(_task.status, String),
+    _task.type,
+    func.coalesce(_task.plan_stale, literal_column("0")),
+    _task.is_deleted,
+    case((_task.planned_trigger_kind.is_(None), _task.gmt_create)),
+    type_coerce(_task.misfire_policy, String),
+    _task.misfire_grace_seconds,
+    _task.priority,
+    _text(_task.required_labels),
+    type_coerce(_task.overlap_policy, String),
+    _task.max_instances,
+    type_=String(),
+)
+"""One column for a dozen: most tasks have one of few combinations, which is parsed once."""
+
+_locked = (
+    select(_task.id, _task.name, _task.next_fire_at, type_coerce(_task.param, String), _terms)
+    .join(schedule_task_lock, _lock.schedule_task_id == _task.id)
+    .where(among(_task.id), _lock.locked_by == bindparam("token"), _lock.is_locked == 1)
+)
 
 
 def locked(connection: Connection, token: str, task_ids: Collection[int]) -> list[PlannedTask]:
     """Read the tasks again, now that ``token`` holds their leases."""
-    statement = (
-        select(*_columns)
-        .join(schedule_task_lock, schedule_task_lock.c.schedule_task_id == _task.id)
-        .where(_task.id.in_(sorted(task_ids)), schedule_task_lock.c.locked_by == token)
-    )
+    rows = connection.execute(_locked, {"ids": sorted(task_ids), "token": token})
     return [
-        PlannedTask(
-            id=row.id,
-            name=row.name,
-            status=row.status,
-            type=row.type,
-            param=row.param,
-            inputs=PlanInputs(*(getattr(row, name) for name in PLAN_INPUTS)),
-            next_fire_at=row.next_fire_at,
-            is_stale=bool(row.plan_stale),
-            was_planned=row.planned_trigger_kind is not None,
-            is_deleted=bool(row.is_deleted),
-            gmt_create=row.gmt_create,
-            misfire_policy=row.misfire_policy,
-            misfire_grace_seconds=row.misfire_grace_seconds,
-            priority=row.priority,
-            required_labels=row.required_labels or {},
-            overlap_policy=row.overlap_policy,
-            max_instances=row.max_instances,
-        )
-        for row in connection.execute(statement)
+        PlannedTask(task_id, name, next_fire_at, param, _parsed_terms(terms))
+        for task_id, name, next_fire_at, param, terms in rows
     ]
 
 
-_moved = json_rows(
+@lru_cache(TERMS_KEPT)
+def _parsed_terms(text: str) -> Terms:
+    kind, cron, seconds, timezone, starts_at, ends_at, *rest = json.loads(text)
+    status, task_type, stale, deleted, gmt_create, misfire, grace, priority, labels, overlap, most = rest
+    return Terms(
+        status=status,
+        type=task_type,
+        inputs=PlanInputs(kind, cron, seconds, timezone, _moment(starts_at), _moment(ends_at)),
+        is_stale=bool(stale),
+        is_deleted=bool(deleted),
+        gmt_create=_moment(gmt_create),
+        misfire_policy=misfire,
+        misfire_grace_seconds=grace,
+        priority=priority,
+        required_labels={} if labels is None else json_value(labels),
+        overlap_policy=overlap,
+        max_instances=most,
+    )
+
+
+def _moment(text: str | None) -> Any:
+    return None if text is None else stored_time(text)
+
+
+_move = RowsUpdate(
+    schedule_task,
+    lambda moved: (
+        update(schedule_task)
+        .where(moved.match, _task.next_fire_at == moved.c["old"])
+        .values(next_fire_at=moved.c["next"])
+    ),
+    old="time",
+    next="time",
+)
+
+_replanned = json_rows(
     "moved",
     id="id",
     old="time",
@@ -95,16 +165,15 @@ _moved = json_rows(
     starts_at="time",
     ends_at="time",
 )
-
-_advance = (
+_replan = (
     update(schedule_task)
-    .where(_task.id == _moved.c.id, _task.next_fire_at.is_not_distinct_from(_moved.c.old))
+    .where(_task.id == _replanned.c.id, _task.next_fire_at.is_not_distinct_from(_replanned.c.old))
     .values(
-        next_fire_at=_moved.c.next,
-        misfires=_task.misfires + _moved.c.misfires,
-        fires_held_back=_task.fires_held_back + _moved.c.held_back,
-        plan_error=_moved.c.error,
-        **{f"planned_{name}": _moved.c[name] for name in PLAN_INPUTS},
+        next_fire_at=_replanned.c.next,
+        misfires=_task.misfires + _replanned.c.misfires,
+        fires_held_back=_task.fires_held_back + _replanned.c.held_back,
+        plan_error=_replanned.c.error,
+        **{f"planned_{name}": _replanned.c[name] for name in PLAN_INPUTS},
     )
 )
 
@@ -112,23 +181,22 @@ _advance = (
 def advance(connection: Connection, advances: Iterable[Advance]) -> None:
     """Move plans on, each only if its ``next_fire_at`` still is what was read.
 
-    The inputs that the decision used are recorded: an edit made meanwhile differs from them, so the plan stays stale
-    and the next tick sees it.
+    The inputs that a decision used are recorded, unless they are already: an edit made meanwhile differs from them, so
+    the plan stays stale and the next tick sees it.
     """
-    rows = [
-        (
-            a.task.id,
-            a.task.next_fire_at,
-            a.next_fire_at,
-            a.misfires,
-            a.held_back,
-            a.error,
-            *(getattr(a.task.inputs, name) for name in PLAN_INPUTS),
-        )
-        for a in advances
-    ]
-    if rows:
-        connection.execute(_advance, {"rows": bound(rows)})
+    moved, replanned = [], []
+    for a in advances:
+        if a.task.terms.is_stale or a.misfires or a.held_back or a.error is not None:
+            inputs = (getattr(a.task.terms.inputs, name) for name in PLAN_INPUTS)
+            replanned.append(
+                (a.task.id, a.task.next_fire_at, a.next_fire_at, a.misfires, a.held_back, a.error, *inputs)
+            )
+        else:
+            moved.append((a.task.id, a.task.next_fire_at, a.next_fire_at))
+    if moved:
+        _move(connection, moved)
+    if replanned:
+        connection.execute(_replan, {"rows": bound(replanned)})
 
 
 def drop_ahead(connection: Connection, task_ids: Collection[int], now: datetime) -> None:

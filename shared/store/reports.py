@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, bindparam, case, func, literal_column, select, update
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, func, literal_column, select, update
 
 from shared.domain.states import InstanceStatus, NodeStatus
-from shared.store.dialects import UtcNow, bound, by_index, json_rows
+from shared.store.dialects import RowsUpdate, UtcNow, bound, by_index, json_rows, unindexed
 from shared.store.tables import schedule_instance, schedule_task_node
 
 _instance = schedule_instance.c
@@ -21,7 +21,7 @@ _node = schedule_task_node.c
 _PENDING: ColumnElement[str] = literal_column(f"'{InstanceStatus.PENDING.value}'")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NodeReport:
     """What became of one node. ``result`` is JSON text; times are the database's, naive UTC."""
 
@@ -32,7 +32,7 @@ class NodeReport:
     gmt_completed: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class InstanceReport:
     """What became of the instance: ended, or ``pending`` again, to be run at ``due_at``."""
 
@@ -47,7 +47,7 @@ class InstanceReport:
     due_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Report:
     """One step of a run, under its fence: nodes that changed, and the instance if it is through."""
 
@@ -55,6 +55,16 @@ class Report:
     attempt: int
     nodes: Sequence[NodeReport]
     instance: InstanceReport | None = None
+
+    @property
+    def is_plain_success(self) -> bool:
+        """Whether it says of one node that it succeeded, and its instance with it."""
+        return (
+            self.instance is not None
+            and len(self.nodes) == 1
+            and self.instance.status is InstanceStatus.SUCCEED
+            and self.nodes[0].gmt_started is not None
+        )
 
     @property
     def size(self) -> int:
@@ -119,9 +129,96 @@ _cancel_nodes = (
 """What of an instance that failed or was canceled has not ended: its later nodes."""
 
 
+_fence = json_rows("fence", id="id", attempt="int")
+_fenced = _fence.join(
+    schedule_instance,
+    and_(
+        _instance.id == _fence.c.id,
+        unindexed(_instance.schedule_worker_node_id) == bindparam("worker"),
+        _instance.attempt == _fence.c.attempt,
+    ),
+)
+_runs = unindexed(_instance.status) == InstanceStatus.RUNNING.value
+_count_ours = by_index(select(func.count()).select_from(_fenced).where(_runs).with_for_update(), schedule_instance)
+_which_ours = by_index(select(_fence.c.id, _fence.c.attempt).select_from(_fenced).where(_runs), schedule_instance)
+_which_succeeded = by_index(
+    select(_fence.c.id).select_from(_fenced).where(unindexed(_instance.status) == InstanceStatus.SUCCEED.value),
+    schedule_instance,
+)
+
+
 def report(connection: Connection, worker_id: int, reports: Collection[Report]) -> set[int]:
     """Write a batch of reports; returns the ids of the instances that are not this worker's any more."""
-    ours = _locked(connection, worker_id, (r.instance_id for r in reports))
+    plain = [r for r in reports if r.is_plain_success]
+    rest = [r for r in reports if not r.is_plain_success] if len(plain) < len(reports) else []
+    lost = _succeed(connection, worker_id, plain) if plain else set()
+    return lost | _report(connection, worker_id, rest) if rest else lost
+
+
+_succeed_instances = RowsUpdate(
+    schedule_instance,
+    lambda good: (
+        update(schedule_instance)
+        .where(
+            good.match,
+            _instance.schedule_worker_node_id == bindparam("worker"),
+            _instance.attempt == good.c["attempt"],
+            _instance.status == InstanceStatus.RUNNING.value,
+        )
+        .values(
+            status=InstanceStatus.SUCCEED.value,
+            execution_result=good.c["result"],
+            reason=None,
+            gmt_started=good.c["started"],
+            gmt_completed=good.c["ended"],
+            gmt_modified=UtcNow(),
+            modifier="worker",
+        )
+    ),
+    attempt="int",
+    result="json",
+    started="time",
+    ended="time",
+)
+_succeed_nodes = RowsUpdate(
+    schedule_task_node,
+    lambda good: (
+        update(schedule_task_node)
+        .where(good.match)
+        .values(
+            status=NodeStatus.SUCCEED.value,
+            execution_result=good.c["result"],
+            gmt_started=good.c["started"],
+            gmt_completed=good.c["ended"],
+        )
+    ),
+    result="json",
+    started="time",
+    ended="time",
+)
+
+
+def _succeed(connection: Connection, worker_id: int, reports: Collection[Report]) -> set[int]:
+    """Instances first: they fence, and how many were found tells whether all are ours still."""
+    instances = [
+        (r.instance_id, r.attempt, i.result, i.gmt_started, i.gmt_completed)
+        for r in reports
+        if (i := r.instance) is not None
+    ]
+    lost: set[int] = set()
+    if _succeed_instances(connection, instances, worker=worker_id).rowcount < len(instances):
+        fences = {"rows": bound((row[0], row[1]) for row in instances), "worker": worker_id}
+        lost = {row[0] for row in instances} - set(connection.scalars(_which_succeeded, fences))
+    nodes = [
+        (n.id, n.result, n.gmt_started, n.gmt_completed) for r in reports if r.instance_id not in lost for n in r.nodes
+    ]
+    if nodes:
+        _succeed_nodes(connection, nodes)
+    return lost
+
+
+def _report(connection: Connection, worker_id: int, reports: Collection[Report]) -> set[int]:
+    ours = _locked(connection, worker_id, ((r.instance_id, r.attempt) for r in reports))
     kept = [r for r in reports if (r.instance_id, r.attempt) in ours]
     last = {n.id: n for r in kept for n in r.nodes}  # an UPDATE by a join takes the first of several
     nodes = [(n.id, n.status.value, n.result, n.gmt_started, n.gmt_completed) for _, n in sorted(last.items())]
@@ -145,7 +242,7 @@ def report(connection: Connection, worker_id: int, reports: Collection[Report]) 
 
 def hand_back(connection: Connection, worker_id: int, held: Collection[tuple[int, int]], reason: str) -> int:
     """Put back to pending what this worker holds and will not run: (instance id, attempt); returns how many."""
-    kept = sorted(_locked(connection, worker_id, [instance_id for instance_id, _ in held]) & set(held))
+    kept = sorted(_locked(connection, worker_id, held))
     if not kept:
         return 0
     connection.execute(
@@ -161,16 +258,13 @@ def hand_back(connection: Connection, worker_id: int, held: Collection[tuple[int
     return connection.execute(_write_instances, {"rows": bound(rows), "worker": worker_id}).rowcount
 
 
-def _locked(connection: Connection, worker_id: int, instance_ids: Iterable[int]) -> set[tuple[int, int]]:
-    statement = (
-        select(_instance.id, _instance.attempt)
-        .where(
-            _instance.id.in_(sorted(set(instance_ids))),
-            _instance.schedule_worker_node_id == worker_id,
-            _instance.status == InstanceStatus.RUNNING.value,
-        )
-        .order_by(_instance.id)
-        .with_for_update()
-    )
-    by_id = by_index(statement, schedule_instance)
-    return {(instance_id, attempt) for instance_id, attempt in connection.execute(by_id)}
+def _locked(connection: Connection, worker_id: int, fences: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
+    """Lock these runs, (instance id, attempt), in the order of their ids; returns those that are still ours.
+
+    Nearly always all are, and a number says so.
+    """
+    asked = sorted(set(fences))
+    values = {"rows": bound(asked), "worker": worker_id}
+    if connection.scalar(_count_ours, values) == len(asked):
+        return set(asked)
+    return {(instance_id, attempt) for instance_id, attempt in connection.execute(_which_ours, values)}

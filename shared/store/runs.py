@@ -4,32 +4,29 @@ The fence is (id, schedule_worker_node_id, attempt, expected status): the worker
 each start, and ``attempt`` grows at every claim. Zero rows changed means: you lost it, stop.
 """
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, case, exists, or_, select, update
+from sqlalchemy import Connection, String, bindparam, case, func, select, type_coerce, update
 
 from shared.domain.states import PLANNED_ORIGINS, InstanceStatus, NodeStatus, TaskStatus
 from shared.store import overlap
-from shared.store.dialects import UtcNow, bound, by_index, ignore_conflicts, json_rows
-from shared.store.tables import (
-    PRIORITIES,
-    schedule_instance,
-    schedule_task,
-    schedule_task_node,
-    schedule_task_node_type,
-)
+from shared.store.dialects import UtcNow, UtcTime, among, by_index, ignore_conflicts, unindexed
+from shared.store.node_types import NodeTypeNames
+from shared.store.plans import TERMS_KEPT
+from shared.store.tables import PRIORITIES, schedule_instance, schedule_task, schedule_task_node
 
 _instance = schedule_instance.c
 _task = schedule_task.c
 _node = schedule_task_node.c
-_type = schedule_task_node_type.c
 ASSIGNED, RUNNING = InstanceStatus.ASSIGNED.value, InstanceStatus.RUNNING.value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NodeRun:
     """One node of a claimed instance; ``result`` is set where an earlier attempt of it succeeded."""
 
@@ -42,7 +39,7 @@ class NodeRun:
     result: Any
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Run:
     """A claimed instance: all that is needed to execute it. Times are naive UTC."""
 
@@ -73,165 +70,267 @@ class Claim:
     waiting: list[tuple[int, datetime]] = field(default_factory=list)
 
 
-def poll(connection: Connection, worker_id: int, horizon: datetime, limit: int) -> list[tuple[int, datetime]]:
-    """The worker's assigned instances due by ``horizon``, by priority and due time: (id, due_at)."""
-    statement = (
-        select(_instance.id, _instance.due_at)
-        .where(
-            _instance.status == ASSIGNED,
-            _instance.schedule_worker_node_id == worker_id,
-            _instance.priority.in_(PRIORITIES),
-            _instance.due_at <= horizon,
-        )
-        .order_by(_instance.priority, _instance.due_at)
-        .limit(limit)
+_poll = (
+    select(_instance.id, _instance.due_at, _instance.priority)
+    .where(
+        _instance.status == ASSIGNED,
+        _instance.schedule_worker_node_id == bindparam("worker"),
+        _instance.priority.in_(PRIORITIES),
+        _instance.due_at <= bindparam("horizon"),
     )
-    return [(instance_id, due_at) for instance_id, due_at in connection.execute(statement)]
-
-
-_claimed = json_rows("claimed", id="id", slot="int")
-
-_may_run = exists(
-    by_index(
-        select(_task.id).where(
-            _task.id == _instance.schedule_task_id,
-            _task.is_deleted == 0,
-            or_(
-                _task.status == TaskStatus.ON.value,
-                _instance.origin.not_in([origin.value for origin in PLANNED_ORIGINS]),
-            ),
-        ),
-        schedule_task,
-    )
+    .order_by(_instance.priority, _instance.due_at)
+    .limit(bindparam("limit"))
 )
 
+
+def poll(connection: Connection, worker_id: int, horizon: datetime, limit: int) -> Sequence[Any]:
+    """The worker's assigned instances due by ``horizon``, by priority and due time: (id, due_at, priority)."""
+    values = {"worker": worker_id, "horizon": horizon, "limit": limit}
+    return connection.execute(_poll, values).all()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Terms:
+    """What an instance and its task have alike with many others; those share one object."""
+
+    status: str
+    attempt: int
+    run_number: int
+    origin: str
+    failures: int
+    is_on: bool
+    is_deleted: int
+    overlap_policy: str
+    max_instances: int | None
+    timezone: str
+    retries: int
+    retry_delay_seconds: int
+    retry_backoff: str
+    on_worker_lost: str
+    timeout_seconds: int | None
+
+
+@lru_cache(TERMS_KEPT)
+def _parsed_terms(text: str) -> _Terms:
+    status, attempt, run_number, origin, failures, task_status, *rest = json.loads(text)
+    return _Terms(status, attempt, run_number, origin, failures, task_status == TaskStatus.ON, *rest)
+
+
+@dataclass(slots=True)
+class Wanted:
+    """An instance that a worker wants to claim, with its task's terms and its nodes."""
+
+    id: int
+    schedule_task_id: int
+    schedule_datetime: datetime
+    due_at: datetime
+    param: Any
+    task_name: str
+    terms: _Terms
+    nodes: list[NodeRun] = field(default_factory=list)
+
+    @property
+    def origin(self) -> str:
+        """What asked for it."""
+        return self.terms.origin
+
+    @property
+    def attempt(self) -> int:
+        """How often it was claimed before."""
+        return self.terms.attempt
+
+    @property
+    def overlap_policy(self) -> str:
+        """Its task's."""
+        return self.terms.overlap_policy
+
+    @property
+    def max_instances(self) -> int | None:
+        """Its task's."""
+        return self.terms.max_instances
+
+    @property
+    def may_run(self) -> bool:
+        """Whether its task is there, and on where that matters."""
+        return not self.terms.is_deleted and (self.terms.is_on or self.origin not in PLANNED_ORIGINS)
+
+    @property
+    def first_node(self) -> int | None:
+        """The id of the node that is to run first."""
+        return next((node.id for node in self.nodes if node.status != NodeStatus.SUCCEED), None)
+
+    def run(self) -> Run:
+        """The run it has become."""
+        t = self.terms
+        attempt = t.attempt + 1 if t.status == ASSIGNED else t.attempt
+        return Run(
+            self.id, attempt, self.schedule_task_id, self.task_name, t.timezone, self.schedule_datetime, self.due_at,
+            t.run_number, t.origin, self.param, t.failures, t.retries, t.retry_delay_seconds,
+            t.retry_backoff, t.on_worker_lost, t.timeout_seconds, tuple(self.nodes),
+        )  # fmt: skip
+
+
+_terms = func.json_array(
+    type_coerce(_instance.status, String),
+    _instance.attempt,
+    _instance.run_number,
+    type_coerce(_instance.origin, String),
+    _instance.failures,
+    type_coerce(_task.status, String),
+    _task.is_deleted,
+    type_coerce(_task.overlap_policy, String),
+    _task.max_instances,
+    _task.timezone,
+    _task.retries,
+    _task.retry_delay_seconds,
+    type_coerce(_task.retry_backoff, String),
+    type_coerce(_task.on_worker_lost, String),
+    _task.timeout_seconds,
+    type_=String(),
+)
+
+_wanted = by_index(
+    select(
+        _instance.id,
+        _instance.schedule_task_id,
+        _instance.schedule_datetime,
+        func.nullif(_instance.due_at, _instance.schedule_datetime, type_=UtcTime),
+        _instance.param,
+        _task.name,
+        _terms,
+        _node.id,
+        func.json_array(
+            _node.schedule_task_node_type_id, _node.sequence, type_coerce(_node.status, String), type_=String()
+        ),
+        _node.param,
+        _node.execution_result,
+    )
+    .join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id)
+    .outerjoin(schedule_task_node, _node.schedule_instance_id == _instance.id)
+    .where(
+        among(_instance.id),
+        _instance.schedule_worker_node_id == bindparam("worker"),
+        _instance.status.in_([ASSIGNED, RUNNING]),
+    )
+    .order_by(_instance.id, _node.sequence)
+    .with_for_update(read=True, skip_locked=True),
+    schedule_instance,
+)
+"""What many have alike comes as one column, which is parsed once: columns cost more than anything else here.
+
+Shared locks hold the tasks as they are until the commit, so that nothing starts once ``off`` is committed. A task
+that somebody is editing holds up its own instances, and no others: they are passed over."""
+
+_passed_over = by_index(
+    select(_instance.id, _instance.due_at).where(
+        among(_instance.id), _instance.schedule_worker_node_id == bindparam("worker"), _instance.status == ASSIGNED
+    ),
+    schedule_instance,
+)
 
 _claim = ignore_conflicts(
     update(schedule_instance)
     .where(
-        _instance.id == _claimed.c.id,
-        _instance.status == ASSIGNED,
-        _instance.schedule_worker_node_id == bindparam("worker"),
+        among(_instance.id),
+        unindexed(_instance.status) == ASSIGNED,
+        unindexed(_instance.schedule_worker_node_id) == bindparam("worker"),
         _instance.gmt_cancel_requested.is_(None),
-        _may_run,
     )
     .values(
         status=RUNNING,
         attempt=_instance.attempt + 1,
-        overlap_slot=_claimed.c.slot,
+        overlap_slot=bindparam("slot"),
         gmt_started=case((_instance.due_at > UtcNow(), _instance.due_at), else_=UtcNow()),
         reason=None,
     )
+    .with_hint("FORCE INDEX (PRIMARY)", dialect_name="mysql")
+)
+
+_start_nodes = (
+    update(schedule_task_node)
+    .where(
+        among(_node.id, "nodes"),
+        _instance.id == _node.schedule_instance_id,
+        _instance.schedule_worker_node_id == bindparam("worker"),
+        _instance.status == RUNNING,
+    )
+    .values(status=NodeStatus.RUNNING.value, gmt_started=UtcNow(), gmt_completed=None)
+)
+
+_ours = by_index(
+    select(_instance.id).where(
+        among(_instance.id), _instance.schedule_worker_node_id == bindparam("worker"), _instance.status == RUNNING
+    ),
+    schedule_instance,
 )
 
 
-def claim(connection: Connection, worker_id: int, instance_ids: Collection[int], now: datetime) -> Claim:
-    """Claim assigned instances: one guarded UPDATE that looks at the task and, by the unique overlap key, at what runs.
+def claim(
+    connection: Connection, worker_id: int, instance_ids: Collection[int], now: datetime, types: NodeTypeNames
+) -> Claim:
+    """Claim assigned instances: one guarded UPDATE, which decides by the unique overlap key about what runs already.
 
-    A row count does not say which rows were won, so they are read again before the commit. If the answer to the commit
-    is lost, the same call finds what stands ``running`` under this worker: only this process can have done that.
-
-    An edit of a task that is not committed yet holds up the instances of that task, and no others: they wait.
+    Whether all were won is told by how many of their nodes could be started; else they are read again before the
+    commit. If the answer to the commit is lost, the same call finds what stands ``running`` under this worker: only
+    this process can have done that.
     """
     ids = sorted(instance_ids)
-    wanted = _wanted(connection, worker_id, ids)
-    assigned = [row for row in wanted if row.status == ASSIGNED]
-    settled_tasks = _lock_settled_tasks(connection, {row.schedule_task_id for row in assigned})
-    slots = overlap.free_slots(connection, [row for row in assigned if row.schedule_task_id in settled_tasks])
-    if slots:
-        connection.execute(_claim, {"rows": bound(slots), "worker": worker_id})
-    attempts = _running(connection, worker_id, ids)
-    lost = [row for row in assigned if row.id not in attempts]
-    won = [row for row in wanted if row.id in attempts]
-    nodes = _start_nodes(connection, list(attempts)) if won else {}
-    return Claim(
-        runs=[_run(row, attempts[row.id], nodes.get(row.id, ())) for row in won],
-        waiting=overlap.settle(connection, worker_id, lost, now) if lost else [],
-    )
+    which: dict[str, Any] = {"ids": ids, "worker": worker_id}
+    wanted = _read_wanted(connection, which, types)
+    assigned = [row for row in wanted if row.terms.status == ASSIGNED]
+    slots = overlap.free_slots(connection, [row for row in assigned if row.may_run])
+    for slot, claimed in _by_slot(slots):
+        connection.execute(_claim, {"ids": claimed, "slot": slot, "worker": worker_id})
+    won = _start(connection, which, wanted, len(slots) == len(assigned)) if wanted else set()
+    waiting: list[tuple[int, datetime]] = []
+    if lost := [row for row in assigned if row.id not in won]:
+        waiting = overlap.settle(connection, worker_id, lost, now)
+    if len(wanted) < len(ids):
+        waiting += _left_waiting(connection, which, {row.id for row in wanted})
+    return Claim([row.run() for row in wanted if row.id in won], waiting)
 
 
-def _wanted(connection: Connection, worker_id: int, ids: list[int]) -> list[Row[Any]]:
-    statement = (
-        select(
-            *(_instance[name] for name in ("id", "status", "attempt", "schedule_task_id", "schedule_datetime")),
-            *(_instance[name] for name in ("due_at", "run_number", "origin", "param", "failures")),
-            *(_task[name] for name in ("name", "timezone", "retries", "retry_delay_seconds", "retry_backoff")),
-            *(_task[name] for name in ("on_worker_lost", "timeout_seconds", "overlap_policy", "max_instances")),
-        )
-        .join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id)
-        .where(
-            _instance.id.in_(ids),
-            _instance.schedule_worker_node_id == worker_id,
-            _instance.status.in_([ASSIGNED, RUNNING]),
-        )
-        .order_by(_instance.id)
-    )
-    return list(connection.execute(by_index(statement, schedule_instance)))
+def _by_slot(slots: Sequence[tuple[int, int | None]]) -> Iterable[tuple[int | None, list[int]]]:
+    """Instances by the slot they are to run in: nearly all in the first, or in none."""
+    ids: dict[int | None, list[int]] = {}
+    for instance_id, slot in slots:
+        ids.setdefault(slot, []).append(instance_id)
+    return ids.items()
 
 
-def _lock_settled_tasks(connection: Connection, task_ids: Collection[int]) -> set[int]:
-    """Hold the tasks as they are until the commit, but those that somebody is editing; returns those held.
-
-    The claim's look at the task locks it anyway, so that nothing starts once ``off`` is committed; but it would wait.
-    """
-    if not task_ids:
-        return set()
-    statement = select(_task.id).where(_task.id.in_(sorted(task_ids))).with_for_update(read=True, skip_locked=True)
-    return set(connection.scalars(by_index(statement, schedule_task)))
-
-
-def _running(connection: Connection, worker_id: int, ids: list[int]) -> dict[int, int]:
-    statement = select(_instance.id, _instance.attempt).where(
-        _instance.id.in_(ids), _instance.schedule_worker_node_id == worker_id, _instance.status == RUNNING
-    )
-    found = connection.execute(by_index(statement, schedule_instance))
-    return dict(found.all())
+def _read_wanted(connection: Connection, which: dict[str, Any], types: NodeTypeNames) -> list[Wanted]:
+    wanted: list[Wanted] = []
+    for row in connection.execute(_wanted, which):
+        instance_id, task_id, fire, due_at, param, name, terms, node_id, node, node_param, result = row
+        if not wanted or wanted[-1].id != instance_id:
+            wanted.append(Wanted(instance_id, task_id, fire, due_at or fire, param, name, _parsed_terms(terms)))
+        if node_id is not None:
+            type_id, sequence, status = _parsed_node(node)
+            node_type, category = types.of(connection, type_id)
+            wanted[-1].nodes.append(NodeRun(node_id, node_type, category, sequence, status, node_param, result))
+    return wanted
 
 
-def _start_nodes(connection: Connection, ids: list[int]) -> dict[int, tuple[NodeRun, ...]]:
-    statement = (
-        select(
-            _node.schedule_instance_id, _node.id, _type.type, _type.category, _node.sequence, _node.status,
-            _node.param, _node.execution_result,
-        )
-        .join_from(schedule_task_node, schedule_task_node_type, _type.id == _node.schedule_task_node_type_id)
-        .where(_node.schedule_instance_id.in_(ids))
-        .order_by(_node.schedule_instance_id, _node.sequence)
-    )  # fmt: skip
-    nodes: dict[int, tuple[NodeRun, ...]] = {}
-    for instance_id, *columns in connection.execute(statement):
-        nodes[instance_id] = (*nodes.get(instance_id, ()), NodeRun(*columns))
-    first = sorted(
-        next((node.id for node in of_one if node.status != NodeStatus.SUCCEED), 0) for of_one in nodes.values()
-    )
-    connection.execute(
-        update(schedule_task_node)
-        .where(_node.id.in_(first))
-        .values(status=NodeStatus.RUNNING.value, gmt_started=UtcNow(), gmt_completed=None)
-    )
-    return nodes
+@lru_cache(TERMS_KEPT)
+def _parsed_node(text: str) -> tuple[int, int, str]:
+    type_id, sequence, status = json.loads(text)
+    return type_id, sequence, status
 
 
-def _run(row: Row[Any], attempt: int, nodes: tuple[NodeRun, ...]) -> Run:
-    return Run(
-        id=row.id,
-        attempt=attempt,
-        task_id=row.schedule_task_id,
-        task_name=row.name,
-        timezone=row.timezone,
-        schedule_datetime=row.schedule_datetime,
-        due_at=row.due_at,
-        run_number=row.run_number,
-        origin=row.origin,
-        param=row.param,
-        failures=row.failures,
-        retries=row.retries,
-        retry_delay_seconds=row.retry_delay_seconds,
-        retry_backoff=row.retry_backoff,
-        on_worker_lost=row.on_worker_lost,
-        timeout_seconds=row.timeout_seconds,
-        nodes=nodes,
-    )
+def _start(connection: Connection, which: dict[str, Any], wanted: Sequence[Wanted], hopeful: bool) -> set[int]:
+    """Start the first node that is to run of each instance that is ours; returns the ids of those instances."""
+    first = [node_id for row in wanted if (node_id := row.first_node) is not None]
+    values = {"nodes": sorted(first), "worker": which["worker"]}
+    started = connection.execute(_start_nodes, values).rowcount if first else 0
+    if hopeful and started == len(wanted):
+        return {row.id for row in wanted}
+    return set(connection.scalars(_ours, which))
+
+
+def _left_waiting(connection: Connection, which: dict[str, Any], seen: Collection[int]) -> list[tuple[int, datetime]]:
+    """What is still assigned, but was passed over."""
+    left = [instance_id for instance_id in which["ids"] if instance_id not in seen]
+    return [(instance_id, due_at) for instance_id, due_at in connection.execute(_passed_over, {**which, "ids": left})]
 
 
 def held(connection: Connection, worker_id: int) -> list[tuple[int, int, bool]]:

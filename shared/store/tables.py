@@ -448,11 +448,10 @@ schedule_task_lock = Table(
     "schedule_task_lock",
     metadata,
     Column("schedule_task_id", BigId, primary_key=True, autoincrement=False, comment="schedule_task.id"),
-    Column("locked_by", String(63), comment="token of the scheduler's tick that holds it"),
+    Column("locked_by", String(63), comment="token of the scheduler's batch that leased it last"),
     Column("locked_at", UtcTime, comment="UTC; older than the lease: may be taken over"),
     Column("is_locked", SmallInteger, nullable=False, server_default="0", comment="1: held"),
     *audit(),
-    Index("ix_schedule_task_lock_holder", "locked_by"),
     comment="a lease on a task while a scheduler materializes or assigns; for economy, the unique keys are for truth",
     **OPTIONS,
 )

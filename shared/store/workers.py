@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, func, insert, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from shared.domain.errors import NameTaken
@@ -80,14 +80,16 @@ def alive(connection: Connection) -> list[Row[Any]]:
     return list(connection.execute(select(schedule_worker_node).where(_worker.state.in_(_ALIVE))))
 
 
+_heartbeat = (
+    update(schedule_worker_node)
+    .where(_worker.id == bindparam("worker"), _worker.state.in_(_ALIVE))
+    .values(last_heartbeat=UtcNow(), current_load=bindparam("load"))
+)
+
+
 def heartbeat(connection: Connection, worker_id: int, load: int) -> bool:
     """Renew the lease. False: the worker was declared dead, and must stop."""
-    renewed = connection.execute(
-        update(schedule_worker_node)
-        .where(_worker.id == worker_id, _worker.state.in_(_ALIVE))
-        .values(last_heartbeat=UtcNow(), current_load=load)
-    )
-    return renewed.rowcount == 1
+    return connection.execute(_heartbeat, {"worker": worker_id, "load": load}).rowcount == 1
 
 
 def drain(connection: Connection, worker_id: int, reason: str, by: str) -> bool:
@@ -122,22 +124,26 @@ def _bury(connection: Connection, condition: Any, reason: str, by: str) -> int:
     ).rowcount
 
 
+_loads = (
+    select(_instance.schedule_worker_node_id, func.count())
+    .where(_instance.status.in_(ACTIVE), _instance.schedule_worker_node_id.is_not(None))
+    .group_by(_instance.schedule_worker_node_id)
+)
+
+
 def loads(connection: Connection) -> dict[int, int]:
     """How many instances each worker holds, assigned or running, counted from the rows; dead holders too."""
-    statement = (
-        select(_instance.schedule_worker_node_id, func.count())
-        .where(_instance.status.in_(ACTIVE), _instance.schedule_worker_node_id.is_not(None))
-        .group_by(_instance.schedule_worker_node_id)
-    )
-    return dict(connection.execute(statement).all())
+    return dict(connection.execute(_loads).all())
+
+
+_fleet = select(_worker.id, _worker.name, _worker.capacity, _worker.prefetch, _worker.labels, _worker.node_types).where(
+    _worker.state == WorkerState.LIVE.value, ~_silent
+)
 
 
 def fleet(connection: Connection) -> list[LiveWorker]:
     """The workers that work may be given to, each with its load."""
     load = loads(connection)
-    statement = select(
-        _worker.id, _worker.name, _worker.capacity, _worker.prefetch, _worker.labels, _worker.node_types
-    ).where(_worker.state == WorkerState.LIVE.value, ~_silent)
     return [
         LiveWorker(
             id=row.id,
@@ -148,14 +154,21 @@ def fleet(connection: Connection) -> list[LiveWorker]:
             labels=row.labels if isinstance(row.labels, dict) else {},
             node_types=frozenset(row.node_types if isinstance(row.node_types, list) else ()),
         )
-        for row in connection.execute(statement)
+        for row in connection.execute(_fleet)
     ]
+
+
+_alive_ids = select(_worker.id, _worker.state, _silent).where(_worker.state.in_(_ALIVE))
 
 
 def alive_ids(connection: Connection) -> dict[int, str]:
     """The workers that are not dead, and their state."""
-    statement = select(_worker.id, _worker.state).where(_worker.state.in_(_ALIVE))
-    return dict(connection.execute(statement).all())
+    return {worker_id: state for worker_id, state, _ in connection.execute(_alive_ids)}
+
+
+def silent_ids(connection: Connection) -> list[int]:
+    """The workers that are not dead, and have been silent for longer than their liveness limits."""
+    return [worker_id for worker_id, _, silent in connection.execute(_alive_ids) if silent]
 
 
 def listed(connection: Connection, limit: int, *, all_states: bool = False) -> list[Row[Any]]:

@@ -31,6 +31,7 @@ class Scenario:
     def __init__(self, database: Database) -> None:
         self.database = database
         self._numbers = itertools.count(1)
+        self.types = node_types.NodeTypeNames()
         declared = [node_types.NodeTypeDeclaration(name, "REPORT", at) for at, name in enumerate(NODE_TYPES, 1)]
         database.write(lambda c: node_types.register(c, declared, "test"))
         self.nodes = database.read(node_types.catalog).nodes_of("REPORT", None)
@@ -132,7 +133,7 @@ class Scenario:
 
     def claim(self, worker: int, *instance_ids: int) -> runs.Claim:
         """Claim instances now."""
-        return self.database.write(lambda c: runs.claim(c, worker, instance_ids, self.now()))
+        return self.database.write(lambda c: runs.claim(c, worker, instance_ids, self.now(), self.types))
 
     def report(self, worker: int, *batch: reports.Report) -> set[int]:
         """Report; returns the instances that are not the worker's any more."""
@@ -190,6 +191,14 @@ def ended(run: runs.Run, status: InstanceStatus = InstanceStatus.SUCCEED, result
     nodes = [reports.NodeReport(n.id, NodeStatus(status.value), result, moment, moment) for n in run.nodes]
     instance = reports.InstanceReport(status, result, None, moment, moment, run.failures)
     return reports.Report(run.id, run.attempt, nodes, instance)
+
+
+def succeeded(run: runs.Run, result: str = "42") -> reports.Report:
+    """A report that a run's last node, and so the run, succeeded."""
+    moment = run.due_at
+    node = reports.NodeReport(run.nodes[-1].id, NodeStatus.SUCCEED, result, moment, moment)
+    instance = reports.InstanceReport(InstanceStatus.SUCCEED, result, None, moment, moment, run.failures)
+    return reports.Report(run.id, run.attempt, [node], instance)
 
 
 def to_retry(run: runs.Run, due_at: datetime, reason: str = "it failed") -> reports.Report:

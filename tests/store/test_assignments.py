@@ -52,9 +52,11 @@ def test_rows_that_sql_inserted_are_due_at_their_nominal_time(rows: Scenario) ->
     task = rows.task()
     inserted = [rows.by_sql(task, rows.start - SECOND * n) for n in range(3)]
     assert pending(rows) == []
+    assert rows.database.read(lambda c: assignments.orphans(c, 2)) == inserted[:2]
     assert adopt(rows, limit=2) == 2
     assert adopt(rows, limit=2) == 1
     assert adopt(rows, limit=2) == 0
+    assert rows.database.read(lambda c: assignments.orphans(c, 2)) == []
     assert [p.id for p in pending(rows)] == inserted[::-1]
     assert rows.row(inserted[1]).due_at == rows.start - SECOND
 
@@ -255,6 +257,8 @@ def test_what_a_worker_has_not_started_in_time_is_taken_back_with_the_reason(row
     not_due = rows.assigned(worker, due_at=rows.start + timedelta(hours=1))
     running, of_another = rows.running(worker).id, rows.assigned(other)
     cutoff = rows.now() + SECOND
+    assert rows.database.read(lambda c: assignments.overdue(c, [worker], cutoff, 10)) == [overdue]
+    assert rows.database.read(lambda c: assignments.overdue(c, [], cutoff, 10)) == []
     taken = rows.database.write(lambda c: assignments.take_back_unstarted(c, [worker], cutoff, 10))
     assert taken == 1
     row = rows.row(overdue)

@@ -63,7 +63,7 @@ def test_what_is_made_and_ends_between_two_looks_is_shown(database: Database) ->
 
 def test_a_smaller_id_that_is_committed_later_is_shown(mariadb_database: Database) -> None:
     follower = Follower(mariadb_database)
-    with mariadb_database.engine.begin() as slow:
+    with mariadb_database.engine.execution_options(rota_write=True).begin() as slow:
         small = add(slow, status="succeed")
         great = made(mariadb_database, status="succeed")
         assert great > small
@@ -74,7 +74,7 @@ def test_a_smaller_id_that_is_committed_later_is_shown(mariadb_database: Databas
 def test_an_id_that_never_comes_is_given_up(mariadb_database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "GIVE_UP_SECONDS", 0.0)
     follower = Follower(mariadb_database)
-    with mariadb_database.engine.connect() as burning:
+    with mariadb_database.engine.execution_options(rota_write=True).connect() as burning:
         add(burning)
         burning.rollback()
     great = made(mariadb_database, status="succeed")

@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, Program
 
 from shared.domain.errors import DatabaseProblem
 from shared.store import assignments, fires, instances, locks, losses, plans, reports, runs, workers
+from shared.store import database as databases
 from shared.store.database import (
     IDLE_IN_TRANSACTION_SECONDS,
     IDLE_SECONDS,
@@ -144,6 +145,69 @@ def test_connections_killed_while_they_were_idle_are_replaced(
     assert database.read(session_id) not in sessions
 
 
+def test_a_connection_that_was_idle_for_long_is_tried_before_it_is_used(
+    mariadb_rows: Scenario, mariadb_server: MariaDBServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, attempts = mariadb_rows.database, []
+
+    def work(connection: Connection) -> int:
+        attempts.append(1)
+        return session_id(connection)
+
+    killed = database.read(session_id)
+    run_sql(mariadb_server.admin_url(), f"KILL {killed}")
+    monkeypatch.setattr(databases, "PING_AFTER_SECONDS", -1)
+    assert database.read(work) != killed
+    assert len(attempts) == 1
+    monkeypatch.setattr(databases, "PING_AFTER_SECONDS", 1000)
+    run_sql(mariadb_server.admin_url(), f"KILL {database.read(session_id)}")
+    database.read(work)
+    assert len(attempts) == 3, "one that was lost before that is met by a second try"
+
+
+def questions(connection: Connection) -> int:
+    """How many statements this session was sent so far, this one among them."""
+    return int(connection.execute(text("SHOW SESSION STATUS LIKE 'Questions'")).one()[1])
+
+
+def test_a_read_is_its_statements_alone_and_a_write_begins_and_commits(mariadb_rows: Scenario) -> None:
+    database = mariadb_rows.database
+
+    def one(connection: Connection) -> int:
+        return int(connection.execute(text("SELECT 1")).scalar_one())
+
+    before = database.read(questions)
+    assert database.read(questions) == before + 1
+    database.read(one)
+    assert database.read(questions) == before + 3
+    database.write(one)
+    assert database.read(questions) == before + 7
+    database.write_one(one)
+    assert database.read(questions) == before + 9
+
+
+def test_a_lone_statement_is_committed(rows: Scenario) -> None:
+    task = rows.task(priority=0)
+    rows.database.write_one(lambda c: raise_priority(c, task))
+    rows.database.close()
+    assert rows.task_row(task).priority == 1
+
+
+def test_a_read_leaves_no_transaction_open_and_one_that_fails_neither(mariadb_rows: Scenario) -> None:
+    database, task = mariadb_rows.database, mariadb_rows.task(priority=0)
+
+    def fail(connection: Connection) -> None:
+        raise_priority(connection, task)
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError):
+        database.write(fail)
+    in_transaction = text("SELECT @@in_transaction")
+    assert database.read(lambda c: c.execute(in_transaction).scalar_one()) == 0
+    assert database.write(lambda c: c.execute(in_transaction).scalar_one()) == 1
+    assert database.read(lambda c: c.execute(in_transaction).scalar_one()) == 0
+
+
 @contextmanager
 def lost_answers(monkeypatch: pytest.MonkeyPatch, database: Database) -> Iterator[list[int]]:
     """The next commit of this process is done, but its answer does not arrive; the list counts such commits."""
@@ -183,12 +247,10 @@ class Life:
         [planned] = rows.database.read(lambda c: plans.locked(c, "token", [self.task]))
 
         def materialize(connection: Connection) -> None:
-            held = locks.hold(connection, "token", [self.task])
-            if held:
+            if locks.release(connection, "token", [self.task]):
                 fires.materialize(connection, [fires.Fire(self.task, start, 5, None, None, rows.nodes, "nobody")])
                 advance = plans.Advance(planned, start + timedelta(minutes=1), misfires=1)
                 plans.advance(connection, [advance])
-                locks.release(connection, "token", held)
 
         write(materialize)
         [instance] = rows.statuses()
@@ -198,11 +260,11 @@ class Life:
             fires.pin_nodes(connection, [(instance, node) for node in rows.nodes])
 
         write(give)
-        [run] = write(lambda c: runs.claim(c, self.worker, [instance], rows.now())).runs
+        [run] = write(lambda c: runs.claim(c, self.worker, [instance], rows.now(), rows.types)).runs
         assert run.attempt == 1
         write(lambda c: losses.recover(c, self.worker, 10))
         write(give)
-        [run] = write(lambda c: runs.claim(c, self.worker, [instance], rows.now())).runs
+        [run] = write(lambda c: runs.claim(c, self.worker, [instance], rows.now(), rows.types)).runs
         assert run.attempt == 2
         write(lambda c: reports.report(c, self.worker, [ended(run)]))
         row, task = rows.row(instance), rows.task_row(self.task)
@@ -236,7 +298,7 @@ def test_a_life_in_which_every_commit_loses_its_answer_is_like_any_other(
         "row": ("succeed", 2, 1, 0, 42, 0),
         "nodes": ["succeed", "succeed"],
         "task": (mariadb_rows.start + timedelta(minutes=1), 1, None),
-        "locks": [(0, None)],
+        "locks": [(0, "token")],
     }
 
 
@@ -395,7 +457,7 @@ def test_a_row_inserted_by_sql_in_another_zone_has_utc_in_its_audit_columns(mari
 def test_a_process_that_is_frozen_in_a_transaction_frees_its_locks(mariadb_rows: Scenario) -> None:
     rows = mariadb_rows
     task = rows.task(priority=0)
-    with rows.database.engine.connect() as frozen:
+    with rows.database.engine.execution_options(rota_write=True).connect() as frozen:
         raise_priority(frozen, task)
         rows.database.write(lambda c: raise_priority(c, task))  # it waits, is refused, and tries again
         with pytest.raises(DBAPIError):

@@ -168,12 +168,11 @@ def test_of_schedulers_that_race_through_the_whole_protocol_each_fire_comes_once
             rows.database.write(partial(write, token=token, read=read))
 
     def write(connection: Connection, token: str, read: Sequence[PlannedTask]) -> None:
-        held = locks.hold(connection, token, [task.id for task in read])
+        held = locks.release(connection, token, [task.id for task in read])
         mine = [task for task in read if task.id in held]
         moves = [(task, task.next_fire_at or rows.start) for task in mine]
         fires.materialize(connection, [Fire(task.id, at, 5, None, worker, rows.nodes) for task, at in moves])
         plans.advance(connection, [plans.Advance(task, at + MINUTE) for task, at in moves])
-        locks.release(connection, token, held)
 
     together(*(lambda n=name: scheduler(n) for name in ("a", "b", "c")))
     found = instances(rows)
@@ -207,4 +206,4 @@ def test_an_empty_batch_writes_nothing(rows: Scenario) -> None:
     rows.database.write(lambda c: plans.advance(c, []))
     rows.database.write(lambda c: plans.drop_ahead(c, [], rows.start))
     assert rows.database.write(lambda c: reports.report(c, 1, [])) == set()
-    assert rows.database.write(lambda c: runs.claim(c, 1, [], rows.start)).runs == []
+    assert rows.database.write(lambda c: runs.claim(c, 1, [], rows.start, rows.types)).runs == []

@@ -1,29 +1,39 @@
 """Plans: which tasks are due, how a plan moves on, and what becomes of fires that an old plan put ahead."""
 
+import json
 from datetime import datetime, timedelta
 from typing import Any
 
-from shared.domain.planning import PlannedTask
+import pytest
+from sqlalchemy import Connection
+
+from shared.domain.planning import PlanInputs, PlannedTask
 from shared.store import assignments, instances, locks, plans, tasks
 from shared.store.plans import Advance
 from tests.store.scenario import Scenario
 
 MINUTE = timedelta(minutes=1)
+LEASE = 2.0
 
 
 def due(rows: Scenario, now: datetime, limit: int = 100) -> list[int]:
-    return rows.database.read(lambda c: plans.due(c, now, now + timedelta(seconds=5), limit))
+    return rows.database.read(lambda c: plans.due(c, now, now + timedelta(seconds=5), limit, LEASE))
 
 
 def read(rows: Scenario, *task_ids: int) -> list[PlannedTask]:
     """The tasks as a scheduler reads them under its leases."""
-    rows.sql("DELETE FROM schedule_task_lock")
-    rows.database.write(lambda c: locks.acquire(c, "token", task_ids, 2))
+    rows.database.write(lambda c: locks.acquire(c, "token", task_ids, LEASE))
     return rows.database.read(lambda c: plans.locked(c, "token", task_ids))
 
 
 def advance(rows: Scenario, *advances: Advance) -> None:
-    rows.database.write(lambda c: plans.advance(c, advances))
+    """Move plans on, and give their leases back, as a scheduler does."""
+
+    def write(connection: Connection) -> None:
+        locks.release(connection, "token", [a.task.id for a in advances])
+        plans.advance(connection, advances)
+
+    rows.database.write(write)
 
 
 def drop_ahead(rows: Scenario, now: datetime, *task_ids: int) -> None:
@@ -50,12 +60,67 @@ def test_the_earliest_are_due_first_and_no_more_than_the_limit(rows: Scenario) -
     assert due(rows, now, limit=3) == by_time[:3]
 
 
+@pytest.mark.parametrize("kind", ["on", "off", "stale"])
+def test_what_another_has_leased_is_left_to_it_until_its_lease_is_back_or_expired(rows: Scenario, kind: str) -> None:
+    leased, free = [rows.task(), rows.task()] if kind == "stale" else [rows.planned_task(status=kind) for _ in range(2)]
+    rows.database.write(lambda c: locks.acquire(c, "other", [leased, free], LEASE))
+    rows.database.write(lambda c: locks.release(c, "other", [free]))
+    assert due(rows, rows.start) == [free]
+    rows.sql("UPDATE schedule_task_lock SET locked_at = '2020-01-01 00:00:00.000000'")
+    assert due(rows, rows.start) == [leased, free]
+
+
+def test_what_is_leased_takes_no_place_among_those_due(rows: Scenario) -> None:
+    first, second, third = (rows.planned_task(rows.start - MINUTE * n) for n in (3, 2, 1))
+    rows.database.write(lambda c: locks.acquire(c, "other", [first], LEASE))
+    assert due(rows, rows.start, limit=2) == [second, third]
+
+
+def test_a_task_is_read_with_its_terms(rows: Scenario) -> None:
+    fields: dict[str, Any] = {
+        "timezone": "Asia/Shanghai",
+        "priority": 2,
+        "required_labels": {"zone": 'a "b" \\ ü'},
+        "overlap_policy": "allow",
+        "max_instances": 3,
+        "misfire_grace_seconds": 77,
+        "starts_at": rows.start,
+        "ends_at": rows.start + timedelta(days=1, microseconds=250_000),
+    }
+    task = rows.planned_task(rows.start + MINUTE, name="daily", param={"text": "ü"}, **fields)
+    [planned] = read(rows, task)
+    assert (planned.id, planned.name, planned.next_fire_at) == (task, "daily", rows.start + MINUTE)
+    assert json.loads(planned.param or "") == {"text": "ü"}
+    inputs = PlanInputs("cron", "* * * * *", 0, "Asia/Shanghai", fields["starts_at"], fields["ends_at"])
+    terms = planned.terms
+    assert (terms.status, terms.type, terms.inputs, terms.gmt_create) == ("on", "REPORT", inputs, None)
+    assert (terms.is_stale, terms.is_deleted, terms.was_planned) == (False, False, True)
+    assert (terms.misfire_policy, terms.misfire_grace_seconds) == ("fire_once", 77)
+    assert {name: getattr(terms, name) for name in fields if hasattr(terms, name)} == {
+        name: value for name, value in fields.items() if hasattr(terms, name)
+    }
+
+
+def test_a_task_never_planned_is_read_with_its_creation(rows: Scenario) -> None:
+    [planned] = read(rows, rows.task())
+    assert (planned.next_fire_at, planned.param, planned.terms.required_labels) == (None, None, {})
+    assert planned.terms.gmt_create is not None
+    assert abs(planned.terms.gmt_create - rows.now()) < MINUTE
+
+
+def test_tasks_that_have_them_alike_share_their_terms(rows: Scenario) -> None:
+    alike, also, other = rows.planned_task(), rows.planned_task(), rows.planned_task(priority=1)
+    terms = {task.id: task.terms for task in read(rows, alike, also, other)}
+    assert terms[alike] is terms[also]
+    assert terms[other] is not terms[alike]
+
+
 def test_a_task_that_sql_inserted_is_due(rows: Scenario) -> None:
     rows.sql("INSERT INTO schedule_task (name, type, cron) VALUES ('by-sql', 'REPORT', '0 3 * * *')")
     [task] = due(rows, rows.start)
     [planned] = read(rows, task)
-    assert planned.is_stale
-    assert not planned.was_planned
+    assert planned.terms.is_stale
+    assert not planned.terms.was_planned
 
 
 def test_a_changed_cron_makes_the_plan_stale(rows: Scenario) -> None:
@@ -64,8 +129,8 @@ def test_a_changed_cron_makes_the_plan_stale(rows: Scenario) -> None:
     rows.sql("UPDATE schedule_task SET cron = '0 3 * * *' WHERE id = :task", task=task)
     assert due(rows, rows.start) == [task]
     [planned] = read(rows, task)
-    assert planned.is_stale
-    assert planned.was_planned
+    assert planned.terms.is_stale
+    assert planned.terms.was_planned
 
 
 def test_an_edit_that_does_not_touch_the_plan_leaves_it_as_it_is(rows: Scenario) -> None:
@@ -79,7 +144,7 @@ def test_a_deleted_task_is_due_until_its_plan_is_taken_away(rows: Scenario) -> N
     rows.database.write(lambda c: tasks.remove(c, "gone", "test"))
     assert due(rows, rows.start) == [task]
     [planned] = read(rows, task)
-    assert planned.is_deleted
+    assert planned.terms.is_deleted
     advance(rows, Advance(planned, None))
     assert due(rows, rows.start) == []
 

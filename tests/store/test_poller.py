@@ -1,5 +1,6 @@
-"""The comparison of what stands running under a worker with what it runs."""
+"""What a worker fetches and claims, in what order; and the comparison of what stands running with what it runs."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,19 +11,140 @@ from shared.store import losses, runs
 from shared.store.runs import Run
 from tests.store.scenario import Scenario
 from tests.unit.test_runner import Reports
+from worker_service import poller as pollers
 from worker_service.delay_queue import DelayQueue
 from worker_service.poller import Poller
 from worker_service.runner import Runner
 
 
+class Puller:
+    """A poller with its runner, which starts nothing by itself."""
+
+    def __init__(self, rows: Scenario, worker: int, **settings: Any) -> None:
+        clock = rows.database.clock
+        self.runner = Runner({}, {}, Reports(), clock, result_limit_bytes=1000, room_made=lambda: None)
+        self.starts: DelayQueue[Run] = DelayQueue(clock)
+        self.poller = Poller(
+            rows.database,
+            Settings.load(**settings),
+            worker,
+            runner=self.runner,
+            starts=self.starts,
+            busy=lambda: self.runner.occupied,
+        )
+
+    def claim(self) -> list[int]:
+        """Claim once; returns what is to start, in the order in which it is to, and forgets it."""
+        self.poller.claim()
+        claimed = [run.id for run in self.starts.take(lambda: 1000)] if len(self.starts) else []
+        for instance in claimed:
+            self.runner.drop(instance)
+        return claimed
+
+
 def compared(rows: Scenario, worker: int, *accepted: Run) -> tuple[Poller, Runner]:
     """A poller of the worker, whose process runs what it has accepted."""
-    clock = rows.database.clock
-    runner = Runner({}, {}, Reports(), clock, result_limit_bytes=1000, freed=lambda: None)
-    for run in accepted:
-        assert runner.accept(run)
-    starts: DelayQueue[Run] = DelayQueue(clock)
-    return Poller(rows.database, Settings.load(), worker, runner=runner, starts=starts, busy=lambda: 0), runner
+    puller = Puller(rows, worker)
+    assert puller.runner.accept(accepted) == list(accepted)
+    return puller.poller, puller.runner
+
+
+def test_what_is_urgent_is_claimed_before_a_backlog_that_was_due_and_fetched_before_it(rows: Scenario) -> None:
+    worker = rows.worker()
+    backlog = [rows.assigned(worker, at=rows.start - timedelta(minutes=9 - n)) for n in range(3)]
+    puller = Puller(rows, worker, capacity=2)
+    puller.poller.poll()
+    urgent = rows.assigned(worker, at=rows.start, priority=0)
+    puller.poller.poll()
+    assert puller.claim() == [urgent, backlog[0]]
+    assert puller.claim() == backlog[1:]
+    assert set(rows.statuses().values()) == {"running"}
+
+
+def test_no_more_is_claimed_than_there_are_slots_or_ends_foreseen(
+    rows: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = rows.worker()
+    for _ in range(9):
+        rows.assigned(worker)
+    puller = Puller(rows, worker, capacity=3, batch=4)
+    puller.poller.poll()
+    asked: list[int] = []
+
+    def foreseen(free: int, seconds: float) -> int:
+        asked.append(free)
+        return 2
+
+    puller.poller.claim()
+    assert puller.runner.occupied == 3
+    monkeypatch.setattr(puller.runner, "foreseen", foreseen)
+    puller.poller.claim()
+    assert (puller.runner.occupied, asked) == (5, [0])
+
+
+def test_what_is_not_due_is_claimed_a_moment_before_and_starts_when_it_is(rows: Scenario) -> None:
+    worker = rows.worker()
+    due = rows.now() + timedelta(seconds=0.3)
+    instance = rows.assigned(worker, at=due)
+    puller = Puller(rows, worker)
+    puller.poller.poll()
+    puller.poller.claim()
+    claimed_at = rows.now()
+    assert due - pollers.CLAIM_AHEAD <= claimed_at
+    assert rows.row(instance).gmt_started == due
+    assert [run.id for run in puller.starts.take(lambda: 1)] == [instance]
+    assert rows.now() >= due
+
+
+def test_what_was_taken_back_is_dropped_from_mind_and_claimed_again_only_if_it_comes_again(rows: Scenario) -> None:
+    worker, other = rows.worker(), rows.worker()
+    kept, taken = rows.assigned(worker), rows.assigned(worker)
+    puller = Puller(rows, worker)
+    puller.poller.poll()
+    assert set(puller.poller._waiting) == {kept, taken}
+    for new_owner in (other, worker):
+        rows.sql("UPDATE schedule_instance SET schedule_worker_node_id = :w WHERE id = :id", w=new_owner, id=taken)
+        puller.poller.poll()
+        assert set(puller.poller._waiting) == ({kept} if new_owner == other else {kept, taken})
+    assert sorted(puller.claim()) == [kept, taken]
+    assert (len(puller.poller._claims), puller.poller._waiting) == (0, {})
+
+
+def test_what_was_taken_back_is_not_even_asked_for(rows: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = rows.worker()
+    kept, taken = rows.assigned(worker), rows.assigned(worker)
+    puller = Puller(rows, worker)
+    puller.poller.poll()
+    rows.sql("UPDATE schedule_instance SET status = 'pending' WHERE id = :id", id=taken)
+    puller.poller.poll()
+    asked: list[list[int]] = []
+    claim = runs.claim
+
+    def noted(connection: Connection, worker_id: int, ids: list[int], *rest: Any) -> Any:
+        asked.append(ids)
+        return claim(connection, worker_id, ids, *rest)
+
+    monkeypatch.setattr(runs, "claim", noted)
+    assert puller.claim() == [kept]
+    assert asked == [[kept]]
+
+
+def test_what_waits_too_long_for_a_slot_is_handed_back_and_never_failed(
+    rows: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, once = rows.worker(), rows.task(on_worker_lost="fail")
+    instances = [rows.assigned(worker, once), rows.assigned(worker)]
+    puller = Puller(rows, worker)
+    puller.poller.poll()
+    puller.poller.claim()
+    puller.poller._give_back()
+    assert set(rows.statuses().values()) == {"running"}
+    monkeypatch.setattr(pollers, "GIVE_BACK_AFTER", timedelta(0))
+    puller.poller._give_back()
+    assert rows.statuses() == dict.fromkeys(instances, "pending")
+    assert {rows.row(i).reason for i in instances} == {"its worker had no slot for it"}
+    assert (len(puller.starts), len(puller.runner)) == (0, 0)
+    assert rows.node_statuses(instances[0]) == ["pending", "pending"]
 
 
 def test_what_a_worker_holds_and_does_not_run_is_handed_back(rows: Scenario) -> None:

@@ -4,7 +4,7 @@ Each runs for real, in a transaction that is rolled back, on the tables of tests
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -35,6 +35,7 @@ from tests.store import big_tables
 from tests.store.statements import Statement, explained
 
 BATCH = 1_000
+LEASE = 2.0
 WORKER = big_tables.DEAD_WORKERS + 1
 """A live worker: it holds a tenth of what is assigned, and a tenth of what runs."""
 
@@ -45,7 +46,7 @@ FIRE, WORK, OVERLAP, UNSUCCESSFUL = (
     "uq_schedule_instance_overlap_key",
     "ix_schedule_instance_unsuccessful",
 )
-NODES, HOLDER, STATE = "uq_schedule_task_node_order", "ix_schedule_task_lock_holder", "ix_schedule_worker_node_state"
+NODES, STATE = "uq_schedule_task_node_order", "ix_schedule_worker_node_state"
 PRIMARY = "PRIMARY"
 
 LARGE = {"schedule_task", "schedule_instance", "schedule_task_node", "schedule_worker_node", "schedule_task_lock"}
@@ -65,6 +66,7 @@ class Big:
 
     database: Database
     now: datetime
+    types: node_types.NodeTypeNames = field(default_factory=node_types.NodeTypeNames)
 
     @property
     def horizon(self) -> datetime:
@@ -131,7 +133,7 @@ def big(mariadb_server: MariaDBServer, mariadb_template: list[str]) -> Iterator[
 
 @pytest.fixture(scope="module")
 def due(big: Big) -> list[int]:
-    found = big.database.read(lambda c: plans.due(c, big.now, big.horizon, BATCH))
+    found = big.database.read(lambda c: plans.due(c, big.now, big.horizon, BATCH, LEASE))
     assert len(found) == BATCH
     return found
 
@@ -161,7 +163,7 @@ def page(big: Big) -> list[assignments.Pending]:
 
 @pytest.fixture(scope="module")
 def assigned(big: Big) -> list[int]:
-    found = [instance for instance, _ in big.database.read(lambda c: runs.poll(c, WORKER, big.horizon, BATCH))]
+    found = [row.id for row in big.database.read(lambda c: runs.poll(c, WORKER, big.horizon, BATCH))]
     assert len(found) == big_tables.ASSIGNED // big_tables.LIVE_WORKERS
     return found
 
@@ -195,31 +197,58 @@ def test_the_tables_are_as_large_as_they_claim(big: Big) -> None:
 
 
 def test_due_tasks_and_stale_plans_are_found_by_index(big: Big) -> None:
-    found = big.reads(lambda c: plans.due(c, big.now, big.horizon, BATCH), rows=BATCH, by={DUE, STALE})
-    assert all("Using index" in step.extra for statement in found for step in statement.plan)
+    found = big.reads(lambda c: plans.due(c, big.now, big.horizon, BATCH, LEASE), rows=BATCH, by={DUE, STALE, PRIMARY})
+    check_due(found)
+
+
+def check_due(statements: list[Statement]) -> None:
+    """Tasks are found in their index alone, and for each its lock by its id."""
+    steps = [step for statement in statements for step in statement.plan]
+    assert all("Using index" in step.extra for step in steps if step.table == "schedule_task")
+    assert all((step.table == "schedule_task_lock") == (step.key == PRIMARY) for step in steps)
+
+
+def test_tasks_that_others_have_leased_are_passed_over_in_the_index(big: Big, due: list[int]) -> None:
+    free = due[-10:]
+
+    def lease(connection: Connection) -> None:
+        assert len(locks.acquire(connection, "other", due[:-10], LEASE)) == len(due) - 10
+
+    def ask(connection: Connection) -> None:
+        found = plans.due(connection, big.now, big.horizon, BATCH, LEASE)
+        assert found[: len(free)] == free
+        assert not set(found) & set(due[:-10])
+
+    check_due(big.reads(ask, before=lease, rows=2 * BATCH, by={DUE, STALE, PRIMARY}))
 
 
 def test_looking_for_due_tasks_reads_nothing_when_none_is(big: Big) -> None:
     past = big.now - timedelta(days=1)
-    _, fires_due, passed = big.reads(lambda c: plans.due(c, past, past, BATCH), rows=50, by={DUE, STALE})
+    _, fires_due, passed = big.reads(
+        lambda c: plans.due(c, past, past, BATCH, LEASE), rows=50, by={DUE, STALE, PRIMARY}
+    )
     assert fires_due.rows_read <= 1
     assert passed.rows_read <= 1
 
 
-def test_leases_are_taken_held_and_released_by_the_tasks_ids(big: Big, due: list[int]) -> None:
+def test_leases_are_taken_and_released_by_the_tasks_ids(big: Big, due: list[int]) -> None:
     def take(connection: Connection) -> set[int]:
         return locks.acquire(connection, "token", due, 2)
 
-    big.reads(take, rows=BATCH, by={PRIMARY, HOLDER})
-    big.reads(lambda c: locks.hold(c, "token", due), before=take, rows=BATCH, by={PRIMARY})
+    big.reads(take, rows=BATCH, by={PRIMARY})
     big.reads(lambda c: locks.release(c, "token", due), before=take, rows=BATCH, by={PRIMARY})
+
+    def release(connection: Connection) -> None:
+        assert locks.release(connection, "token", [*due, 1]) == set(due)
+
+    assert len(big.reads(release, before=take, rows=BATCH, by={PRIMARY})) == 2, "some are not ours any more"
 
 
 def test_lock_rows_that_are_missing_are_found_missing_by_their_ids(big: Big, due: list[int]) -> None:
     def forget(connection: Connection) -> None:
         connection.execute(text("DELETE FROM schedule_task_lock WHERE schedule_task_id % 100 = 7"))
 
-    big.reads(lambda c: locks.acquire(c, "token", due, 2), before=forget, rows=BATCH, by={PRIMARY, HOLDER})
+    big.reads(lambda c: locks.acquire(c, "token", due, 2), before=forget, rows=BATCH, by={PRIMARY})
 
 
 def test_leased_tasks_are_read_again_by_id(big: Big, due: list[int]) -> None:
@@ -233,8 +262,12 @@ def test_leased_tasks_are_read_again_by_id(big: Big, due: list[int]) -> None:
 
 def test_plans_move_on_by_id(big: Big, planned: list[PlannedTask]) -> None:
     advances = [plans.Advance(task, big.now + timedelta(days=1)) for task in planned]
-    big.reads(lambda c: plans.advance(c, advances), rows=BATCH, by={PRIMARY})
-    big.reads(lambda c: plans.advance(c, advances[:1]), rows=1, by={PRIMARY})
+    [moved, replanned] = big.reads(lambda c: plans.advance(c, advances), rows=BATCH, by={PRIMARY})
+    assert "ELT(" in moved.text
+    assert "JSON_TABLE" in replanned.text
+    plain = [a for a in advances if not a.task.terms.is_stale]
+    [one] = big.reads(lambda c: plans.advance(c, plain[:1]), rows=1, by={PRIMARY})
+    assert "ELT(" in one.text
 
 
 def test_what_an_old_plan_put_ahead_is_found_without_its_tasks_history(big: Big, due: list[int]) -> None:
@@ -255,6 +288,7 @@ def test_fires_and_their_nodes_are_written_without_a_scan(
 
 
 def test_rows_that_sql_inserted_are_adopted_by_index(big: Big) -> None:
+    big.reads(lambda c: assignments.orphans(c, BATCH), rows=500, by={WORK})
     big.reads(lambda c: assignments.adopt(c, BATCH), rows=500, by={WORK, PRIMARY})
 
 
@@ -357,7 +391,8 @@ def test_what_a_lost_worker_ran_is_recovered_by_index(big: Big, running: list[re
 
 def test_the_silent_are_looked_for_among_the_living(big: Big) -> None:
     big.reads(lambda c: workers.bury_silent(c, "test"), rows=big_tables.LIVE_WORKERS, by={STATE})
-    big.reads(workers.alive_ids, rows=big_tables.LIVE_WORKERS, by={STATE})
+    for ask in (workers.alive_ids, workers.silent_ids):
+        big.reads(ask, rows=big_tables.LIVE_WORKERS, by={STATE})
 
 
 # The worker
@@ -372,13 +407,28 @@ def test_a_poll_reads_what_it_returns_from_the_index_alone(big: Big) -> None:
 
 def test_a_claim_reads_its_batch_and_no_more(big: Big, assigned: list[int]) -> None:
     by = {PRIMARY, NODES, OVERLAP}
-    big.reads(lambda c: runs.claim(c, WORKER, assigned, big.now), rows=2 * len(assigned), by=by)
+    big.reads(lambda c: runs.claim(c, WORKER, assigned, big.now, big.types), rows=2 * len(assigned), by=by)
+
+
+def test_what_is_wanted_is_found_by_id_with_its_nodes_by_theirs(big: Big, assigned: list[int]) -> None:
+    statements = big.reads(
+        lambda c: runs.claim(c, WORKER, assigned, big.now, big.types),
+        before=lambda c: [big.types.of(c, type_id) for type_id in (1, 2)],
+        rows=2 * len(assigned),
+        by={PRIMARY, NODES, OVERLAP},
+    )
+    [wanted] = [s for s in statements if s.text.startswith("SELECT") and "schedule_task_node.id" in s.text]
+    assert [(step.table, step.key) for step in wanted.plan] == [
+        ("schedule_instance", PRIMARY),
+        ("schedule_task", PRIMARY),
+        ("schedule_task_node", NODES),
+    ]
 
 
 def test_a_claim_of_one_reads_one(big: Big, assigned: list[int]) -> None:
     for instance in assigned[:3]:
         by = {PRIMARY, NODES}
-        big.reads(lambda c, i=instance: runs.claim(c, WORKER, [i], big.now), rows=2, by=by)  # type: ignore[misc]
+        big.reads(lambda c, i=instance: runs.claim(c, WORKER, [i], big.now, big.types), rows=2, by=by)  # type: ignore[misc]
 
 
 def test_what_a_worker_holds_is_read_by_index(big: Big, running: list[reports.Report]) -> None:
@@ -388,6 +438,19 @@ def test_what_a_worker_holds_is_read_by_index(big: Big, running: list[reports.Re
 def test_a_report_reads_its_batch_and_no_more(big: Big, running: list[reports.Report]) -> None:
     big.reads(lambda c: reports.report(c, WORKER, running), rows=2 * len(running), by={PRIMARY})
     big.reads(lambda c: reports.report(c, WORKER, running[:1]), rows=2, by={PRIMARY})
+
+
+def test_a_report_of_plain_successes_updates_its_rows_by_their_ids(big: Big, running: list[reports.Report]) -> None:
+    plain = [replace(report, nodes=report.nodes[-1:]) for report in running]
+    assert all(report.is_plain_success for report in plain)
+    instances_updated, nodes_updated = big.reads(
+        lambda c: reports.report(c, WORKER, plain), rows=len(plain), by={PRIMARY}
+    )
+    assert "ELT(" in instances_updated.text
+    assert "ELT(" in nodes_updated.text
+    big.reads(lambda c: reports.report(c, WORKER, plain[:1]), rows=1, by={PRIMARY})
+    lost = [*plain[1:], replace(plain[0], attempt=7)]
+    big.reads(lambda c: reports.report(c, WORKER, lost), rows=len(plain), by={PRIMARY})
 
 
 def test_a_hand_back_reads_its_batch_and_no_more(big: Big, running: list[reports.Report]) -> None:

@@ -14,7 +14,7 @@ from shared.store import assignments, instances, losses, reports, runs
 from shared.store.reports import NodeReport, Report
 from shared.store.runs import Run
 from tests.databases import MariaDBServer
-from tests.store.scenario import Scenario, ended, to_retry
+from tests.store.scenario import Scenario, ended, succeeded, to_retry
 from tests.store.together import impatient, together, uncommitted, wait_for_lock_wait
 
 SECOND = timedelta(seconds=1)
@@ -46,6 +46,55 @@ def test_a_step_is_written_and_the_instance_runs_on(rows: Scenario) -> None:
     assert (first.status, first.execution_result) == ("succeed", {"rows": 42})
     assert (first.gmt_started, first.gmt_completed) == (run.due_at, run.due_at + SECOND)
     assert (second.status, second.gmt_started, second.gmt_completed) == ("running", run.due_at + SECOND, None)
+
+
+def test_a_plain_success_is_written_with_its_result_and_its_times(rows: Scenario) -> None:
+    worker = rows.worker()
+    run, other = rows.running(worker), rows.running(worker)
+    report = succeeded(run, '{"rows":42}')
+    assert report.is_plain_success
+    assert report.instance is not None
+    started, completed = run.due_at + SECOND, run.due_at + 2 * SECOND
+    instance = replace(report.instance, gmt_started=started, gmt_completed=completed)
+    before = everything(rows, other)
+    rows.sql("UPDATE schedule_instance SET reason = 'an earlier one' WHERE id = :id", id=run.id)
+    node = replace(report.nodes[0], gmt_started=started, gmt_completed=completed)
+    assert rows.report(worker, step(run), replace(report, nodes=[node], instance=None)) == set()
+    assert rows.report(worker, replace(report, nodes=[node], instance=instance)) == set()
+    row, (first, second) = everything(rows, run)
+    assert (row.status, row.execution_result, row.reason, row.failures) == ("succeed", {"rows": 42}, None, 0)
+    assert (row.gmt_started, row.gmt_completed) == (started, completed)
+    assert (row.schedule_worker_node_id, row.modifier, row.attempt) == (worker, "worker", 1)
+    assert (first.status, second.status, second.execution_result) == ("succeed", "succeed", {"rows": 42})
+    assert (second.gmt_started, second.gmt_completed) == (started, completed)
+    assert everything(rows, other) == before
+
+
+def test_what_is_no_plain_success_is_not_taken_for_one(rows: Scenario) -> None:
+    run = rows.running(rows.worker())
+    plain = succeeded(run)
+    assert plain.instance is not None
+    others = [
+        ended(run),
+        step(run),
+        to_retry(run, rows.start),
+        replace(plain, instance=None),
+        replace(plain, instance=replace(plain.instance, status=InstanceStatus.FAILED)),
+        replace(plain, nodes=[]),
+    ]
+    assert [report.is_plain_success for report in (plain, *others)] == [True] + [False] * len(others)
+
+
+def test_plain_successes_and_others_go_together(rows: Scenario) -> None:
+    worker = rows.worker()
+    plain, failed, stepping, lost, lost_too = (rows.running(worker) for _ in range(5))
+    for run in (lost, lost_too):
+        rows.report(worker, ended(run, InstanceStatus.CANCELED))
+    batch = [succeeded(lost), ended(failed, InstanceStatus.FAILED), succeeded(plain), ended(lost_too), step(stepping)]
+    assert rows.report(worker, *batch) == {lost.id, lost_too.id}
+    statuses = [rows.status(run.id) for run in (plain, failed, stepping, lost, lost_too)]
+    assert statuses == ["succeed", "failed", "running", "canceled", "canceled"]
+    assert rows.node_statuses(lost.id) == ["canceled", "canceled"]
 
 
 @pytest.mark.parametrize("status", sorted(TERMINAL))
@@ -101,61 +150,80 @@ def test_a_report_written_again_after_a_lost_commit_changes_nothing_more(rows: S
         assert again == {r.instance_id for r in batch if r.instance is not None}
 
 
+def test_plain_successes_written_again_after_a_lost_commit_are_ours_and_stay_as_they_are(rows: Scenario) -> None:
+    worker = rows.worker()
+    started = [rows.running(worker) for _ in range(3)]
+    batch = [succeeded(run, str(run.id)) for run in started]
+    assert rows.report(worker, *batch) == set()
+    before = [instances_and_nodes(rows, run) for run in started]
+    assert rows.report(worker, *batch) == set()
+    assert [instances_and_nodes(rows, run) for run in started] == before
+
+
+def instances_and_nodes(rows: Scenario, run: Run) -> tuple[dict[str, Any], list[Row[Any]]]:
+    """Everything but when it was written."""
+    row, nodes = everything(rows, run)
+    return {name: value for name, value in row._mapping.items() if name != "gmt_modified"}, nodes
+
+
 # The fence
 
 
-def by_another_worker(rows: Scenario, worker: int, run: Run) -> tuple[int, Report]:
-    return rows.worker(), ended(run)
+def by_another_worker(rows: Scenario, worker: int, run: Run) -> tuple[int, int]:
+    return rows.worker(), run.attempt
 
 
-def by_an_earlier_attempt(rows: Scenario, worker: int, run: Run) -> tuple[int, Report]:
-    return worker, replace(ended(run), attempt=run.attempt - 1)
+def by_an_earlier_attempt(rows: Scenario, worker: int, run: Run) -> tuple[int, int]:
+    return worker, run.attempt - 1
 
 
-def by_a_later_attempt(rows: Scenario, worker: int, run: Run) -> tuple[int, Report]:
-    return worker, replace(ended(run), attempt=run.attempt + 1)
+def by_a_later_attempt(rows: Scenario, worker: int, run: Run) -> tuple[int, int]:
+    return worker, run.attempt + 1
 
 
-def after_its_end(rows: Scenario, worker: int, run: Run) -> tuple[int, Report]:
+def after_its_end(rows: Scenario, worker: int, run: Run) -> tuple[int, int]:
     rows.report(worker, ended(run, InstanceStatus.FAILED))
-    return worker, ended(run)
+    return worker, run.attempt
 
 
-def after_it_was_recovered(rows: Scenario, worker: int, run: Run) -> tuple[int, Report]:
+def after_it_was_recovered(rows: Scenario, worker: int, run: Run) -> tuple[int, int]:
     rows.bury(worker)
     assert rows.database.write(lambda c: losses.recover(c, worker, 10)) == 1
-    return worker, ended(run)
+    return worker, run.attempt
 
 
-def after_it_was_recovered_and_given_to_me_again(rows: Scenario, worker: int, run: Run) -> tuple[int, Report]:
+def after_it_was_recovered_and_given_to_me_again(rows: Scenario, worker: int, run: Run) -> tuple[int, int]:
     rows.database.write(lambda c: losses.recover(c, worker, 10))
     rows.give(worker, run.id)
-    return worker, ended(run)
+    return worker, run.attempt
 
 
-def after_it_was_recovered_and_claimed_by_me_again(rows: Scenario, worker: int, run: Run) -> tuple[int, Report]:
+def after_it_was_recovered_and_claimed_by_me_again(rows: Scenario, worker: int, run: Run) -> tuple[int, int]:
     rows.database.write(lambda c: losses.recover(c, worker, 10))
     rows.give(worker, run.id)
     [again] = rows.claim(worker, run.id).runs
     assert again.attempt == run.attempt + 1
-    return worker, ended(run)
+    return worker, run.attempt
 
 
-def after_it_was_recovered_and_claimed_by_another(rows: Scenario, worker: int, run: Run) -> tuple[int, Report]:
+def after_it_was_recovered_and_claimed_by_another(rows: Scenario, worker: int, run: Run) -> tuple[int, int]:
     other = rows.worker()
     rows.database.write(lambda c: losses.recover(c, worker, 10))
     rows.give(other, run.id)
     rows.claim(other, run.id)
-    return worker, ended(run)
+    return worker, run.attempt
 
 
-def after_i_gave_it_back(rows: Scenario, worker: int, run: Run) -> tuple[int, Report]:
+def after_i_gave_it_back(rows: Scenario, worker: int, run: Run) -> tuple[int, int]:
     fence = [(run.id, run.attempt)]
     assert rows.database.write(lambda c: reports.hand_back(c, worker, fence, "it drains")) == 1
-    return worker, ended(run)
+    return worker, run.attempt
 
 
-TooLate = Callable[[Scenario, int, Run], tuple[int, Report]]
+TooLate = Callable[[Scenario, int, Run], tuple[int, int]]
+"""What happens before the report: (who reports, of which attempt)."""
+
+Form = Callable[[Run], Report]
 LATE: list[TooLate] = [
     by_another_worker,
     by_an_earlier_attempt,
@@ -169,18 +237,21 @@ LATE: list[TooLate] = [
 ]
 
 
+@pytest.mark.parametrize("form", [ended, succeeded])
 @pytest.mark.parametrize("late", LATE, ids=lambda late: late.__name__)
-def test_a_report_changes_neither_instance_nor_nodes(rows: Scenario, late: TooLate) -> None:
+def test_a_report_changes_neither_instance_nor_nodes(rows: Scenario, late: TooLate, form: Form) -> None:
     worker = rows.worker()
     run = rows.running(worker)
-    reporter, report = late(rows, worker, run)
+    reporter, attempt = late(rows, worker, run)
+    report = replace(form(run), attempt=attempt)
     before = everything(rows, run)
     assert rows.report(reporter, report) == {run.id}
     assert rows.report(reporter, replace(report, instance=None)) == {run.id}
     assert everything(rows, run) == before
 
 
-def test_of_a_mixed_batch_what_is_ours_is_written_and_what_is_lost_is_named(rows: Scenario) -> None:
+@pytest.mark.parametrize("form", [ended, succeeded])
+def test_of_a_mixed_batch_what_is_ours_is_written_and_what_is_lost_is_named(rows: Scenario, form: Form) -> None:
     worker = rows.worker()
     started = [rows.running(worker) for _ in range(6)]
     lost, ours = started[::2], started[1::2]
@@ -188,70 +259,75 @@ def test_of_a_mixed_batch_what_is_ours_is_written_and_what_is_lost_is_named(rows
         rows.report(worker, ended(run, InstanceStatus.CANCELED))
     before = [everything(rows, run) for run in lost]
     unknown = Report(999_999, 1, [])
-    assert rows.report(worker, *(ended(run) for run in started), unknown) == {999_999, *(run.id for run in lost)}
+    assert rows.report(worker, *(form(run) for run in started), unknown) == {999_999, *(run.id for run in lost)}
     assert [everything(rows, run) for run in lost] == before
     assert {rows.status(run.id) for run in ours} == {"succeed"}
 
 
-def test_a_late_report_and_the_recovery_at_once_leave_one_of_both(rows: Scenario) -> None:
+@pytest.mark.parametrize("form", [ended, succeeded])
+def test_a_late_report_and_the_recovery_at_once_leave_one_of_both(rows: Scenario, form: Form) -> None:
     for _ in range(10):
         worker = rows.worker()
         run = rows.running(worker)
         rows.bury(worker)
         lost, recovered = together(
-            lambda w=worker, r=run: rows.report(w, ended(r)),  # type: ignore[misc]
+            lambda w=worker, r=run: rows.report(w, form(r)),  # type: ignore[misc]
             lambda w=worker: rows.database.write(lambda c: losses.recover(c, w, 10)),  # type: ignore[misc]
         )
         row, nodes = everything(rows, run)
         statuses = [node.status for node in nodes]
         if row.status == "succeed":
-            assert (lost, statuses) == (set(), ["succeed", "succeed"])
+            assert (lost, statuses[-1]) == (set(), "succeed")
         else:
             assert (lost, recovered) == ({run.id}, 1)
             assert (row.status, statuses, row.worker_losses) == ("pending", ["pending", "pending"], 1)
 
 
+@pytest.mark.parametrize("form", [ended, succeeded])
 def test_a_report_that_meets_a_recovery_not_committed_yet_waits_for_it_and_is_lost(
-    mariadb_rows: Scenario, mariadb_server: MariaDBServer
+    mariadb_rows: Scenario, mariadb_server: MariaDBServer, form: Form
 ) -> None:
     rows = mariadb_rows
     worker = rows.worker()
     run = rows.running(worker)
     with ThreadPoolExecutor(1) as pool:
         with uncommitted(rows.database, lambda c: losses.recover(c, worker, 10)):
-            report = pool.submit(rows.report, worker, ended(run))
+            report = pool.submit(rows.report, worker, form(run))
             wait_for_lock_wait(mariadb_server, report)
         assert report.result() == {run.id}
     assert rows.status(run.id) == "pending"
     assert rows.node_statuses(run.id) == ["pending", "pending"]
 
 
-def test_a_frozen_worker_holds_up_nobody_elses_reports(mariadb_rows: Scenario) -> None:
+@pytest.mark.parametrize("form", [ended, succeeded])
+def test_a_frozen_worker_holds_up_nobody_elses_reports(mariadb_rows: Scenario, form: Form) -> None:
     """Neither in a small table nor in a large one does a report touch rows that are not in its batch."""
     rows = mariadb_rows
     frozen, other = rows.worker(), rows.worker()
     stuck, mine, next_one = rows.running(frozen), rows.running(other), rows.assigned(other)
     with (
-        uncommitted(rows.database, lambda c: reports.report(c, frozen, [ended(stuck)])) as lost,
+        uncommitted(rows.database, lambda c: reports.report(c, frozen, [form(stuck)])) as lost,
         impatient(rows.database) as database,
     ):
         assert lost == set()
-        assert database.write(lambda c: reports.report(c, other, [ended(mine)])) == set()
-        assert [r.id for r in database.write(lambda c: runs.claim(c, other, [next_one], rows.now())).runs] == [next_one]
+        assert database.write(lambda c: reports.report(c, other, [form(mine)])) == set()
+        claim = database.write(lambda c: runs.claim(c, other, [next_one], rows.now(), rows.types))
+        assert [r.id for r in claim.runs] == [next_one]
         pending = rows.pending()
         database.write(lambda c: assignments.give(c, [(pending, other, 0, None)]))
         assert database.write(lambda c: assignments.take_back_assigned(c, other, 10)) == 1
 
 
-def test_of_one_worker_a_report_that_stands_holds_up_no_other(mariadb_rows: Scenario) -> None:
+@pytest.mark.parametrize("form", [ended, succeeded])
+def test_of_one_worker_a_report_that_stands_holds_up_no_other(mariadb_rows: Scenario, form: Form) -> None:
     rows = mariadb_rows
     worker = rows.worker()
     stuck, mine = rows.running(worker), rows.running(worker)
     with (
-        uncommitted(rows.database, lambda c: reports.report(c, worker, [ended(stuck)])),
+        uncommitted(rows.database, lambda c: reports.report(c, worker, [form(stuck)])),
         impatient(rows.database) as database,
     ):
-        assert database.write(lambda c: reports.report(c, worker, [ended(mine)])) == set()
+        assert database.write(lambda c: reports.report(c, worker, [form(mine)])) == set()
 
 
 # Handing back

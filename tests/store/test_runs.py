@@ -29,7 +29,7 @@ def switch_off(rows: Scenario, task: int) -> None:
 
 
 def poll(rows: Scenario, worker: int, horizon: datetime, limit: int = 100) -> list[int]:
-    return [i for i, _ in rows.database.read(lambda c: runs.poll(c, worker, horizon, limit))]
+    return [row.id for row in rows.database.read(lambda c: runs.poll(c, worker, horizon, limit))]
 
 
 def waiting(claim: runs.Claim) -> list[int]:
@@ -192,7 +192,7 @@ def test_an_edit_that_is_not_committed_holds_up_its_own_task_alone_and_nobody_wa
         tasks.edit(connection, "edited", {"priority": 1}, "test")
 
     with uncommitted(rows.database, edit), impatient(rows.database) as database:
-        claim = database.write(lambda c: runs.claim(c, worker, [held_up, free], rows.now()))
+        claim = database.write(lambda c: runs.claim(c, worker, [held_up, free], rows.now(), rows.types))
         assert ran(claim) == [free]
         assert waiting(claim) == [held_up]
     assert ran(rows.claim(worker, held_up)) == [held_up]
@@ -204,7 +204,7 @@ def test_nothing_starts_once_off_is_committed(mariadb_rows: Scenario, mariadb_se
     task, worker = rows.task(), rows.worker()
     instance = rows.assigned(worker, task)
     with ThreadPoolExecutor(1) as pool:
-        with uncommitted(rows.database, lambda c: runs.claim(c, worker, [instance], rows.now())):
+        with uncommitted(rows.database, lambda c: runs.claim(c, worker, [instance], rows.now(), rows.types)):
             off = pool.submit(switch_off, rows, task)
             wait_for_lock_wait(mariadb_server, off)
         off.result()
@@ -384,7 +384,7 @@ def test_a_claim_that_meets_one_not_committed_yet_waits_for_it_and_loses(
     rows = mariadb_rows
     a, first, b, second = overlapping(rows, policy, max_instances=1 if policy == "allow" else None)
     with ThreadPoolExecutor(1) as pool:
-        with uncommitted(rows.database, lambda c: runs.claim(c, a, [first], rows.now())) as won:
+        with uncommitted(rows.database, lambda c: runs.claim(c, a, [first], rows.now(), rows.types)) as won:
             assert ran(won) == [first]
             claim = pool.submit(rows.claim, b, second)
             wait_for_lock_wait(mariadb_server, claim)
@@ -398,7 +398,7 @@ def test_a_claim_that_meets_one_rolled_back_wins(mariadb_rows: Scenario, mariadb
     with ThreadPoolExecutor(1) as pool:
         with (
             contextlib.suppress(Crash),
-            uncommitted(rows.database, lambda c: runs.claim(c, a, [first], rows.now())),
+            uncommitted(rows.database, lambda c: runs.claim(c, a, [first], rows.now(), rows.types)),
         ):
             claim = pool.submit(rows.claim, b, second)
             wait_for_lock_wait(mariadb_server, claim)

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from shared.store import assignments, fires, locks, losses, plans, reports, runs
-from tests.store.scenario import Scenario, ended
+from tests.store.scenario import Scenario, ended, succeeded
 from tests.store.statements import executed
 
 Work = Callable[[Connection], Any]
@@ -20,7 +20,7 @@ def counts(rows: Scenario, works: dict[str, Work]) -> dict[str, int]:
     for name, work in works.items():
         with executed(rows.database.engine) as texts:
             asked = rows.database.write(lambda c, w=work: _questions(c, w))  # type: ignore[misc]
-        own = 1 if rows.database.is_sqlite else 2  # BEGIN; or twice the question how many
+        own = 1 if rows.database.is_sqlite else 3  # BEGIN; and twice the question how many
         taken[name] = len(texts) - own
         if asked is not None:
             assert asked == taken[name], f"{name}: {asked} statements reached the server, not {taken[name]}: {texts}"
@@ -44,6 +44,7 @@ def life(rows: Scenario, number: int) -> dict[str, int]:
     last, second, third = rows.worker(), rows.worker(), rows.worker()
     now = rows.start
     state: dict[str, Any] = {}
+    rows.database.read(lambda c: [rows.types.of(c, node.type_id) for node in rows.nodes])  # what a process asks once
 
     def remember(name: str, work: Work) -> Work:
         def remembering(connection: Connection) -> None:
@@ -52,12 +53,10 @@ def life(rows: Scenario, number: int) -> dict[str, int]:
         return remembering
 
     def write(connection: Connection) -> None:
-        held = locks.hold(connection, "token", tasks)
-        assert len(held) == number
+        assert len(locks.release(connection, "token", tasks)) == number
         plans.drop_ahead(connection, tasks, now)
         fires.materialize(connection, [fires.Fire(t.id, now, 5, "{}", worker, rows.nodes) for t in state["read"]])
         plans.advance(connection, [plans.Advance(t, now) for t in state["read"]])
-        locks.release(connection, "token", held)
 
     def assign(connection: Connection) -> None:
         page = state["page"]
@@ -77,13 +76,17 @@ def life(rows: Scenario, number: int) -> dict[str, int]:
         "explain": lambda c: assignments.explain(c, {p.id: "no worker" for p in state["page"]}),
         "assign": assign,
         "poll": remember("polled", lambda c: runs.poll(c, second, now, number)),
-        "claim": remember("claim", lambda c: runs.claim(c, second, [i for i, _ in state["polled"]], now)),
+        "claim": remember(
+            "claim", lambda c: runs.claim(c, second, [row.id for row in state["polled"]], now, rows.types)
+        ),
         "recover": lambda c: losses.recover(c, second, number),
         "give again": lambda c: assignments.give(c, [(p.id, third, 0, None) for p in state["page"]]),
-        "claim again": remember("claim", lambda c: runs.claim(c, third, [p.id for p in state["page"]], now)),
+        "claim again": remember(
+            "claim", lambda c: runs.claim(c, third, [p.id for p in state["page"]], now, rows.types)
+        ),
         "hand back": lambda c: reports.hand_back(c, third, [(r.id, r.attempt) for r in state["claim"].runs], "x"),
         "give last": lambda c: assignments.give(c, [(p.id, last, 0, None) for p in state["page"]]),
-        "claim last": remember("claim", lambda c: runs.claim(c, last, [p.id for p in state["page"]], now)),
+        "claim last": remember("claim", lambda c: runs.claim(c, last, [p.id for p in state["page"]], now, rows.types)),
         "report": lambda c: reports.report(c, last, [ended(run) for run in state["claim"].runs]),
     }
     taken = counts(rows, works)
@@ -104,9 +107,30 @@ def test_a_thousand_take_as_many_statements_as_ten(rows: Scenario, policy: str) 
     many = life(rows, MANY)
     print(policy, many)
     assert many == few
-    assert many["claim"] <= 6
+    assert many["acquire"] <= 2
+    assert many["claim"] <= 3
     assert many["report"] <= 3
-    assert many["write"] <= 8
+    assert many["write"] <= 5
+
+
+@pytest.mark.parametrize("number", [FEW, MANY])
+def test_successes_are_reported_in_two_statements_however_many_they_are(rows: Scenario, number: int) -> None:
+    worker, tasks = rows.worker(), rows.tasks(number)
+    batch = [fires.Fire(task, rows.start, 5, None, worker, rows.nodes) for task in tasks]
+    rows.database.write(lambda c: fires.materialize(c, batch))
+    batch_of_reports = [succeeded(run) for run in rows.claim(worker, *rows.statuses()).runs]
+    assert counts(rows, {"report": lambda c: reports.report(c, worker, batch_of_reports)}) == {"report": 2}
+    assert list(rows.statuses().values()) == ["succeed"] * number
+
+
+def test_a_node_type_is_asked_for_once(rows: Scenario) -> None:
+    worker = rows.worker()
+    first, second = rows.assigned(worker), rows.assigned(worker)
+    works: dict[str, Work] = {
+        "first": lambda c: runs.claim(c, worker, [first], rows.start, rows.types),
+        "second": lambda c: runs.claim(c, worker, [second], rows.start, rows.types),
+    }
+    assert counts(rows, works) == {"first": 3 + len(rows.nodes), "second": 3}
 
 
 def test_inserts_reach_the_server_as_one_statement_for_all_rows(mariadb_rows: Scenario) -> None:

@@ -117,7 +117,9 @@ def test_only_who_was_silent_for_longer_than_its_own_limit_is_declared_dead(rows
     rows.database.write(lambda c: workers.drain(c, draining, "test", "test"))
     for worker in (silent, draining, patient):
         silence(rows, worker)
+    assert sorted(rows.database.read(workers.silent_ids)) == [silent, draining]
     assert bury_silent(rows) == 2
+    assert rows.database.read(workers.silent_ids) == []
     assert bury_silent(rows) == 0
     assert rows.database.read(workers.alive_ids) == {patient: "live", live: "live"}
     assert row(rows, silent).reason == "silent for longer than its liveness limit"

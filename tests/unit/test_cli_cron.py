@@ -77,7 +77,7 @@ def test_config_tells_where_each_value_came_from() -> None:
     assert (shown["ROTA_CAPACITY"]["value"], shown["ROTA_CAPACITY"]["source"]) == (7, "option")
     assert (shown["ROTA_LABELS"]["value"], shown["ROTA_LABELS"]["source"]) == ({"gpu": "a100"}, "option")
     assert (shown["ROTA_BATCH"]["value"], shown["ROTA_BATCH"]["source"]) == (20, "environment")
-    assert (shown["ROTA_PREFETCH"]["value"], shown["ROTA_PREFETCH"]["source"]) == (1000, "default")
+    assert (shown["ROTA_PREFETCH"]["value"], shown["ROTA_PREFETCH"]["source"]) == (10_000, "default")
     assert all(setting["description"] for setting in shown.values())
 
 

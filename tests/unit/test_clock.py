@@ -3,6 +3,8 @@
 from datetime import datetime, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shared import clock as clocks
 from shared.clock import SAMPLES, DatabaseClock, SettableClock
@@ -117,6 +119,36 @@ def test_the_hosts_clock_changes_nothing(clock: DatabaseClock, world: World, mon
     clock.measure()
     assert clock.now() == world.true_time
     assert clock.host_offset_seconds() == (EPOCH - world.true_time).total_seconds()
+
+
+@pytest.mark.parametrize(
+    ("moment", "period", "phase", "seconds"),
+    [
+        ("00:00:00.25", 1, 0, 0.75),
+        ("00:00:00", 1, 0, 1),
+        ("00:00:00.999999", 1, 0, 0.000001),
+        ("00:00:00.02", 1, 0.05, 0.03),
+        ("00:00:00.05", 1, 0.05, 1),
+        ("00:00:00.06", 1, 0.05, 0.99),
+        ("00:00:07", 5, 0.1, 3.1),
+        ("00:00:00.3", 0.2, 0, 0.1),
+    ],
+)
+def test_the_next_moment_of_a_period_is_ahead_and_no_further_than_it_is_long(
+    moment: str, period: float, phase: float, seconds: float
+) -> None:
+    now = datetime.fromisoformat(f"2026-11-19T{moment}")
+    assert clocks.seconds_to_next(now, period, phase) == pytest.approx(seconds, abs=1e-5)
+
+
+@given(st.integers(-(10**14), 10**14), st.sampled_from([0.05, 0.5, 1, 5]), st.floats(0, 0.1))
+def test_whoever_asks_whenever_is_sent_to_the_same_moments(at: int, period: float, phase: float) -> None:
+    now = NOON + timedelta(microseconds=at)
+    seconds = clocks.seconds_to_next(now, period, phase)
+    assert 0 < seconds <= period
+    later = now + timedelta(seconds=seconds)
+    past = ((later - clocks.EPOCH).total_seconds() - phase) % period
+    assert min(past, period - past) < 1e-5
 
 
 def test_a_settable_clock_stands_still_until_it_is_moved() -> None:

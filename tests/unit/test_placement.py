@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_service.placement import Fleet
+from scheduler_service.placement import Fleet, needs_of
 from shared.domain.errors import InvalidInput
 from shared.domain.nodes import PlannedNode
 from shared.store.workers import LiveWorker
@@ -29,7 +29,7 @@ def worker(
 
 
 def given_to(fleet: Fleet, times: int, avoid: str | None = None, **labels: str) -> list[int | None]:
-    return [fleet.choose([EXTRACT], labels, avoid) for _ in range(times)]
+    return [fleet.choose(needs_of([EXTRACT], labels), avoid) for _ in range(times)]
 
 
 def test_the_least_loaded_by_share_of_its_capacity_is_chosen() -> None:
@@ -43,13 +43,13 @@ def test_a_batch_is_spread_by_capacity_and_counts_what_it_has_given_itself() -> 
 
 
 def test_equal_workers_are_chosen_at_random_so_that_two_schedulers_do_not_pick_the_same() -> None:
-    firsts = {Fleet([worker(n) for n in range(1, 9)]).choose([EXTRACT], {}) for _ in range(200)}
+    firsts = {Fleet([worker(n) for n in range(1, 9)]).choose(needs_of([EXTRACT], {})) for _ in range(200)}
     assert len(firsts) > 1
 
 
 def test_what_one_kind_of_task_took_counts_for_the_others() -> None:
     fleet = Fleet([worker(1), worker(2, types=("REPORT_EXTRACT",))])
-    assert [fleet.choose([SEND], {}) for _ in range(4)] == [1] * 4
+    assert [fleet.choose(needs_of([SEND], {})) for _ in range(4)] == [1] * 4
     assert given_to(fleet, 4) == [2] * 4
 
 
@@ -60,7 +60,7 @@ def test_room_is_capacity_and_prefetch_and_no_more() -> None:
 
 def test_only_a_worker_that_can_run_every_node_is_chosen() -> None:
     fleet = Fleet([worker(1, types=("REPORT_EXTRACT",)), worker(2, load=9)])
-    assert fleet.choose([EXTRACT, SEND], {}) == 2
+    assert fleet.choose(needs_of([EXTRACT, SEND], {})) == 2
 
 
 def test_only_a_worker_that_carries_every_label_is_chosen() -> None:
@@ -103,14 +103,15 @@ def test_an_avoided_worker_is_still_there_for_the_next() -> None:
 )
 def test_who_finds_nobody_is_told_why(workers: list[LiveWorker], labels: dict[str, str], said: str) -> None:
     fleet = Fleet(workers)
-    assert fleet.choose([EXTRACT, SEND], labels) is None
-    assert said in fleet.why_not([EXTRACT, SEND], labels)
+    needs = needs_of([EXTRACT, SEND], labels)
+    assert fleet.choose(needs) is None
+    assert said in fleet.why_not(needs)
 
 
 @pytest.mark.parametrize("labels", [["gpu"], "gpu", {"gpu": ["a"]}, {"gpu": 1}])
 def test_labels_that_sql_made_unusable_are_refused_in_a_sentence(labels: Any) -> None:
     with pytest.raises(InvalidInput, match="required_labels must be a JSON object of strings"):
-        Fleet([worker(1)]).choose([EXTRACT], labels)
+        needs_of([EXTRACT], labels)
 
 
 fleets = st.lists(
@@ -133,7 +134,7 @@ def test_no_worker_gets_more_than_its_room_and_none_is_refused_while_there_is_ro
         labels = {"gpu": "a"} if gpu else {}
         fitting = {w.id for w in workers if room[w.id] > 0 and (not gpu or w.labels)}
         others = {w.id for w in workers if w.id in fitting and w.name != avoid}
-        chosen = fleet.choose([EXTRACT], labels, avoid)
+        chosen = fleet.choose(needs_of([EXTRACT], labels), avoid)
         assert (chosen in (others or fitting)) if fitting else chosen is None
         if chosen is not None:
             room[chosen] -= 1

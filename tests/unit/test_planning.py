@@ -1,6 +1,6 @@
 """What a tick decides for one task."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 
@@ -14,7 +14,7 @@ from shared.domain.planning import (
     FIRES_AT_ONCE,
     Decision,
     PlanInputs,
-    PlannedTask,
+    Terms,
     count,
     decide,
 )
@@ -31,29 +31,32 @@ EVERY_SECOND = PlanInputs("cron", "* * * * * *", 1, "UTC", None, None)
 EVERY_MINUTE = PlanInputs("cron", "* * * * *", 0, "UTC", None, None)
 
 
-def task(inputs: PlanInputs = EVERY_SECOND, next_fire_at: datetime | None = NOON, **fields: object) -> PlannedTask:
-    planned = PlannedTask(
-        id=1,
-        name="nightly",
+@dataclass(frozen=True)
+class Plan:
+    """What a decision is made from."""
+
+    terms: Terms
+    next_fire_at: datetime | None
+
+
+def task(inputs: PlanInputs = EVERY_SECOND, next_fire_at: datetime | None = NOON, **fields: object) -> Plan:
+    terms = Terms(
         status="on",
         type="NIGHT",
-        param=None,
         inputs=inputs,
-        next_fire_at=next_fire_at,
         is_stale=False,
-        was_planned=True,
         is_deleted=False,
-        gmt_create=NOON - timedelta(days=1),
+        gmt_create=None,
         misfire_policy="fire_once",
         misfire_grace_seconds=10,
         priority=5,
         required_labels={},
     )
-    return replace(planned, **fields)  # type: ignore[arg-type]
+    return Plan(replace(terms, **fields), next_fire_at)  # type: ignore[arg-type]
 
 
-def at(task: PlannedTask, now: datetime, ahead: timedelta = AHEAD) -> Decision:
-    return decide(task, now, now + ahead)
+def at(task: Plan, now: datetime, ahead: timedelta = AHEAD) -> Decision:
+    return decide(task.terms, task.next_fire_at, now, now + ahead)
 
 
 def test_fires_up_to_the_horizon_are_materialized_and_it_itself_is_one_of_them() -> None:
@@ -130,7 +133,7 @@ def test_off_leaves_a_fire_that_is_still_to_come_so_that_on_again_before_it_fire
     off = task(status="off", next_fire_at=NOON + s(2))
     held = at(off, NOON)
     assert held == Decision(next_fire_at=NOON + s(2))
-    assert at(replace(off, status="on", next_fire_at=held.next_fire_at), NOON + s(1)).fires[0] == NOON + s(2)
+    assert at(task(next_fire_at=held.next_fire_at), NOON + s(1)).fires[0] == NOON + s(2)
 
 
 def test_on_again_after_a_long_time_off_is_no_misfire() -> None:
@@ -174,13 +177,13 @@ def test_an_edited_task_is_planned_from_now_and_replays_no_past() -> None:
 
 
 def test_a_task_never_planned_counts_from_its_creation() -> None:
-    new = task(EVERY_MINUTE, None, is_stale=True, was_planned=False, gmt_create=NOON - s(90))
+    new = task(EVERY_MINUTE, None, is_stale=True, gmt_create=NOON - s(90))
     decision = at(new, NOON)
     assert (decision.fires, decision.misfires) == ([NOON], 1)
 
 
 def test_a_creation_time_that_lies_ahead_does_not_hold_back_the_plan() -> None:
-    new = task(EVERY_MINUTE, None, is_stale=True, was_planned=False, gmt_create=NOON + timedelta(days=400))
+    new = task(EVERY_MINUTE, None, is_stale=True, gmt_create=NOON + timedelta(days=400))
     assert at(new, NOON).next_fire_at == NOON + s(60)
 
 
@@ -230,7 +233,7 @@ def test_a_decision_moves_on_and_fires_nothing_twice(
     start = inputs.next_after(first)
     plan = task(inputs, start, status=status, misfire_grace_seconds=grace, is_stale=stale)
     horizon = now + s(ahead)
-    decision = decide(plan, now, horizon)
+    decision = decide(plan.terms, plan.next_fire_at, now, horizon)
     following = decision.next_fire_at
     assert following is not None
     assert all(earlier < later for earlier, later in pairwise([*decision.fires, following]))
@@ -239,6 +242,6 @@ def test_a_decision_moves_on_and_fires_nothing_twice(
         assert (decision.fires, following > now) == ([], True)
     else:
         assert following > horizon or len(decision.fires) >= FIRES_AT_ONCE
-    again = decide(replace(plan, next_fire_at=following, is_stale=False), now, horizon)
+    again = decide(replace(plan.terms, is_stale=False), following, now, horizon)
     assert not set(again.fires) & set(decision.fires)
     assert min([*again.fires, following]) == following

@@ -1,0 +1,51 @@
+"""What a duty places by: read again when it is too old, and counted on meanwhile."""
+
+import pytest
+
+from scheduler_service import world as worlds
+from scheduler_service.placement import needs_of
+from scheduler_service.world import WORLD_SECONDS, Worlds
+from tests.store.scenario import Scenario
+from tests.store.statements import executed
+
+
+class Boot:
+    """Boot time that a test sets."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def boot(monkeypatch: pytest.MonkeyPatch) -> Boot:
+    boot = Boot()
+    monkeypatch.setattr(worlds, "boottime", boot)
+    return boot
+
+
+def test_it_is_read_again_when_it_is_too_old_and_not_before(sqlite_rows: Scenario, boot: Boot) -> None:
+    rows, known = sqlite_rows, Worlds(sqlite_rows.database)
+    needs = needs_of(rows.nodes, {})
+    assert known.current().fleet.choose(needs) is None
+    worker = rows.worker()
+    boot.seconds += WORLD_SECONDS
+    with executed(rows.database.engine) as statements:
+        assert known.current().fleet.choose(needs) is None
+    assert statements == []
+    boot.seconds += 0.001
+    assert known.current().fleet.choose(needs) == worker
+    assert known.current().catalog.nodes_of("REPORT", None) == rows.nodes
+
+
+def test_what_was_given_counts_until_it_is_read_again(sqlite_rows: Scenario, boot: Boot) -> None:
+    rows, known = sqlite_rows, Worlds(sqlite_rows.database)
+    worker = rows.worker(capacity=2, prefetch=1)
+    needs = needs_of(rows.nodes, {})
+    assert [known.current().fleet.choose(needs) for _ in range(4)] == [worker, worker, worker, None]
+    for _ in range(2):
+        rows.assigned(worker)
+    boot.seconds += WORLD_SECONDS + 0.001
+    assert [known.current().fleet.choose(needs) for _ in range(2)] == [worker, None]
