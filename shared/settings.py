@@ -37,7 +37,7 @@ class Settings(BaseSettings):
     app: str | None = Field(default=None, description="what the worker runs, as module:app")
     worker_name: str | None = Field(default=None, description="unique among live workers; default host-pid")
     capacity: int = Field(default=50, ge=1, le=10_000, description="instances a worker runs at once")
-    prefetch: int = Field(default=1000, ge=0, le=100_000, description="instances it may be assigned beyond that")
+    prefetch: int = Field(default=10_000, ge=0, le=100_000, description="instances it may be assigned beyond that")
     labels: dict[str, str] = Field(default_factory=dict, description='labels the worker carries, as {"gpu": "a100"}')
     heartbeat_seconds: float = Field(default=3, gt=0, description="how often a worker beats")
     liveness_seconds: int = Field(default=15, ge=2, description="silent for longer, a worker is dead and stops itself")

@@ -11,6 +11,7 @@ from functools import partial
 from importlib.metadata import version
 from types import FrameType
 
+from shared import collector
 from shared.clock import boottime
 from shared.domain.errors import RotaError
 from shared.domain.jsontext import json_text
@@ -87,6 +88,7 @@ class Worker:
         """Stop in order: take no more, hand back what has not started, finish what runs within the grace time, then
         fail or hand back the rest, and deregister."""
         deadline = boottime() + self._settings.grace_seconds
+        self._stopping = True
         self._attempt(
             lambda: self._database.write(partial(workers.drain, worker_id=self.id, reason="stopping", by="worker"))
         )
@@ -96,8 +98,8 @@ class Worker:
         self._claim_loop.join(CLOSING_SECONDS)
         self._hand_back_unstarted()
         while len(self._runner) and boottime() < deadline and not self.hurry.is_set():
-            self._idle.wait(min(0.5, max(0.0, deadline - boottime())))
-            self._idle.clear()
+            self._fewer.wait(min(0.5, max(0.0, deadline - boottime())))
+            self._fewer.clear()
         self._poll_loop.join(CLOSING_SECONDS)  # a comparison under way would hand back what is being ended
         self._end_the_rest()
         self._reporter.flush(CLOSING_SECONDS)
@@ -134,9 +136,10 @@ class Worker:
 
     def _compose(self) -> None:
         clock = self._database.clock
-        self._idle = threading.Event()
+        self._fewer = threading.Event()
+        self._stopping = False
         self._starts: DelayQueue[Run] = DelayQueue(clock)
-        self._thread_executor = ThreadExecutor(self._settings.capacity, freed=self._freed)
+        self._thread_executor = ThreadExecutor(self._settings.capacity, freed=self._room_made)
         self._executors: dict[Execution, Executor] = {
             "async": EventLoopExecutor(),
             "thread": self._thread_executor,
@@ -149,7 +152,7 @@ class Worker:
             self._reporter,
             clock,
             result_limit_bytes=self._settings.result_limit_bytes,
-            freed=self._freed,
+            room_made=self._room_made,
         )
         self._poller = Poller(
             self._database, self._settings, self.id, runner=self._runner, starts=self._starts, busy=self._busy
@@ -165,18 +168,23 @@ class Worker:
 
     def _start_when_due(self) -> None:
         while not self._starts.closed:
-            for run in self._starts.take(most=self._settings.capacity):
-                try:
-                    self._runner.start(run)
-                except BaseException:  # the next ones wait for this thread
-                    log.exception("instance %d could not be started", run.id)
+            due = self._starts.take(self._idle_slots)
+            try:
+                self._runner.start(due)
+            except BaseException:  # the next ones wait for this thread
+                log.exception("%d instances could not be started", len(due))
 
     def _busy(self) -> int:
-        return len(self._runner) + self._thread_executor.abandoned
+        return self._runner.occupied + self._thread_executor.abandoned
 
-    def _freed(self) -> None:
-        self._poller.wake()
-        self._idle.set()
+    def _idle_slots(self) -> int:
+        return self._settings.capacity - self._runner.running - self._thread_executor.abandoned
+
+    def _room_made(self) -> None:
+        self._starts.room_made()
+        self._poller.room_made()
+        if self._stopping:
+            self._fewer.set()
 
     def _hand_back_unstarted(self) -> None:
         unstarted = [(run.id, run.attempt) for run in self._starts.close()]
@@ -245,6 +253,7 @@ def serve(settings: Settings, app: Rota) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     worker.start()
+    collector.settle()
     stopping.wait()
     log.info("worker: stopping; running work has %g s", settings.grace_seconds)
     worker.stop()

@@ -1,7 +1,6 @@
 """What a handler is given: the fire's own time, its param, the results of earlier nodes, a log."""
 
 import logging
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -10,6 +9,19 @@ from typing import Any, Generic, TypeVar
 P = TypeVar("P")
 
 _log = logging.getLogger("rota.task")
+
+
+class Cancellation:
+    """Whether a run is to stop. (A ``threading.Event`` would take as long as the rest of a context.)"""
+
+    __slots__ = ("requested",)
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def request(self) -> None:
+        """Ask it to stop."""
+        self.requested = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +57,12 @@ class NodeContext(Generic[P]):
     origin: str = "cron"
     """What asked for this run: cron, manual, replay, sql."""
 
-    cancel_event: threading.Event = field(default_factory=threading.Event, repr=False)
+    cancellation: Cancellation = field(default_factory=Cancellation, repr=False)
 
     @property
     def cancel_requested(self) -> bool:
         """Whether somebody asked to cancel this run, or its time is over: long loops on threads look at it."""
-        return self.cancel_event.is_set()
+        return self.cancellation.requested
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:

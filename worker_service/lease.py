@@ -82,7 +82,7 @@ class Lease:
         """One heartbeat. Ends the process if the worker was declared dead."""
         began = boottime()
         load = self._load()
-        if self._database.write(lambda c: workers.heartbeat(c, self._worker_id, load)):
+        if self._database.write_one(lambda c: workers.heartbeat(c, self._worker_id, load)):
             self._ends = began + self._lasts_seconds
             health.beat(self._health_file)
         elif not self._stopping.is_set():

@@ -1,32 +1,50 @@
 """Pulling: poll what is assigned, wait for its moment, claim it in batches just before, start it exactly then.
 
-Two queues: what is assigned waits for its claim, at most ``CLAIM_AHEAD_SECONDS`` before it is due and only while there
-is a free slot; what is claimed waits for its due time. So pulling costs no punctuality.
+Two queues: what is assigned waits for its claim, at most ``CLAIM_AHEAD`` before it is due and only while there is a
+slot for it or will be one as soon; what is claimed waits for its due time. So pulling costs no punctuality.
 """
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
-from shared.clock import boottime
+from shared.clock import boottime, seconds_to_next
 from shared.settings import Settings
 from shared.store import losses, reports, runs
 from shared.store.database import Database
+from shared.store.node_types import NodeTypeNames
 from shared.store.runs import Run
 from worker_service.delay_queue import DelayQueue
 from worker_service.runner import Runner
 
 log = logging.getLogger(__name__)
 
-CLAIM_AHEAD_SECONDS = 0.1
+CLAIM_AHEAD = timedelta(seconds=0.1)
+"""The longest that an instance is claimed before it is due, or before a slot is expected to be free for it."""
+
+CLAIM_TIME = timedelta(seconds=0.05)
+"""By when it is claimed at the latest: a claim takes less. In between, claims are gathered."""
+
+PACE_SECONDS = 0.02
+"""How long claims are gathered while all slots are taken and what is claimed waits for them."""
+
+GIVE_BACK_AFTER = timedelta(seconds=1)
+"""How long a claimed instance waits for its slot at most."""
+
 FIRST_RETRY_SECONDS = 0.02
 LONGEST_RETRY_SECONDS = 0.5
 """An instance that is due and cannot be claimed yet is tried again: soon, for its task may merely be being written;
 then less and less often, for its predecessor may run for hours."""
 
-QUEUE_LIMIT = 2000
+QUEUE_LIMIT = 5000
 """How many assigned instances are kept in mind; the rest stay rows until there is room."""
+
+POLL_PHASE_SECONDS = 0.05
+POLL_SPREAD_SECONDS = 0.05
+"""Schedulers give out what was asked for at each full tick, by the database's clock; workers ask a little later, spread
+by their ids: so what is asked for by hand waits for one period, not for two."""
 
 
 class Poller:
@@ -52,18 +70,22 @@ class Poller:
         self._runner = runner
         self._starts = starts
         self._busy = busy
-        self._claims: DelayQueue[int] = DelayQueue(database.clock, CLAIM_AHEAD_SECONDS)
+        self._claims: DelayQueue[int] = DelayQueue(database.clock, CLAIM_AHEAD - CLAIM_TIME)
+        self._types = NodeTypeNames()
         self._lock = threading.Lock()
-        self._waiting: dict[int, datetime] = {}
+        self._waiting: dict[int, int] = {}
         self._claiming: set[int] = set()
         self._claimed: set[int] = set()
         self._tries: dict[int, int] = {}
         self._compared = 0.0
+        self._phase = POLL_PHASE_SECONDS + worker_id % 16 / 16 * POLL_SPREAD_SECONDS
         self.wake_poll: Callable[[], None] = lambda: None
 
     def poll(self) -> float:
         """Fetch what is assigned; returns the seconds to rest (``claim`` wakes it when there is room)."""
-        if boottime() - self._compared >= self._settings.heartbeat_seconds:
+        self._give_back()
+        busy = self._settings.heartbeat_seconds
+        if boottime() - self._compared >= (busy if len(self._runner) else self._settings.liveness_seconds):
             self.compare()
             self._compared = boottime()
         horizon = self._database.clock.now() + timedelta(seconds=self._settings.lookahead_seconds)
@@ -71,34 +93,44 @@ class Poller:
             self._claimed = set(self._claiming)
         rows = self._database.read(lambda c: runs.poll(c, self._worker_id, horizon, QUEUE_LIMIT))
         with self._lock:
-            # What was claimed since the read began may be running, or have ended: it must not be claimed once more.
-            for instance_id, due_at in rows:
-                if instance_id not in self._waiting and instance_id not in self._claimed:
-                    self._waiting[instance_id] = due_at
-                    self._claims.put(due_at, instance_id)
-        return self._settings.poll_seconds
+            self._keep_in_mind(rows)
+        return seconds_to_next(self._database.clock.now(), self._settings.poll_seconds, self._phase)
+
+    def _keep_in_mind(self, rows: Sequence[Any]) -> None:
+        """What was claimed since the read began may be running, or have ended: it must not be claimed once more.
+
+        What is not among the rows any more was taken back, unless there were too many to read them all.
+        """
+        new = [row for row in rows if row[0] not in self._waiting and row[0] not in self._claimed]
+        if len(rows) < QUEUE_LIMIT or len(self._waiting) > 2 * QUEUE_LIMIT:
+            there = {row[0] for row in rows}
+            self._waiting = {i: priority for i, priority in self._waiting.items() if i in there}
+        self._waiting.update((instance_id, priority) for instance_id, _, priority in new)
+        self._claims.put_all(
+            ((due_at - CLAIM_TIME, instance_id, priority) for instance_id, due_at, priority in new),
+            early=CLAIM_AHEAD - CLAIM_TIME,
+        )
 
     def claim(self) -> float:
         """Wait until something is to be claimed and there is a slot for it; claim it."""
-        free = self._settings.capacity - self._busy()
-        ids = self._claims.take(min(free, self._settings.batch))
-        if not ids:
-            return 0
+        ids = self._claims.take(self._room)
         with self._lock:
+            ids = [instance_id for instance_id in dict.fromkeys(ids) if instance_id in self._waiting]
+            priorities = {instance_id: self._waiting.pop(instance_id) for instance_id in ids}
             self._claiming.update(ids)
             self._claimed.update(ids)
-            for instance_id in ids:
-                self._waiting.pop(instance_id, None)
+        if not ids:
+            return 0
         try:
-            self._claim(ids)
+            self._claim(priorities)
         except BaseException:
             self.wake_poll()
             raise
         finally:
             self._claiming.difference_update(ids)
-        if len(self._waiting) < QUEUE_LIMIT // 2 <= len(ids) + len(self._waiting):
+        if len(self._waiting) < QUEUE_LIMIT // 5 <= len(ids) + len(self._waiting):
             self.wake_poll()
-        return 0
+        return PACE_SECONDS if self._busy() > self._settings.capacity else 0
 
     def compare(self) -> None:
         """Compare the rows that stand ``running`` under this worker with what it runs: stop what somebody canceled,
@@ -121,30 +153,49 @@ class Poller:
             if failed or back:  # else they ended between the two looks
                 log.warning("worker: held but did not run: %d instances handed back, %d failed", back, failed)
 
-    def wake(self) -> None:
+    def room_made(self) -> None:
         """A slot is free: claim again."""
-        self._claims.wake()
+        self._claims.room_made()
 
     def close(self) -> None:
         """Claim nothing more."""
         self._claims.close()
 
-    def _claim(self, ids: list[int]) -> None:
+    def _room(self) -> int:
+        """How many may be claimed: as many as there are free slots, and as will be free by the time they start."""
+        free = self._settings.capacity - self._busy()
+        slots = free + self._runner.foreseen(free, CLAIM_AHEAD.total_seconds())
+        held = self._settings.capacity + 2 * self._settings.batch - len(self._runner)
+        return min(slots, held, self._settings.batch)
+
+    def _give_back(self) -> None:
+        """Hand back what was claimed for a slot that did not come free: another worker may have one."""
+        late = self._starts.remove(before=self._database.clock.now() - GIVE_BACK_AFTER)
+        if not late:
+            return
+        for run in late:
+            self._runner.drop(run.id)
+        held = [(run.id, run.attempt) for run in late]
+        self._database.write(lambda c: reports.hand_back(c, self._worker_id, held, "its worker had no slot for it"))
+        log.info("worker: handed back %d instances that it had no slot for", len(late))
+
+    def _claim(self, priorities: dict[int, int]) -> None:
         now = self._database.clock.now()
-        claim = self._database.write(lambda c: runs.claim(c, self._worker_id, ids, now))
-        for run in claim.runs:
-            if self._runner.accept(run):
-                self._starts.put(run.due_at, run)
+        claim = self._database.write(lambda c: runs.claim(c, self._worker_id, list(priorities), now, self._types))
+        accepted = self._runner.accept(claim.runs)
+        self._starts.put_all((max(run.due_at, now), run, priorities.get(run.id, 0)) for run in accepted)
+        waiting = {instance_id for instance_id, _ in claim.waiting}
+        with self._lock:
+            self._waiting.update((instance_id, priorities[instance_id]) for instance_id in waiting)
         for instance_id, due_at in claim.waiting:
-            self._waiting[instance_id] = due_at
-            self._claims.put(self._next_try(instance_id, due_at, now), instance_id)
-        for instance_id in set(ids) - {waiting for waiting, _ in claim.waiting}:
+            self._claims.put(self._next_try(instance_id, due_at, now), instance_id, rank=priorities[instance_id])
+        for instance_id in priorities.keys() - waiting:
             self._tries.pop(instance_id, None)
 
     def _next_try(self, instance_id: int, due_at: datetime, now: datetime) -> datetime:
-        """Not before it is due, then after a pause that grows; the queue gives out ``CLAIM_AHEAD_SECONDS`` early."""
+        """Not before it is due, then after a pause that grows."""
         pause = 0.0
         if due_at <= now:
             tries = self._tries[instance_id] = self._tries.get(instance_id, 0) + 1
             pause = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(tries - 1, 10))
-        return max(due_at, now) + timedelta(seconds=pause + CLAIM_AHEAD_SECONDS)
+        return max(due_at, now) + timedelta(seconds=pause)

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from sqlalchemy.exc import DBAPIError
 
+from shared.clock import boottime
 from shared.domain.errors import DatabaseProblem
 from shared.domain.jsontext import json_text
 from shared.domain.states import InstanceStatus, NodeStatus
@@ -26,6 +27,10 @@ RETRY_SECONDS = 0.5
 BATCH_ROWS = 500
 BATCH_BYTES = 4 * 1024 * 1024
 """Below ``max_allowed_packet``, whose default is 16 MiB, with room for JSON within JSON."""
+
+FEW = 20
+PACE_SECONDS = 0.02
+"""While more than a few come at once, ends are gathered for as long between two batches."""
 
 Written = Callable[[bool], None]
 """Told when a report is written; False: the instance is not ours any more."""
@@ -41,12 +46,14 @@ class Reporter:
         self._changed = threading.Condition()
         self._busy = False
         self._closed = False
+        self._closing = threading.Event()
 
     def put(self, report: Report, written: Written) -> None:
         """Queue a report; ``written`` is called once it is committed."""
         with self._changed:
             self._queue.append((report, written))
-            self._changed.notify_all()
+            if not self._busy:
+                self._changed.notify_all()
 
     def run(self) -> None:
         """Write until closed and empty."""
@@ -60,7 +67,10 @@ class Reporter:
                     return
                 self._busy = True
                 batch = self._gather()
+            began = boottime()
             self._write(batch)
+            if len(batch) > FEW and self._holds_up_nothing():
+                self._closing.wait(max(0.0, began + PACE_SECONDS - boottime()))
 
     def flush(self, timeout: float) -> bool:
         """Wait until all that was put is written; False if it is not within ``timeout`` seconds."""
@@ -69,9 +79,15 @@ class Reporter:
 
     def close(self) -> None:
         """Let ``run`` end once the queue is empty."""
+        self._closing.set()
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+    def _holds_up_nothing(self) -> bool:
+        """Whether what waits to be written are only ends: no next node waits for them."""
+        with self._changed:
+            return all(report.instance is not None for report, _ in self._queue)
 
     def _gather(self) -> list[tuple[Report, Written]]:
         batch = [self._queue.popleft()]

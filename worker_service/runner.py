@@ -7,10 +7,12 @@ The map of what runs is what keeps an instance from running twice in this proces
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import takewhile
 from typing import Any, Protocol
 
 from shared.clock import DatabaseClock, boottime
@@ -23,13 +25,18 @@ from shared.domain.triggers.cron import load_zone
 from shared.store.reports import InstanceReport, NodeReport, Report
 from shared.store.runs import NodeRun, Run
 from worker_service.authoring import Execution, Node
-from worker_service.context import NodeContext
+from worker_service.context import Cancellation, NodeContext
 from worker_service.executors.base import Call, Executor, Failure, Outcome, Running
 from worker_service.values import result_text
 
 log = logging.getLogger(__name__)
 
 REASON_LIMIT = 1000
+
+FORESEEN_BY = 500
+FEW_ENDS = 10
+SHORTEST_SECONDS = 0.001
+"""What is foreseen is foreseen by the last 500 ends, if there were 10, as if none had taken less than a millisecond."""
 
 DEADLINE_SECONDS = 0.1
 """How often the nodes that run are looked at for their timeouts."""
@@ -57,13 +64,18 @@ class Active:
 
     entered: datetime | None = None
     running: Running | None = None
-    cancel_event: threading.Event = field(default_factory=threading.Event)
+    cancellation: Cancellation = field(default_factory=Cancellation)
     stop_reason: str | None = None
     canceled: bool = False
     forsaken: bool = False
+    started: float | None = None
+    """When it was, in CLOCK_BOOTTIME seconds."""
+
+    through: bool = False
+    """Whether its last handler has ended: it takes no slot any more, though its report is not written yet."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ending:
     """How a node ended, ready to be reported."""
 
@@ -84,19 +96,47 @@ class Runner:
         clock: DatabaseClock,
         *,
         result_limit_bytes: int,
-        freed: Callable[[], None],
+        room_made: Callable[[], None],
     ) -> None:
         self._nodes = nodes
         self._executors = executors
         self._reports = reports
         self._clock = clock
         self._result_limit_bytes = result_limit_bytes
-        self._freed = freed
+        self._room_made = room_made
         self._lock = threading.Lock()
         self._active: dict[int, Active] = {}
+        self._through = 0
+        self._running = 0
+        self._ends: deque[tuple[float, float]] = deque()
+        self._took = 0.0
 
     def __len__(self) -> int:
         return len(self._active)
+
+    @property
+    def occupied(self) -> int:
+        """How many slots are taken, or spoken for by what is claimed and has not started."""
+        return len(self._active) - self._through
+
+    @property
+    def running(self) -> int:
+        """How many have started and are not through."""
+        return self._running
+
+    def foreseen(self, free: int, seconds: float) -> int:
+        """How many more will come through within so many seconds than there are free slots for now.
+
+        As many as in the last so many seconds; or, where slots are free, as many as these pass at the pace of the last
+        ``FORESEEN_BY`` that ended. So handlers that take long leave nothing to foresee.
+        """
+        since = boottime() - seconds
+        with self._lock:
+            if len(self._ends) < FEW_ENDS:
+                return 0
+            mean = self._took / len(self._ends)
+            recent = sum(1 for _ in takewhile(lambda end: end[0] > since, reversed(self._ends)))
+        return max(recent, int(max(free, 0) * seconds / max(mean, SHORTEST_SECONDS)))
 
     @property
     def held(self) -> set[tuple[int, int]]:
@@ -104,19 +144,28 @@ class Runner:
         with self._lock:
             return {(a.run.id, a.run.attempt) for a in self._active.values()}
 
-    def accept(self, run: Run) -> bool:
-        """Take a claimed instance, to be started when it is due; False if this process runs it already."""
+    def accept(self, claimed: Iterable[Run]) -> list[Run]:
+        """Take claimed instances, to be started when they are due; returns those that this process did not run yet."""
         with self._lock:
-            if run.id in self._active:
-                return False
-            self._active[run.id] = Active(run)
-            return True
+            new = [run for run in claimed if run.id not in self._active]
+            self._active.update((run.id, Active(run)) for run in new)
+        return new
 
-    def start(self, run: Run) -> None:
-        """Start an instance that is due."""
-        active = self._active.get(run.id)
-        if active is not None:
-            self._next(active)
+    def start(self, runs: Iterable[Run]) -> None:
+        """Start instances that are due."""
+        with self._lock:
+            starting = [active for run in runs if (active := self._active.get(run.id)) is not None]
+            now = boottime()
+            for active in starting:
+                active.started = now
+            self._running += len(starting)
+        for active in starting:
+            try:
+                self._next(active, later=True)
+            except BaseException:  # the next ones are to start all the same
+                log.exception("instance %d could not be started", active.run.id)
+        for executor in self._executors.values():
+            executor.begin()
 
     def stop(self, instance_id: int, attempt: int, reason: str, *, canceled: bool) -> None:
         """Stop a run: as canceled, or, where it merely lost its time, as failed."""
@@ -124,7 +173,7 @@ class Runner:
         if active is None or active.run.attempt != attempt or active.stop_reason is not None:
             return
         active.stop_reason, active.canceled = reason, canceled
-        active.cancel_event.set()
+        active.cancellation.request()
         if active.running is not None:
             active.running.stop()
 
@@ -144,23 +193,31 @@ class Runner:
         return DEADLINE_SECONDS
 
     def forsake(self) -> list[Active]:
-        """At the end of the grace time: stop everything and report nothing more of it; returns what it was."""
+        """At the end of the grace time: stop all that is not through and report nothing of it; returns what it was."""
         with self._lock:
-            left = [active for active in self._active.values() if not active.forsaken]
+            left = [a for a in self._active.values() if not a.forsaken and not a.through]
             for active in left:
                 active.forsaken = True
-            self._active.clear()
+                del self._active[active.run.id]
+            self._running = 0
         for active in left:
             if active.running is not None:
                 active.running.stop()
         return left
 
     def drop(self, instance_id: int) -> None:
-        """Forget an instance that was not started."""
+        """Forget an instance: it has ended, or was not started, or is not ours any more."""
         with self._lock:
-            self._active.pop(instance_id, None)
+            active = self._active.pop(instance_id, None)
+            if active is None:
+                return
+            if active.through:
+                self._through -= 1
+            elif active.started is not None:
+                self._running -= 1
+        self._room_made()
 
-    def _next(self, active: Active) -> None:
+    def _next(self, active: Active, *, later: bool = False) -> None:
         nodes = active.run.nodes
         while active.done < len(nodes) and nodes[active.done].status == NodeStatus.SUCCEED:
             _keep(active, nodes[active.done], nodes[active.done].result)
@@ -168,12 +225,12 @@ class Runner:
             self._end_without_nodes(active)
             return
         try:
-            self._execute(active, nodes[active.done])
+            self._execute(active, nodes[active.done], later)
         except BaseException as error:  # the start and report threads call this: no instance may end them
             log.exception("instance %d could not be started", active.run.id)
             self._report(active, nodes[active.done], _failed(f"{type(error).__name__}: {error}"), None)
 
-    def _execute(self, active: Active, node: NodeRun) -> None:
+    def _execute(self, active: Active, node: NodeRun, later: bool) -> None:
         if active.stop_reason is not None:
             self._report(active, node, _stopped(active), None)
             return
@@ -188,13 +245,13 @@ class Runner:
         timeout = known.timeout or active.run.timeout_seconds
         active.deadline = boottime() + timeout if timeout else None
         call = Call(known, _context(active, node, param))
-        active.running = self._executors[known.execution].start(call, partial(self._done, active, node))
+        executor = self._executors[known.execution]
+        active.running = executor.start(call, partial(self._done, active, node), later=later)
         if active.stop_reason is not None:  # it came in between
             active.running.stop()
 
     def _done(self, active: Active, node: NodeRun, outcome: Outcome) -> None:
         if active.forsaken:
-            self._freed()
             return
         with self._lock:
             active.running = active.deadline = None
@@ -216,7 +273,8 @@ class Runner:
             text = result_text(node.type, outcome.result, self._result_limit_bytes)
         except InvalidInput as error:
             return _failed(str(error))
-        _keep(active, node, json.loads(text))
+        if active.done + 1 < len(active.run.nodes):
+            _keep(active, node, json.loads(text))
         return Ending(NodeStatus.SUCCEED, text)
 
     def _report(self, active: Active, node: NodeRun, ending: Ending, outcome: Outcome | None) -> None:
@@ -276,7 +334,26 @@ class Runner:
 
     def _put(self, active: Active, nodes: list[NodeReport], instance: InstanceReport | None) -> None:
         report = Report(active.run.id, active.run.attempt, nodes, instance)
+        if instance is not None:
+            self._come_through(active)
         self._reports.put(report, partial(self._written, active, ended=instance is not None))
+
+    def _come_through(self, active: Active) -> None:
+        with self._lock:
+            if active.through or active.forsaken:
+                return
+            active.through = True
+            self._through += 1
+            if active.started is not None:
+                self._running -= 1
+                self._note_end(boottime(), active.started)
+        self._room_made()
+
+    def _note_end(self, now: float, started: float) -> None:
+        if len(self._ends) == FORESEEN_BY:
+            self._took -= self._ends.popleft()[1]
+        self._ends.append((now, now - started))
+        self._took += now - started
 
     def _written(self, active: Active, ours: bool, *, ended: bool) -> None:
         if active.forsaken:
@@ -285,7 +362,6 @@ class Runner:
             log.warning("instance %d is not this worker's any more; its run is dropped", active.run.id)
         if ended or not ours:
             self.drop(active.run.id)
-            self._freed()
             return
         self._next(active)
 
@@ -315,7 +391,7 @@ def _context(active: Active, node: NodeRun, param: Any) -> NodeContext[Any]:
         run_number=run.run_number,
         attempt=run.attempt,
         origin=run.origin,
-        cancel_event=active.cancel_event,
+        cancellation=active.cancellation,
     )
 
 

@@ -104,6 +104,8 @@ class _Pair:
     def _query(self, sql: bytes) -> bool:
         """Whether the server shall hear it."""
         text = sql.decode(errors="replace")
+        if text == "BEGIN":  # what was read before is no part of it
+            self._said = ""
         if text not in ("COMMIT", "ROLLBACK"):
             self._said += text + "\n"
             return True

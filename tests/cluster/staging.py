@@ -13,7 +13,7 @@ from scheduler_service.app import Scheduler
 from shared.settings import Settings
 from shared.store import node_types, runs, workers
 from shared.store.database import Database, opened
-from shared.store.node_types import NodeTypeDeclaration
+from shared.store.node_types import NodeTypeDeclaration, NodeTypeNames
 from shared.store.runs import Claim
 from shared.store.tables import PLAN_INPUTS
 from shared.store.workers import WorkerDeclaration
@@ -138,7 +138,7 @@ def every_year_at(moment: datetime) -> str:
 
 def claim(database: Database, worker_id: int, *ids: int) -> Claim:
     now = database.clock.now()
-    return database.write(lambda c: runs.claim(c, worker_id, ids, now))
+    return database.write(lambda c: runs.claim(c, worker_id, ids, now, NodeTypeNames()))
 
 
 class Gate:

@@ -1,6 +1,7 @@
 """Things that wait for their moment, on a clock that stands still until the test moves it."""
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta
 
@@ -19,12 +20,19 @@ def s(seconds: float) -> timedelta:
     return timedelta(seconds=seconds)
 
 
+def room(number: int) -> Callable[[], int]:
+    return lambda: number
+
+
+ENOUGH = room(10)
+
+
 class Taking:
     """A thread that waits in ``take``."""
 
-    def __init__(self, queue: DelayQueue[str], most: int = 10) -> None:
+    def __init__(self, queue: DelayQueue[str], room: Callable[[], int] = ENOUGH) -> None:
         self.taken: Future[list[str]] = Future()
-        threading.Thread(target=lambda: self.taken.set_result(queue.take(most)), daemon=True).start()
+        threading.Thread(target=lambda: self.taken.set_result(queue.take(room)), daemon=True).start()
         # `take` waits in the queue's condition, or is through
         wait_until(lambda: queue._changed._waiters or self.taken.done(), what="the thread to wait")  # type: ignore[attr-defined]
 
@@ -45,14 +53,14 @@ def queue(clock: SettableClock) -> DelayQueue[str]:
 def test_what_is_due_comes_in_the_order_of_its_moments_and_then_of_its_coming(queue: DelayQueue[str]) -> None:
     for moment, thing in [(NOON, "b"), (NOON - s(2), "a"), (NOON, "c"), (NOON + s(0.000001), "later")]:
         queue.put(moment, thing)
-    assert queue.take(10) == ["a", "b", "c"]
+    assert queue.take(ENOUGH) == ["a", "b", "c"]
     assert len(queue) == 1
 
 
 def test_at_most_so_many_come_and_the_rest_comes_next(queue: DelayQueue[str]) -> None:
     for thing in "abc":
         queue.put(NOON, thing)
-    assert [queue.take(2), queue.take(2)] == [["a", "b"], ["c"]]
+    assert [queue.take(room(2)), queue.take(room(2))] == [["a", "b"], ["c"]]
 
 
 def test_nothing_comes_before_its_moment(clock: SettableClock, queue: DelayQueue[str]) -> None:
@@ -69,11 +77,53 @@ def test_nothing_comes_before_its_moment(clock: SettableClock, queue: DelayQueue
     assert taking.result() == ["a"]
 
 
-def test_ahead_gives_it_out_so_much_early_and_no_earlier(clock: SettableClock) -> None:
-    queue: DelayQueue[str] = DelayQueue(clock, ahead_seconds=0.1)
-    queue.put(NOON + s(0.1), "a")
-    queue.put(NOON + s(0.100001), "b")
-    assert queue.take(10) == ["a"]
+EARLY = s(0.05)
+
+
+@pytest.fixture
+def early_queue(clock: SettableClock) -> DelayQueue[str]:
+    """What is put into it may go along a little early."""
+    return DelayQueue(clock, EARLY)
+
+
+def test_what_may_go_early_goes_along_with_what_is_due_and_no_earlier(early_queue: DelayQueue[str]) -> None:
+    things = [(NOON, "due"), (NOON + EARLY, "along"), (NOON + EARLY + s(0.000001), "later")]
+    early_queue.put_all(((moment, thing, 0) for moment, thing in things), early=EARLY)
+    early_queue.put(NOON + EARLY, "punctual")
+    assert early_queue.take(ENOUGH) == ["due", "along"]
+    assert len(early_queue) == 2
+
+
+def test_what_may_go_early_ends_no_wait_before_its_moment(clock: SettableClock, early_queue: DelayQueue[str]) -> None:
+    early_queue.put(NOON + EARLY, "a", early=EARLY)
+    taking = Taking(early_queue)
+    assert not taking.taken.done()
+    clock.advance(0.05)
+    early_queue.put(NOON, "b")
+    assert sorted(taking.result()) == ["a", "b"]
+
+
+def test_of_those_that_are_due_the_lowest_rank_comes_first_however_late_the_others_are(
+    clock: SettableClock, queue: DelayQueue[str]
+) -> None:
+    queue.put_all((NOON - s(60 - n), f"backlog {n}", 5) for n in range(3))
+    queue.put(NOON, "urgent", rank=0)
+    queue.put(NOON + s(1), "urgent, and not due", rank=0)
+    assert queue.take(room(2)) == ["urgent", "backlog 0"]
+    clock.advance(1)
+    assert queue.take(room(2)) == ["urgent, and not due", "backlog 1"]
+    assert queue.take(room(2)) == ["backlog 2"]
+
+
+def test_within_a_rank_the_moments_count_and_then_the_order_of_coming(queue: DelayQueue[str]) -> None:
+    for moment, thing, rank in [(NOON, "b", 1), (NOON, "c", 1), (NOON - s(1), "a", 1), (NOON - s(9), "d", 2)]:
+        queue.put(moment, thing, rank=rank)
+    assert queue.take(ENOUGH) == ["a", "b", "c", "d"]
+
+
+def test_putting_nothing_is_nothing(queue: DelayQueue[str]) -> None:
+    queue.put_all([])
+    assert len(queue) == 0
 
 
 def test_an_earlier_thing_ends_the_wait_for_a_later_one(queue: DelayQueue[str]) -> None:
@@ -95,7 +145,7 @@ def test_a_real_clock_ends_the_wait_by_itself() -> None:
     queue: DelayQueue[str] = DelayQueue(clock)
     moment = clock.now() + s(0.05)
     queue.put(moment, "a")
-    assert queue.take(10) == ["a"]
+    assert queue.take(ENOUGH) == ["a"]
     assert clock.now() >= moment
 
 
@@ -105,27 +155,89 @@ def test_a_wake_ends_a_wait_and_counts_for_the_next_where_nobody_waits(queue: De
     assert taking.result() == []
     queue.put(NOON, "a")
     queue.wake()
-    assert [queue.take(10), queue.take(10)] == [[], ["a"]]
+    assert [queue.take(ENOUGH), queue.take(ENOUGH)] == [[], ["a"]]
 
 
 @pytest.mark.parametrize("most", [0, -3])
 def test_without_room_what_is_due_waits_until_somebody_wakes_it(queue: DelayQueue[str], most: int) -> None:
     queue.put(NOON, "a")
-    taking = Taking(queue, most)
+    taking = Taking(queue, room(most))
     assert not taking.taken.done()
     queue.wake()
     assert taking.result() == []
-    assert queue.take(1) == ["a"]
+    assert queue.take(room(1)) == ["a"]
+
+
+class Room:
+    """Room that a test makes; it counts how often it was asked for."""
+
+    def __init__(self, number: int = 0) -> None:
+        self.number, self.asked = number, 0
+
+    def __call__(self) -> int:
+        self.asked += 1
+        return self.number
+
+
+def test_room_that_is_made_ends_the_wait_for_it_and_bounds_what_comes(queue: DelayQueue[str]) -> None:
+    for thing in "abc":
+        queue.put(NOON, thing)
+    room = Room()
+    taking = Taking(queue, room)
+    assert not taking.taken.done()
+    room.number = 2
+    queue.room_made()
+    assert taking.result() == ["a", "b"]
+
+
+def test_room_that_is_made_while_the_queue_looks_for_it_is_not_missed(queue: DelayQueue[str]) -> None:
+    """It is told on another thread, which cannot come in before the look has ended."""
+    queue.put(NOON, "a")
+    told = threading.Event()
+
+    def tell() -> None:
+        queue.room_made()
+        told.set()
+
+    class JustMade(Room):
+        def __call__(self) -> int:
+            if not super().__call__():
+                self.number = 1
+                threading.Thread(target=tell, daemon=True).start()
+                return 0
+            return self.number
+
+    assert Taking(queue, JustMade()).result() == ["a"]
+    assert told.wait(10)
+
+
+def test_room_that_is_made_while_nobody_lacks_it_disturbs_nobody(queue: DelayQueue[str]) -> None:
+    queue.put(NOON + s(60), "later")
+    room = Room(1)
+    taking = Taking(queue, room)
+    queue.room_made()
+    queue.put(NOON, "now")
+    assert taking.result() == ["now"]
+    assert room.asked == 2
+
+
+def test_room_is_asked_for_anew_when_something_is_due(queue: DelayQueue[str]) -> None:
+    room = Room(1)
+    taking = Taking(queue, room)
+    room.number = 2
+    queue.put_all([(NOON, "a", 0), (NOON, "b", 0), (NOON, "c", 0)])
+    assert taking.result() == ["a", "b"]
 
 
 def test_closing_ends_the_wait_and_returns_what_was_waiting(queue: DelayQueue[str]) -> None:
-    queue.put(NOON + s(60), "b")
-    queue.put(NOON + s(30), "a")
-    taking = Taking(queue)
-    assert sorted(queue.close()) == ["a", "b"]
+    for moment, thing in [(NOON + s(60), "b"), (NOON + s(30), "a"), (NOON, "taken"), (NOON, "left")]:
+        queue.put(moment, thing)
+    assert queue.take(room(1)) == ["taken"]
+    taking = Taking(queue, room(0))
+    assert sorted(queue.close()) == ["a", "b", "left"]
     assert taking.result() == []
     assert queue.closed
-    assert queue.take(10) == []
+    assert queue.take(ENOUGH) == []
     assert queue.close() == []
 
 
@@ -134,22 +246,43 @@ def test_many_putters_and_takers_share_it_and_each_thing_comes_once(clock: Setta
     with ThreadPoolExecutor(8) as pool:
         for n in range(400):
             pool.submit(queue.put, NOON, n)
-        taking = [pool.submit(queue.take, 2) for _ in range(200)]
+        taking = [pool.submit(queue.take, room(2)) for _ in range(200)]
         seen = [thing for take in taking for thing in take.result(10)] + queue.close()
     assert sorted(seen) == list(range(400))
 
 
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9))), st.integers(1, 5))
-def test_it_gives_out_each_thing_once_by_its_moment(rows: list[tuple[int, int]], most: int) -> None:
+def test_what_lacks_room_for_too_long_is_taken_out_and_the_rest_stays(
+    clock: SettableClock, queue: DelayQueue[str]
+) -> None:
+    for at, thing in [(0, "a"), (1, "b"), (2, "c"), (9, "later")]:
+        queue.put(NOON + s(at), thing, rank=-at)
+    clock.advance(2)
+    assert queue.take(room(1)) == ["c"]
+    queue.put(NOON, "not looked at yet")
+    assert queue.remove(before=NOON) == []
+    assert sorted(queue.remove(before=NOON + s(1))) == ["a", "not looked at yet"]
+    assert len(queue) == 2
+    assert queue.take(ENOUGH) == ["b"]
+    assert queue.close() == ["later"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9), st.integers(0, 3))), st.integers(1, 5))
+def test_it_gives_out_each_thing_once_from_its_moment_by_its_rank(rows: list[tuple[int, int, int]], most: int) -> None:
     clock = SettableClock(NOON)
-    queue: DelayQueue[int] = DelayQueue(clock)
-    for at, _ in rows:
-        queue.put(NOON + s(at), at)
-    seen: list[int] = []
+    queue: DelayQueue[tuple[int, int, int]] = DelayQueue(clock, s(3))
+    for at, rank, early in rows:
+        queue.put(NOON + s(at), (at, rank, early), early=s(early), rank=rank)
+    left, seen = list(rows), 0
     for second in range(51):
-        while queue._heap and queue._heap[0][0] <= clock.now():
-            seen += (taken := queue.take(most))
-            assert all(at <= second for at in taken)
+        while any(at <= second for at, _, _ in left):
+            taken = queue.take(room(most))
             assert 1 <= len(taken) <= most
+            for thing in taken:
+                left.remove(thing)
+            seen += len(taken)
+            assert all(at - early <= second for at, _, early in taken)
+            assert [rank for _, rank, _ in taken] == sorted(rank for _, rank, _ in taken)
+            last = max(rank for _, rank, _ in taken)
+            assert not any(at <= second and rank < last for at, rank, _ in left)
         clock.advance(1)
-    assert seen == sorted(at for at, _ in rows)
+    assert (seen, len(queue)) == (len(rows), 0)

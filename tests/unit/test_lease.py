@@ -45,7 +45,7 @@ class World:
     def measure(self) -> None:
         self.measured += 1
 
-    def write(self, work: Callable[[Any], bool]) -> bool:
+    def write_one(self, work: Callable[[Any], bool]) -> bool:
         self.writes += 1
         self.uptime += self.takes
         if isinstance(self.alive, Exception):

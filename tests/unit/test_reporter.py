@@ -89,6 +89,46 @@ def test_a_lone_report_waits_for_nobody_and_what_comes_meanwhile_is_the_next_bat
     assert world.ids() == [[1], [2, 3, 4]]
 
 
+def many(first: int) -> list[Report]:
+    return [report(number) for number in range(first, first + reporters.FEW + 1)]
+
+
+def step(number: int) -> Report:
+    """A node that another waits for."""
+    return Report(number, 1, report(number).nodes)
+
+
+def test_while_many_come_their_ends_are_gathered_until_it_closes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporters, "PACE_SECONDS", 1000)
+    with world.running():
+        world.put(*many(1))
+        assert world.result(1)
+        world.put(report(101))
+        world.put(report(102))
+        world.reporter.close()
+        assert world.result(102)
+    assert world.ids()[-1] == [101, 102]
+
+
+def test_what_a_node_waits_for_is_not_held_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporters, "PACE_SECONDS", 1000)
+    world.go_on.clear()
+    world.put(*many(1))
+    with world.running():
+        assert world.inside.wait(10)
+        world.put(report(101), step(102))
+        world.go_on.set()
+        assert world.result(102)
+
+
+def test_a_few_are_not_held_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporters, "PACE_SECONDS", 1000)
+    with world.running():
+        for number in range(3):
+            world.put(report(number))
+            assert world.result(number)
+
+
 @pytest.mark.parametrize(
     ("results", "batches"),
     [

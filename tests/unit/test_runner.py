@@ -74,15 +74,21 @@ class Running:
 @dataclass
 class Executor:
     calls: list[Running] = field(default_factory=list)
+    later: list[Running] = field(default_factory=list)
     refusal: BaseException | None = None
     meanwhile: Callable[[], None] = lambda: None
 
-    def start(self, call: Call, done: Done) -> Running:
+    def start(self, call: Call, done: Done, *, later: bool = False) -> Running:
         if self.refusal:
             raise self.refusal
-        self.calls.append(Running(call, done))
+        running = Running(call, done)
+        (self.later if later else self.calls).append(running)
         self.meanwhile()
-        return self.calls[-1]
+        return running
+
+    def begin(self) -> None:
+        self.calls += self.later
+        self.later.clear()
 
     def close(self) -> None: ...
 
@@ -112,17 +118,17 @@ class World:
     def __init__(self) -> None:
         clock = DatabaseClock(lambda: NOON)
         clock.measure()
-        self.executor, self.reports, self.freed = Executor(), Reports(), 0
+        self.executor, self.reports, self.told = Executor(), Reports(), 0
         self.runner = Runner(
-            NODES, {"thread": self.executor}, self.reports, clock, result_limit_bytes=LIMIT, freed=self._free
+            NODES, {"thread": self.executor}, self.reports, clock, result_limit_bytes=LIMIT, room_made=self._room_made
         )
 
-    def _free(self) -> None:
-        self.freed += 1
+    def _room_made(self) -> None:
+        self.told += 1
 
-    def start(self, run: Run) -> None:
-        assert self.runner.accept(run)
-        self.runner.start(run)
+    def start(self, *runs: Run) -> None:
+        assert self.runner.accept(runs) == list(runs)
+        self.runner.start(runs)
 
     def ended(self, result: Any = None, **how: Any) -> Report:
         """End the newest call, and return what is reported of it."""
@@ -155,7 +161,43 @@ def test_nodes_run_in_order_each_after_the_commit_of_its_predecessor(world: Worl
     assert world.executor.started == ["EXTRACT", "SEND"]
 
 
-def test_the_last_nodes_result_is_the_instances_and_frees_its_slot_once_it_is_committed(world: World) -> None:
+def test_runs_that_are_due_together_are_begun_together(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+    begin = world.executor.begin
+
+    def noted() -> None:
+        begun.append(len(world.executor.later))
+        begin()
+
+    monkeypatch.setattr(world.executor, "begin", noted)
+    world.start(*(run("EXTRACT", id=number) for number in range(3)))
+    assert (begun, len(world.executor.calls)) == ([3], 3)
+
+
+def test_of_runs_that_are_due_together_one_that_cannot_be_started_holds_up_no_other(world: World) -> None:
+    unreadable = run("EXTRACT", id=1, param=UnreadableJson("it is nested too deeply"))
+    world.start(unreadable, run("NIGHT", id=2), replace(run(id=3), nodes=()), run("EXTRACT", id=4))
+    assert [running.context.instance_id for running in world.executor.calls] == [4]
+    assert [report.instance_id for report in world.reports.seen] == [1, 2, 3]
+
+
+def test_whatever_a_start_raises_the_next_ones_are_started(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    put = world.reports.put
+
+    def fatal(report: Report, written: Callable[[bool], None]) -> None:
+        if report.instance_id == 1:
+            raise SystemExit(1)
+        put(report, written)
+
+    monkeypatch.setattr(world.reports, "put", fatal)
+    world.start(run("NIGHT", id=1), run("EXTRACT", id=2))
+    assert [running.context.instance_id for running in world.executor.calls] == [2]
+    assert "instance 1 could not be started" in caplog.text
+
+
+def test_the_last_nodes_result_is_the_instances_and_its_run_is_known_until_it_is_committed(world: World) -> None:
     world.start(run("EXTRACT", "SEND"))
     world.ended({"rows": 42})
     world.reports.commit()
@@ -163,9 +205,106 @@ def test_the_last_nodes_result_is_the_instances_and_frees_its_slot_once_it_is_co
     assert (states(report), report.attempt) == ([(102, "succeed")], 1)
     assert (instance(report).status, instance(report).result) == (InstanceStatus.SUCCEED, '{"sent":1}')
     assert instance(report).reason is None
-    assert (len(world.runner), world.freed) == (1, 0)
+    assert world.runner.held == {(7, 1)}
     world.reports.commit()
-    assert (len(world.runner), world.freed, world.reports.waiting) == (0, 1, [])
+    assert (len(world.runner), world.runner.held, world.reports.waiting) == (0, set(), [])
+
+
+def slots(world: World) -> tuple[int, int]:
+    return world.runner.occupied, world.runner.running
+
+
+def test_a_slot_is_taken_from_the_claim_to_the_end_of_the_last_handler(world: World) -> None:
+    one = run("EXTRACT", "SEND")
+    assert slots(world) == (0, 0)
+    world.runner.accept([one])
+    assert slots(world) == (1, 0)
+    world.runner.start([one])
+    assert slots(world) == (1, 1)
+    world.ended(1)
+    assert slots(world) == (1, 1)
+    world.reports.commit()
+    assert (slots(world), world.told) == ((1, 1), 0)
+    world.ended(2)
+    assert (slots(world), len(world.runner), world.told) == ((0, 0), 1, 1)
+    world.reports.commit()
+    assert (slots(world), len(world.runner)) == ((0, 0), 0)
+
+
+@pytest.mark.parametrize("how", ["ended", "failed", "retried", "canceled", "refused", "unknown", "without nodes"])
+def test_however_a_run_ends_its_slot_is_free_once(world: World, how: str) -> None:
+    world.start(run("LOG", id=8))
+    if how == "refused":
+        world.executor.refusal = OSError("no more processes")
+    one = run("NIGHT" if how == "unknown" else "EXTRACT", retries=1 if how == "retried" else 0)
+    world.start(replace(one, nodes=()) if how == "without nodes" else one)
+    if how in ("failed", "retried"):
+        world.ended(failure=ValueError("no"))
+    elif how == "canceled":
+        world.runner.stop(7, 1, "canceled", canceled=True)
+        world.ended(stopped=True)
+    elif how == "ended":
+        world.ended(1)
+    assert (slots(world), len(world.runner)) == ((1, 1), 2)
+    world.reports.commit()
+    assert (slots(world), len(world.runner)) == ((1, 1), 1)
+
+
+def test_what_is_dropped_or_forsaken_takes_no_slot_any_more(world: World) -> None:
+    waiting, running, lost, through = (run("EXTRACT", "SEND", id=number) for number in range(1, 5))
+    world.runner.accept([waiting])
+    world.start(running, lost, replace(through, nodes=through.nodes[:1]))
+    world.ended(1)
+    world.executor.calls[1].end(1)
+    assert (slots(world), len(world.runner)) == ((3, 2), 4)
+    world.reports.waiting.reverse()
+    world.reports.commit(ours=False)
+    assert (slots(world), len(world.runner)) == ((2, 1), 3)
+    world.runner.drop(1)
+    assert (slots(world), len(world.runner)) == ((1, 1), 2)
+    assert [active.run.id for active in world.runner.forsake()] == [2]
+    assert (slots(world), world.runner.held) == ((0, 0), {(4, 1)})
+    world.executor.calls[0].end(stopped=True)
+    world.reports.commit()
+    assert (slots(world), len(world.runner)) == ((0, 0), 0)
+
+
+class Past:
+    """Runs that have ended, one a second."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch, *, number: int, took: float) -> None:
+        self._patch, self.now = monkeypatch, boottime()
+        for run_id in range(number):
+            self.wait(1 - took)
+            world.start(run("EXTRACT", id=run_id))
+            self.wait(took)
+            world.ended(1)
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self._patch.setattr(runners, "boottime", lambda now=self.now: now)
+
+
+def test_a_few_ends_are_too_few_to_foresee_by(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    Past(world, monkeypatch, number=runners.FEW_ENDS - 1, took=0.01)
+    assert world.runner.foreseen(5, 100) == 0
+
+
+def test_as_many_ends_are_foreseen_as_there_were_lately(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    past = Past(world, monkeypatch, number=20, took=1)
+    assert world.runner.foreseen(0, 7.5) == 8
+    past.wait(2)
+    assert world.runner.foreseen(0, 7.5) == 6
+    past.wait(10)
+    assert world.runner.foreseen(0, 7.5) == 0
+
+
+@pytest.mark.parametrize(("took", "free", "seen"), [(0.01, 3, 30), (0.01, -3, 0), (0.0001, 2, 200), (0.5, 4, 0)])
+def test_free_slots_pass_on_as_many_as_handlers_lately_took(
+    world: World, monkeypatch: pytest.MonkeyPatch, took: float, free: int, seen: int
+) -> None:
+    Past(world, monkeypatch, number=20, took=took).wait(60)
+    assert world.runner.foreseen(free, 0.1) == pytest.approx(seen, abs=1 if seen else 0)
 
 
 def test_a_node_finds_earlier_results_by_short_name_and_by_type(world: World) -> None:
@@ -413,9 +552,9 @@ def test_a_result_that_came_before_the_stop_counts_and_the_next_node_is_not_run(
 
 def test_what_is_canceled_before_it_starts_never_runs(world: World) -> None:
     one = run("EXTRACT")
-    world.runner.accept(one)
+    world.runner.accept([one])
     world.runner.stop(7, 1, "canceled", canceled=True)
-    world.runner.start(one)
+    world.runner.start([one])
     assert world.executor.calls == []
     assert instance(world.reports.seen[0]).status is InstanceStatus.CANCELED
 
@@ -475,35 +614,38 @@ def test_a_run_that_is_not_ours_any_more_is_dropped(world: World) -> None:
     world.start(run("EXTRACT", "SEND"))
     world.ended(1)
     world.reports.commit(ours=False)
-    assert (world.executor.started, len(world.runner), world.freed) == (["EXTRACT"], 0, 1)
+    assert (world.executor.started, len(world.runner), world.told) == (["EXTRACT"], 0, 1)
 
 
 def test_an_instance_that_runs_here_is_not_taken_again(world: World) -> None:
     world.start(run("EXTRACT"))
-    assert not world.runner.accept(run("EXTRACT", attempt=2))
+    again, other = run("EXTRACT", attempt=2), run("EXTRACT", id=8)
+    assert world.runner.accept([again, other]) == [other]
+    world.runner.drop(8)
     assert world.runner.held == {(7, 1)}
     world.ended(1)
     world.reports.commit()
-    assert world.runner.accept(run("EXTRACT", attempt=2))
+    assert world.runner.accept([again]) == [again]
 
 
 def test_what_was_dropped_before_its_time_does_not_start(world: World) -> None:
     one = run("EXTRACT")
-    world.runner.accept(one)
+    world.runner.accept([one])
     world.runner.drop(7)
-    world.runner.start(one)
+    world.runner.start([one])
     assert world.executor.calls == []
+    assert slots(world) == (0, 0)
 
 
 def test_what_is_forsaken_is_stopped_and_reports_nothing_more(world: World) -> None:
     world.start(run("EXTRACT"))
     waiting = run("LOG", id=8)
-    world.runner.accept(waiting)
+    world.runner.accept([waiting])
     left = world.runner.forsake()
     assert sorted(active.run.id for active in left) == [7, 8]
     assert world.executor.calls[0].stopped
     world.executor.calls[0].end(stopped=True)
-    world.runner.start(waiting)
+    world.runner.start([waiting])
     assert (world.reports.seen, world.executor.started, len(world.runner)) == ([], ["EXTRACT"], 0)
 
 

@@ -313,6 +313,62 @@ def test_a_coroutine_stopped_before_it_begins_is_told_and_never_entered(loop: Ev
     assert ran == []
 
 
+def test_what_starts_later_begins_when_it_is_told_and_wakes_the_loop_once(
+    loop: EventLoopExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken: list[int] = []
+    wake = loop._loop.call_soon_threadsafe
+
+    def noted(*what: Any) -> Any:
+        woken.append(1)
+        return wake(*what)
+
+    async def handler(_: Any) -> int:
+        return 1
+
+    monkeypatch.setattr(loop._loop, "call_soon_threadsafe", noted)
+    loop.begin()
+    told = [Told() for _ in range(5)]
+    for one in told:
+        loop.start(call(handler, "async"), one, later=True)
+    assert (woken, [one.outcomes for one in told]) == ([], [[]] * 5)
+    loop.begin()
+    assert [one.one.result for one in told] == [1] * 5
+    assert woken == [1]
+    loop.begin()
+    assert woken == [1]
+
+
+def test_what_was_to_start_later_and_is_stopped_before_is_told_and_never_entered(loop: EventLoopExecutor) -> None:
+    ran: list[int] = []
+
+    async def handler(_: Any) -> None:
+        ran.append(1)
+
+    stopped, other = Told(), Told()
+    loop.start(call(handler, "async"), stopped, later=True).stop()
+    loop.start(call(handler, "async"), other)
+    assert (stopped.one.stopped, other.one.stopped, ran) == (True, False, [1])
+
+
+def test_what_was_to_start_later_is_told_stopped_by_a_loop_that_has_ended() -> None:
+    async def handler(_: Any) -> None: ...
+
+    loop, told = EventLoopExecutor(), Told()
+    loop.start(call(handler, "async"), told, later=True)
+    loop.close()
+    loop._thread.join(DEADLINE)
+    loop.begin()
+    assert told.one.stopped
+
+
+def test_what_starts_later_on_a_thread_starts(threads: ThreadExecutor) -> None:
+    told = Told()
+    threads.start(call(lambda _: 1, "thread"), told, later=True)
+    threads.begin()
+    assert told.one.result == 1
+
+
 def test_a_failure_while_cleaning_up_is_a_stop(loop: EventLoopExecutor) -> None:
     entered = threading.Event()
 

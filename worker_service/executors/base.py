@@ -96,8 +96,12 @@ class Running(Protocol):
 class Executor(Protocol):
     """Runs calls. ``done`` is called exactly once for each, from whatever thread."""
 
-    def start(self, call: Call, done: Done) -> Running:
-        """Start a call; returns at once."""
+    def start(self, call: Call, done: Done, *, later: bool = False) -> Running:
+        """Start a call; returns at once. ``later``: it may wait for ``begin``."""
+        ...
+
+    def begin(self) -> None:
+        """Begin what was to start later."""
         ...
 
     def close(self) -> None:

@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import threading
+from collections import deque
+from collections.abc import Callable
 
 from shared.clock import boottime
 from worker_service.executors.base import Call, Done, Failure, Outcome
@@ -23,19 +25,29 @@ class EventLoopExecutor:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._running: set[RunningTask] = set()
+        self._coming: deque[RunningTask] = deque()
+        self._called = False
         self._closing = False
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="handlers", daemon=True)
         self._thread.start()
 
-    def start(self, call: Call, done: Done) -> "RunningTask":
+    def start(self, call: Call, done: Done, *, later: bool = False) -> "RunningTask":
         """Start a coroutine; returns at once."""
-        running = RunningTask(self._loop, call, done)
-        try:
-            self._loop.call_soon_threadsafe(self._begin, running)
-        except RuntimeError:  # the loop is closed
-            running.tell_stopped()
+        running = RunningTask(self._loop, call, done, self._running.discard)
+        self._coming.append(running)
+        if not later:
+            self.begin()
         return running
+
+    def begin(self) -> None:
+        """Wake the loop for what is to start: that costs more than a coroutine, so once for all that come together."""
+        if self._coming and not self._called:
+            self._called = True
+            try:
+                self._loop.call_soon_threadsafe(self._begin)
+            except RuntimeError:  # the loop is closed
+                self._begin()
 
     def close(self) -> None:
         """Cancel what runs and end the loop; what has not cleaned up after ``CLOSING_SECONDS`` is told stopped."""
@@ -44,12 +56,15 @@ class EventLoopExecutor:
         except RuntimeError:  # it was closed before
             return
 
-    def _begin(self, running: "RunningTask") -> None:
-        if self._closing:
-            running.tell_stopped()
-            return
-        self._running.add(running)
-        running.begin().add_done_callback(lambda _: self._running.discard(running))
+    def _begin(self) -> None:
+        self._called = False  # first: what comes from now on calls again
+        while self._coming:
+            running = self._coming.popleft()
+            if self._closing:
+                running.tell_stopped()
+            else:
+                self._running.add(running)
+                running.begin()
 
     def _end(self) -> None:
         if self._closing:
@@ -83,11 +98,18 @@ class EventLoopExecutor:
 class RunningTask:
     """A coroutine on the loop; its outcome is told once."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, call: Call, done: Done) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        call: Call,
+        done: Done,
+        ended: Callable[["RunningTask"], None],
+    ) -> None:
         self.task: asyncio.Task[None] | None = None
         self._loop = loop
         self._call = call
         self._done = done
+        self._ended = ended
         self._entered = False
         self._stopping = False
         self._again: asyncio.TimerHandle | None = None
@@ -95,16 +117,15 @@ class RunningTask:
 
     def stop(self) -> None:
         """Cancel the coroutine, again and again until it ends; it may clean up for ``CANCEL_AGAIN_SECONDS``."""
-        self._call.context.cancel_event.set()
+        self._call.context.cancellation.request()
         try:
             self._loop.call_soon_threadsafe(self.cancel)
         except RuntimeError:  # the loop is closed, and its outcome told
             return
 
-    def begin(self) -> asyncio.Task[None]:
+    def begin(self) -> None:
         """On the loop: make it a task."""
         self.task = self._loop.create_task(self._execute())
-        return self.task
 
     def cancel(self) -> None:
         """On the loop: cancel it; a coroutine that was not entered yet never will be."""
@@ -121,6 +142,12 @@ class RunningTask:
         self._tell(Outcome(now, now, stopped=True))
 
     async def _execute(self) -> None:
+        try:
+            await self._call_handler()
+        finally:
+            self._ended(self)
+
+    async def _call_handler(self) -> None:
         if self._stopping:
             self.tell_stopped()
             return

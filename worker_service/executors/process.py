@@ -40,7 +40,7 @@ class ProcessExecutor:
         self._idle: list[_Keeper] = []
         self._closed = False
 
-    def start(self, call: Call, done: Done) -> "RunningProcess":
+    def start(self, call: Call, done: Done, *, later: bool = False) -> "RunningProcess":
         """Start a function in a child; returns at once."""
         running = RunningProcess(self, call, done)
         with self._lock:
@@ -51,6 +51,9 @@ class ProcessExecutor:
         if closed:
             running.tell_stopped()
         return running
+
+    def begin(self) -> None:
+        """Nothing was left for later."""
 
     def close(self) -> None:
         """Kill all children; what ran or waited is told that it was stopped."""
@@ -116,7 +119,7 @@ class RunningProcess:
 
     def stop(self) -> None:
         """Kill the process that runs it, and what that started."""
-        self.call.context.cancel_event.set()
+        self.call.context.cancellation.request()
         with self._lock:
             self.stopping = True
             if self._child is not None:

@@ -34,7 +34,7 @@ class ThreadExecutor:
         """How many stopped calls still occupy a thread."""
         return self._abandoned
 
-    def start(self, call: Call, done: Done) -> "RunningThread":
+    def start(self, call: Call, done: Done, *, later: bool = False) -> "RunningThread":
         """Start a function on a thread; returns at once."""
         running = RunningThread(self, call, done)
         with self._lock:
@@ -46,6 +46,9 @@ class ThreadExecutor:
         if closed:
             running.stop()
         return running
+
+    def begin(self) -> None:
+        """Nothing was left for later."""
 
     def close(self) -> None:
         """Take no more and tell all that they are stopped; threads that run go on until they return."""
@@ -93,7 +96,7 @@ class RunningThread:
 
     def stop(self) -> None:
         """Report it stopped at once; the thread itself, if it has one, goes on until it returns."""
-        self._call.context.cancel_event.set()
+        self._call.context.cancellation.request()
         with self._lock:
             if self._told:
                 return
