@@ -21,6 +21,9 @@ APP = "benchmarks.rota_app:app"
 FAR = datetime(2099, 1, 1)  # noqa: DTZ001 - times in the database are naive UTC
 """When tasks are due that are not to fire during a run."""
 
+LAST_HOLDER = "scheduler-of-the-last-fire:12345:0a1b2c3d:1"
+"""The token that leased a task last, about as long as they are."""
+
 SETTLE_SECONDS = 2.0
 QUIET_SECONDS = 15.0
 """Without a start for so long, and without an instance that is to run, a run is over."""
@@ -153,7 +156,8 @@ class System:
                 f" SELECT CONCAT('{prefix}', seq), {literals} FROM seq_{start}_to_{end}",
             )
         self.sql(
-            "INSERT IGNORE INTO schedule_task_lock (schedule_task_id) SELECT id FROM schedule_task"
+            f"INSERT IGNORE INTO schedule_task_lock (schedule_task_id, locked_by) SELECT id, '{LAST_HOLDER}'"
+            " FROM schedule_task"
             f" WHERE live_name LIKE '{prefix}%'"
         )
 

@@ -34,9 +34,9 @@ def drained(rota: System, server: PrivateMariaDB, count: int, prefix: str = "t",
     """One drain of tasks that are there, by processes that are at rest."""
     ((before,),) = rota.sql("SELECT COALESCE(MAX(id), 0) FROM schedule_instance")
     earlier = rota.records.count()
-    window = Window(rota, server)
     due = now().replace(microsecond=0)
     rota.fire_all(due, prefix)
+    window = Window(rota, server)
     keys = [key_of(f"{prefix}{number}", epoch(due)) for number in range(count)]
     expected = [f"{key}/{node}" for key in keys for node in nodes] or keys
     rota.wait_drained(earlier + len(expected), DEADLINE)
