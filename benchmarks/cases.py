@@ -47,6 +47,9 @@ class Scale:
     rounds: int = 5
     peer_rounds: int = 3
     drain: int = 50_000
+    fleet: int = 20_000
+    """The drain of each fleet."""
+
     herds: tuple[int, ...] = (1_000, 10_000)
     rates: tuple[int, ...] = (50, 200, 1_000)
     seconds: int = 60
@@ -70,6 +73,7 @@ QUICK = Scale(
     rounds=1,
     peer_rounds=1,
     drain=10_000,
+    fleet=10_000,
     herds=(1_000,),
     rates=(200,),
     seconds=10,

@@ -13,6 +13,7 @@ from benchmarks.environments import Environments
 from benchmarks.evidence import Records
 from benchmarks.servers import MARIADB_OPTIONS, PostgreSQL, Redis
 from tests.databases import PrivateMariaDB, fresh_database
+from tests.processes import guard
 
 
 class Lab:
@@ -27,6 +28,7 @@ class Lab:
     def __enter__(self) -> "Lab":
         self._stack = ExitStack()
         self.folder = Path(tempfile.mkdtemp(prefix="rota-bench-"))
+        guard().remove(self.folder)
         self._stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
         self._numbers = itertools.count(1)
         return self

@@ -28,9 +28,8 @@ BATCH_ROWS = 500
 BATCH_BYTES = 4 * 1024 * 1024
 """Below ``max_allowed_packet``, whose default is 16 MiB, with room for JSON within JSON."""
 
-FEW = 20
 PACE_SECONDS = 0.02
-"""While more than a few come at once, ends are gathered for as long between two batches."""
+"""The least time between two batches of ends, which hold up nobody; the first after a while is written at once."""
 
 Written = Callable[[bool], None]
 """Told when a report is written; False: the instance is not ours any more."""
@@ -45,14 +44,17 @@ class Reporter:
         self._queue: deque[tuple[Report, Written]] = deque()
         self._changed = threading.Condition()
         self._busy = False
+        self._flushing = False
         self._closed = False
-        self._closing = threading.Event()
+        self._urgent = 0
+        """How many that are queued hold up a next node."""
 
     def put(self, report: Report, written: Written) -> None:
         """Queue a report; ``written`` is called once it is committed."""
         with self._changed:
             self._queue.append((report, written))
-            if not self._busy:
+            self._urgent += report.instance is None
+            if self._urgent or not self._busy:
                 self._changed.notify_all()
 
     def run(self) -> None:
@@ -69,25 +71,27 @@ class Reporter:
                 batch = self._gather()
             began = boottime()
             self._write(batch)
-            if len(batch) > FEW and self._holds_up_nothing():
-                self._closing.wait(max(0.0, began + PACE_SECONDS - boottime()))
+            with self._changed:
+                rest = max(0.0, began + PACE_SECONDS - boottime())
+                self._changed.wait_for(self._is_pressing, rest)
 
     def flush(self, timeout: float) -> bool:
         """Wait until all that was put is written; False if it is not within ``timeout`` seconds."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._queue and not self._busy, timeout)
+            self._flushing = True
+            self._changed.notify_all()
+            written = self._changed.wait_for(lambda: not self._queue and not self._busy, timeout)
+            self._flushing = False
+            return written
 
     def close(self) -> None:
         """Let ``run`` end once the queue is empty."""
-        self._closing.set()
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
-    def _holds_up_nothing(self) -> bool:
-        """Whether what waits to be written are only ends: no next node waits for them."""
-        with self._changed:
-            return all(report.instance is not None for report, _ in self._queue)
+    def _is_pressing(self) -> bool:
+        return bool(self._urgent or self._flushing or self._closed or len(self._queue) >= BATCH_ROWS)
 
     def _gather(self) -> list[tuple[Report, Written]]:
         batch = [self._queue.popleft()]
@@ -95,6 +99,7 @@ class Reporter:
         while self._queue and len(batch) < BATCH_ROWS and size + self._queue[0][0].size <= BATCH_BYTES:
             batch.append(self._queue.popleft())
             size += batch[-1][0].size
+        self._urgent -= sum(report.instance is None for report, _ in batch)
         return batch
 
     def _write(self, batch: list[tuple[Report, Written]], *, refused: bool = False) -> None:

@@ -6,7 +6,7 @@ The clock covers what the ceiling's covers: materializing, assigning, claiming, 
 from collections.abc import Mapping, Sequence
 
 from benchmarks.cases import Case, Outcome, Scale
-from benchmarks.evidence import check
+from benchmarks.evidence import WrongRun, check
 from benchmarks.lab import Lab
 from benchmarks.rota_app import key_of
 from benchmarks.system import System, Window, epoch, fresh_system, now, written
@@ -41,6 +41,9 @@ def drained(rota: System, server: PrivateMariaDB, count: int, prefix: str = "t",
     expected = [f"{key}/{node}" for key in keys for node in nodes] or keys
     rota.wait_drained(earlier + len(expected), DEADLINE)
     figures = window.figures(count)
+    ((unsuccessful,),) = rota.sql(f"SELECT COUNT(*) FROM schedule_instance WHERE id > {before} AND status <> 'succeed'")
+    if unsuccessful:
+        raise WrongRun(f"{unsuccessful:,} instances did not end well")
     check([start for start in rota.records.starts() if start.key.startswith(prefix)], expected)
     ((seconds,),) = rota.sql(
         "SELECT TIMESTAMPDIFF(MICROSECOND,"

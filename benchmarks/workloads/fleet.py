@@ -28,7 +28,7 @@ def cases(scale: Scale) -> list[Case]:
             "rota",
             _called(count, "scheduler"),
             scale.rounds,
-            partial(drain, count=scale.drain, schedulers=count),
+            partial(drain, count=scale.fleet, schedulers=count),
             SCHEDULERS_NOTE,
         )
         for count in scale.schedulers
@@ -45,10 +45,10 @@ def _workers(scale: Scale, count: int, lab: Lab) -> Outcome:
     seconds = min(IDLE_SECONDS, scale.idle_seconds)
     alone = _scheduler_alone(lab, seconds)
     with fresh_system(lab) as rota:
-        rota.add_tasks(scale.drain)
+        rota.add_tasks(scale.fleet)
         rota.start(workers=count)
         idle = (_statements(rota, lab.mariadb, seconds) - alone) / count
-        outcome = drained(rota, lab.mariadb, scale.drain)
+        outcome = drained(rota, lab.mariadb, scale.fleet)
         return Outcome({**outcome.figures, "statements/s per idle worker": idle})
 
 

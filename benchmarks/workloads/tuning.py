@@ -43,7 +43,7 @@ FACTORS = (
     Factor(by_hand=True),
     *_of_rota("ROTA_CAPACITY", "10", "500"),
     *_of_rota("ROTA_BATCH", "100", "5000"),
-    *_of_rota("ROTA_PREFETCH", "100", "10000"),
+    *_of_rota("ROTA_PREFETCH", "100", "1000"),
     *_of_rota("ROTA_LOOKAHEAD_SECONDS", "2", "15"),
     *_of_rota("ROTA_TICK_SECONDS", "0.25", "3", by_hand=True),
     *_of_rota("ROTA_POLL_SECONDS", "0.25", "3", by_hand=True),

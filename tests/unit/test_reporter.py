@@ -90,7 +90,7 @@ def test_a_lone_report_waits_for_nobody_and_what_comes_meanwhile_is_the_next_bat
 
 
 def many(first: int) -> list[Report]:
-    return [report(number) for number in range(first, first + reporters.FEW + 1)]
+    return [report(number) for number in range(first, first + 20)]
 
 
 def step(number: int) -> Report:
@@ -98,7 +98,9 @@ def step(number: int) -> Report:
     return Report(number, 1, report(number).nodes)
 
 
-def test_while_many_come_their_ends_are_gathered_until_it_closes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ends_that_come_soon_after_others_are_gathered_until_it_closes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reporters, "PACE_SECONDS", 1000)
     with world.running():
         world.put(*many(1))
@@ -121,12 +123,12 @@ def test_what_a_node_waits_for_is_not_held_up(world: World, monkeypatch: pytest.
         assert world.result(102)
 
 
-def test_a_few_are_not_held_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_batch_is_not_held_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporters, "PACE_SECONDS", 1000)
+    monkeypatch.setattr(reporters, "BATCH_ROWS", 10)
+    world.put(*many(1))
     with world.running():
-        for number in range(3):
-            world.put(report(number))
-            assert world.result(number)
+        assert world.result(20)
 
 
 @pytest.mark.parametrize(
