@@ -98,9 +98,7 @@ def step(number: int) -> Report:
     return Report(number, 1, report(number).nodes)
 
 
-def test_ends_that_come_soon_after_others_are_gathered_until_it_closes(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ends_that_come_soon_after_others_are_gathered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporters, "PACE_SECONDS", 1000)
     with world.running():
         world.put(*many(1))
