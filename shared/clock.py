@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-SAMPLES = 20
+SAMPLES = 10
 """How many measurements are kept; the one with the shortest round trip is believed."""
 
 

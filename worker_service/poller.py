@@ -84,8 +84,7 @@ class Poller:
     def poll(self) -> float:
         """Fetch what is assigned; returns the seconds to rest (``claim`` wakes it when there is room)."""
         self._give_back()
-        busy = self._settings.heartbeat_seconds
-        if boottime() - self._compared >= (busy if len(self._runner) else self._settings.liveness_seconds):
+        if boottime() - self._compared >= self._settings.heartbeat_seconds:
             self.compare()
             self._compared = boottime()
         horizon = self._database.clock.now() + timedelta(seconds=self._settings.lookahead_seconds)
@@ -105,6 +104,7 @@ class Poller:
         if len(rows) < QUEUE_LIMIT or len(self._waiting) > 2 * QUEUE_LIMIT:
             there = {row[0] for row in rows}
             self._waiting = {i: priority for i, priority in self._waiting.items() if i in there}
+            self._tries = {i: tries for i, tries in self._tries.items() if i in there}
         self._waiting.update((instance_id, priority) for instance_id, _, priority in new)
         self._claims.put_all(
             ((due_at - CLAIM_TIME, instance_id, priority) for instance_id, due_at, priority in new),
