@@ -23,7 +23,7 @@ TICKING, SECONDS = 20, 15
 TOTAL = HERD + ASKED + TICKING * SECONDS
 TYPE = "ELT(1 + seq % 3, 'NOTE', 'NOTE_THREAD', 'STEPS')"
 LIVENESS = {"ROTA_LIVENESS_SECONDS": "10", "ROTA_HEARTBEAT_SECONDS": "2"}
-SMALL_BATCHES = {**LIVENESS, "ROTA_BATCH": "50"}
+SMALL_BATCHES = {**LIVENESS, "ROTA_BATCH": "20"}
 """So that a scheduler is killed between many."""
 
 DEADLINE_SECONDS = 90
@@ -37,7 +37,7 @@ def test_a_scheduler_and_a_worker_killed_under_load_lose_no_fire_and_double_none
     schedulers = [cluster.scheduler(environment=SMALL_BATCHES) for _ in range(2)]
     ids = cluster.wait_live(*workers, deadline=40)
     victim = chosen.choice(sorted(workers))
-    fired, begun = round(HERD * chosen.uniform(0.1, 0.6)), round(TOTAL * chosen.uniform(0.1, 0.5))
+    fired, begun = round(HERD * chosen.uniform(0.05, 0.5)), round(TOTAL * chosen.uniform(0.1, 0.5))
     due = cluster.now().replace(microsecond=0) + timedelta(seconds=7)
     add_load(cluster, due)
 
