@@ -3,8 +3,9 @@
 import heapq
 import itertools
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import Generic, TypeVar
 
 from shared.clock import Clock
@@ -72,6 +73,17 @@ class DelayQueue(Generic[T]):
                 self._changed.wait(rest)
             self._woken = self._hungry = False
             return []
+
+    def retain(self, wanted: Container[T]) -> None:
+        """Forget what is not among these, and of what was put twice what was put first."""
+        with self._changed:
+            latest = {thing: order for _, order, _, _, thing in sorted(self._waiting, key=itemgetter(1))}
+            latest.update((thing, order) for _, _, order, thing in self._ready)
+            kept = {order for thing, order in latest.items() if thing in wanted}
+            self._waiting = [entry for entry in self._waiting if entry[1] in kept]
+            self._ready = [entry for entry in self._ready if entry[2] in kept]
+            heapq.heapify(self._waiting)
+            heapq.heapify(self._ready)
 
     def remove(self, before: datetime) -> list[T]:
         """Take out what should have been given out before a moment (naive UTC), for want of room still waits."""

@@ -105,6 +105,8 @@ class Poller:
             there = {row[0] for row in rows}
             self._waiting = {i: priority for i, priority in self._waiting.items() if i in there}
             self._tries = {i: tries for i, tries in self._tries.items() if i in there}
+            if len(self._claims) > 2 * len(self._waiting):
+                self._claims.retain(self._waiting)
         self._waiting.update((instance_id, priority) for instance_id, _, priority in new)
         self._claims.put_all(
             ((due_at - CLAIM_TIME, instance_id, priority) for instance_id, due_at, priority in new),
@@ -187,10 +189,10 @@ class Poller:
         waiting = {instance_id for instance_id, _ in claim.waiting}
         with self._lock:
             self._waiting.update((instance_id, priorities[instance_id]) for instance_id in waiting)
-        for instance_id, due_at in claim.waiting:
-            self._claims.put(self._next_try(instance_id, due_at, now), instance_id, rank=priorities[instance_id])
-        for instance_id in priorities.keys() - waiting:
-            self._tries.pop(instance_id, None)
+            for instance_id, due_at in claim.waiting:
+                self._claims.put(self._next_try(instance_id, due_at, now), instance_id, rank=priorities[instance_id])
+            for instance_id in priorities.keys() - waiting:
+                self._tries.pop(instance_id, None)
 
     def _next_try(self, instance_id: int, due_at: datetime, now: datetime) -> datetime:
         """Not before it is due, then after a pause that grows."""

@@ -9,11 +9,6 @@ from worker_service import poller as pollers
 LIMIT = 10
 
 
-@pytest.mark.xfail(
-    reason="what was taken back stays in the queue of claims, once for each time it came",
-    raises=AssertionError,
-    strict=True,
-)
 def test_what_was_taken_back_and_came_again_takes_no_more_room_each_time(
     rows: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
