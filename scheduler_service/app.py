@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 CLOCK_SECONDS = 5.0
 """How often the offset to the database's clock is measured."""
 
+BACKLOG_REST_SECONDS = 60.0
+"""How long the second materializer rests unless it is woken."""
+
 CLOSING_SECONDS = 10.0
 
 
@@ -33,11 +36,14 @@ class Scheduler:
     def __init__(self, database: Database, settings: Settings) -> None:
         self._settings = settings
         by = f"scheduler {socket.gethostname()}:{os.getpid()}"[:127]
-        self._materializer = Materializer(database, settings)
+        self._second = Materializer(database, settings)
+        second = Loop("second materializer", self._materialize_backlog)
+        self._materializer = Materializer(database, settings, backlog=second.wake)
         self._clock = database.clock
         self._loops = [
             Loop("clock", self._measure),
             Loop("materializer", self._materialize),
+            second,
             Loop("assigner", Assigner(database, settings).step),
             Loop("reaper", Reaper(database, settings, by).step),
         ]
@@ -54,6 +60,9 @@ class Scheduler:
             loop.stop()
         for loop in self._loops:
             loop.join(CLOSING_SECONDS)
+
+    def _materialize_backlog(self) -> float:
+        return BACKLOG_REST_SECONDS if self._second.step() > 0 else 0
 
     def _measure(self) -> float:
         self._clock.measure()
