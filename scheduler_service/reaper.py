@@ -4,7 +4,7 @@ Every pass, not only when a worker is declared dead: another scheduler may have 
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from functools import partial
 
@@ -40,12 +40,15 @@ class Reaper:
 
     def step(self) -> float:
         """One pass; returns the seconds to rest."""
-        self._declare_dead()
-        self._recover()
-        self._take_back_unstarted()
+        # Who holds something is read before who is alive: a worker that came in between holds nothing yet.
+        holders, (alive, silent) = self._database.read(lambda c: (workers.loads(c), workers.census(c)))
+        if self._declare_dead(silent):
+            alive, _ = self._database.read(workers.census)
+        self._recover(holders, alive)
+        self._take_back_unstarted(alive)
         return self._settings.tick_seconds
 
-    def _declare_dead(self) -> None:
+    def _declare_dead(self, silent: Collection[int]) -> int:
         liveness = self._settings.liveness_seconds
         time = self._database.read(database_time)
         now = boottime()
@@ -58,15 +61,14 @@ class Reaper:
                 f"was away for {away:.0f} s" if away > liveness / 2 else f"saw the database's clock step {step:+.0f} s"
             )
             log.warning("reaper: %s; it declares nobody dead for %d s", why, liveness)
-        if now - self._watching_since < liveness:
-            return
-        silent = self._database.read(workers.silent_ids)
-        buried = self._database.write(lambda c: workers.bury_silent(c, self._by)) if silent else 0
+        if now - self._watching_since < liveness or not silent:
+            return 0
+        buried = self._database.write(lambda c: workers.bury_silent(c, self._by))
         if buried:
             log.warning("reaper: declared %d silent worker(s) dead", buried)
+        return buried
 
-    def _recover(self) -> None:
-        holders, alive = self._database.read(lambda c: (workers.loads(c), workers.alive_ids(c)))
+    def _recover(self, holders: Collection[int], alive: Mapping[int, str]) -> None:
         limit = self._settings.batch
         for worker_id in sorted(holders):
             state = alive.get(worker_id)
@@ -86,10 +88,9 @@ class Reaper:
             if done < self._settings.batch:
                 return total
 
-    def _take_back_unstarted(self) -> None:
+    def _take_back_unstarted(self, alive: Collection[int]) -> None:
         cutoff = self._database.clock.now() - timedelta(seconds=self._settings.assignment_timeout_seconds)
         limit = self._settings.batch
-        alive = self._database.read(workers.alive_ids)
         if not self._database.read(lambda c: assignments.overdue(c, alive, cutoff, 1)):
             return
         taken = self._database.write(lambda c: assignments.take_back_unstarted(c, alive, cutoff, limit))

@@ -28,7 +28,8 @@ CLAIM_TIME = timedelta(seconds=0.05)
 """By when it is claimed at the latest: a claim takes less. In between, claims are gathered."""
 
 PACE_SECONDS = 0.02
-"""How long claims are gathered while all slots are taken and what is claimed waits for them."""
+"""How long claims are gathered while all slots are taken and what is claimed waits for them; longer, for as long as
+the last claim took, when the database is slow."""
 
 GIVE_BACK_AFTER = timedelta(seconds=1)
 """How long a claimed instance waits for its slot at most."""
@@ -123,6 +124,7 @@ class Poller:
             self._claimed.update(ids)
         if not ids:
             return 0
+        began = boottime()
         try:
             self._claim(priorities)
         except BaseException:
@@ -132,7 +134,8 @@ class Poller:
             self._claiming.difference_update(ids)
         if len(self._waiting) < QUEUE_LIMIT // 5 <= len(ids) + len(self._waiting):
             self.wake_poll()
-        return PACE_SECONDS if self._busy() > self._settings.capacity else 0
+        took = boottime() - began
+        return max(took, PACE_SECONDS) if self._busy() > self._settings.capacity else 0
 
     def compare(self) -> None:
         """Compare the rows that stand ``running`` under this worker with what it runs: stop what somebody canceled,

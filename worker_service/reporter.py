@@ -29,7 +29,8 @@ BATCH_BYTES = 4 * 1024 * 1024
 """Below ``max_allowed_packet``, whose default is 16 MiB, with room for JSON within JSON."""
 
 PACE_SECONDS = 0.02
-"""The least time between two batches of ends, which hold up nobody; the first after a while is written at once."""
+"""The least time between two batches of ends, which hold up nobody; the first after a while is written at once. It is
+twice the time that a batch takes if that is longer: with many workers at the database, batches grow."""
 
 Written = Callable[[bool], None]
 """Told when a report is written; False: the instance is not ours any more."""
@@ -71,8 +72,9 @@ class Reporter:
                 batch = self._gather()
             began = boottime()
             self._write(batch)
+            took = boottime() - began
             with self._changed:
-                rest = max(0.0, began + PACE_SECONDS - boottime())
+                rest = max(took, PACE_SECONDS - took)
                 self._changed.wait_for(self._is_pressing, rest)
 
     def flush(self, timeout: float) -> bool:

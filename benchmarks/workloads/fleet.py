@@ -1,18 +1,17 @@
 """Fleet: the drain by more workers and by more schedulers, and what idle workers ask the database."""
 
 import time
-from functools import cache, partial
+from functools import partial
 
 from benchmarks.cases import Case, Outcome, Scale
 from benchmarks.lab import Lab
-from benchmarks.system import System, Window, fresh_system, settle
+from benchmarks.system import Window, fresh_system, settle
 from benchmarks.workloads.drain import drain, drained
-from tests.databases import PrivateMariaDB
 
 IDLE_SECONDS = 15
 """At most."""
 
-WORKERS_NOTE = "1 scheduler. The statements of an idle worker are less those of a scheduler alone."
+WORKERS_NOTE = "1 scheduler, which is started after the workers have been idle for a while."
 SCHEDULERS_NOTE = "2 workers."
 
 
@@ -43,25 +42,13 @@ def _called(count: int, what: str) -> str:
 
 def _workers(scale: Scale, count: int, lab: Lab) -> Outcome:
     seconds = min(IDLE_SECONDS, scale.idle_seconds)
-    alone = _scheduler_alone(lab, seconds)
     with fresh_system(lab) as rota:
         rota.add_tasks(scale.fleet)
-        rota.start(workers=count)
-        idle = (_statements(rota, lab.mariadb, seconds) - alone) / count
-        outcome = drained(rota, lab.mariadb, scale.fleet)
-        return Outcome({**outcome.figures, "statements/s per idle worker": idle})
-
-
-@cache
-def _scheduler_alone(lab: Lab, seconds: int) -> float:
-    """Statements per second of a scheduler without workers; measured once, as they do not vary."""
-    with fresh_system(lab) as rota:
+        rota.start(workers=count, schedulers=0)
+        window = Window(rota, lab.mariadb)
+        time.sleep(seconds)
+        idle = window.counted()["Questions"] / seconds / count
         rota.scheduler()
         settle()
-        return _statements(rota, lab.mariadb, seconds)
-
-
-def _statements(rota: System, server: PrivateMariaDB, seconds: int) -> float:
-    window = Window(rota, server)
-    time.sleep(seconds)
-    return window.counted()["Questions"] / seconds
+        outcome = drained(rota, lab.mariadb, scale.fleet)
+        return Outcome({**outcome.figures, "statements/s per idle worker": idle})

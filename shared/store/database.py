@@ -255,7 +255,8 @@ def _prepare_mysql(connection: Any, record: Any) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         cursor.execute(
-            "SET time_zone = '+00:00', sql_mode = REPLACE(@@sql_mode, 'NO_BACKSLASH_ESCAPES', ''),"
+            "SET time_zone = '+00:00', sql_mode = TRIM(BOTH ',' FROM"
+            " REPLACE(CONCAT(',', @@sql_mode, ','), ',NO_BACKSLASH_ESCAPES,', ',')),"
             f" wait_timeout = {IDLE_SECONDS}, innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}"
         )
         if "mariadb" in connection.get_server_info().lower():

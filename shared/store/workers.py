@@ -158,17 +158,13 @@ def fleet(connection: Connection) -> list[LiveWorker]:
     ]
 
 
-_alive_ids = select(_worker.id, _worker.state, _silent).where(_worker.state.in_(_ALIVE))
+_census = select(_worker.id, _worker.state, _silent).where(_worker.state.in_(_ALIVE))
 
 
-def alive_ids(connection: Connection) -> dict[int, str]:
-    """The workers that are not dead, and their state."""
-    return {worker_id: state for worker_id, state, _ in connection.execute(_alive_ids)}
-
-
-def silent_ids(connection: Connection) -> list[int]:
-    """The workers that are not dead, and have been silent for longer than their liveness limits."""
-    return [worker_id for worker_id, _, silent in connection.execute(_alive_ids) if silent]
+def census(connection: Connection) -> tuple[dict[int, str], list[int]]:
+    """The workers that are not dead, with their states; and those of them that are silent beyond their limits."""
+    rows = connection.execute(_census).all()
+    return {worker_id: state for worker_id, state, _ in rows}, [worker_id for worker_id, _, silent in rows if silent]
 
 
 def listed(connection: Connection, limit: int, *, all_states: bool = False) -> list[Row[Any]]:
