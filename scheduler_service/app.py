@@ -21,7 +21,7 @@ CLOCK_SECONDS = 5.0
 """How often the offset to the database's clock is measured."""
 
 BACKLOG_REST_SECONDS = 60.0
-"""How long the second materializer rests unless it is woken."""
+"""How long it rests unless it is woken."""
 
 CLOSING_SECONDS = 10.0
 
@@ -36,14 +36,15 @@ class Scheduler:
     def __init__(self, database: Database, settings: Settings) -> None:
         self._settings = settings
         by = f"scheduler {socket.gethostname()}:{os.getpid()}"[:127]
-        self._second = Materializer(database, settings)
-        second = Loop("second materializer", self._materialize_backlog)
-        self._materializer = Materializer(database, settings, backlog=second.wake)
+        self._materializer = Materializer(database, settings, backlog=self._note_backlog)
+        self._second_materializer = Materializer(database, settings)
+        self._backlog = threading.Event()
+        self._backlog_loop = Loop("backlog", self._materialize_backlog)
         self._clock = database.clock
         self._loops = [
             Loop("clock", self._measure),
             Loop("materializer", self._materialize),
-            second,
+            self._backlog_loop,
             Loop("assigner", Assigner(database, settings).step),
             Loop("reaper", Reaper(database, settings, by).step),
         ]
@@ -61,8 +62,17 @@ class Scheduler:
         for loop in self._loops:
             loop.join(CLOSING_SECONDS)
 
+    def _note_backlog(self) -> None:
+        self._backlog.set()
+        self._backlog_loop.wake()
+
     def _materialize_backlog(self) -> float:
-        return BACKLOG_REST_SECONDS if self._second.step() > 0 else 0
+        """What a second materializer does while the first finds full batches; else it rests."""
+        if self._backlog.is_set():
+            if self._second_materializer.step() == 0:
+                return 0
+            self._backlog.clear()
+        return BACKLOG_REST_SECONDS
 
     def _measure(self) -> float:
         self._clock.measure()
