@@ -21,7 +21,7 @@ CLOCK_SECONDS = 5.0
 """How often the offset to the database's clock is measured."""
 
 BACKLOG_REST_SECONDS = 60.0
-"""How long it rests unless it is woken."""
+"""How long the second materializer rests unless it is woken."""
 
 CLOSING_SECONDS = 10.0
 

@@ -28,8 +28,9 @@ CLAIM_TIME = timedelta(seconds=0.05)
 """By when it is claimed at the latest: a claim takes less. In between, claims are gathered."""
 
 PACE_SECONDS = 0.02
-"""How long claims are gathered while all slots are taken and what is claimed waits for them; longer, for as long as
-the last claim took, when the database is slow."""
+LONGEST_PACE_SECONDS = 0.2
+"""How long claims are gathered while all slots are taken and what is claimed waits for them: as long as the last claim
+took, within these bounds."""
 
 GIVE_BACK_AFTER = timedelta(seconds=1)
 """How long a claimed instance waits for its slot at most."""
@@ -134,8 +135,9 @@ class Poller:
             self._claiming.difference_update(ids)
         if len(self._waiting) < QUEUE_LIMIT // 5 <= len(ids) + len(self._waiting):
             self.wake_poll()
-        took = boottime() - began
-        return max(took, PACE_SECONDS) if self._busy() > self._settings.capacity else 0
+        if self._busy() <= self._settings.capacity:
+            return 0
+        return min(max(boottime() - began, PACE_SECONDS), LONGEST_PACE_SECONDS)
 
     def compare(self) -> None:
         """Compare the rows that stand ``running`` under this worker with what it runs: stop what somebody canceled,

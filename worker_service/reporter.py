@@ -29,8 +29,10 @@ BATCH_BYTES = 4 * 1024 * 1024
 """Below ``max_allowed_packet``, whose default is 16 MiB, with room for JSON within JSON."""
 
 PACE_SECONDS = 0.02
-"""The least time between two batches of ends, which hold up nobody; the first after a while is written at once. It is
-twice the time that a batch takes if that is longer: with many workers at the database, batches grow."""
+LONGEST_REST_SECONDS = 0.2
+"""The least time between two batches of ends, which hold up nobody; the first after a while is written at once. A batch
+that takes longer is followed by a rest as long as itself, for then many workers are at the database, and batches are to
+grow; but not by a long one, for a batch also takes as long as the database is away."""
 
 Written = Callable[[bool], None]
 """Told when a report is written; False: the instance is not ours any more."""
@@ -74,7 +76,7 @@ class Reporter:
             self._write(batch)
             took = boottime() - began
             with self._changed:
-                rest = max(took, PACE_SECONDS - took)
+                rest = min(max(took, PACE_SECONDS - took), LONGEST_REST_SECONDS)
                 self._changed.wait_for(self._is_pressing, rest)
 
     def flush(self, timeout: float) -> bool:

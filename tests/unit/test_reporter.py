@@ -100,6 +100,7 @@ def step(number: int) -> Report:
 
 def test_ends_that_come_soon_after_others_are_gathered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporters, "PACE_SECONDS", 1000)
+    monkeypatch.setattr(reporters, "LONGEST_REST_SECONDS", 1000)
     with world.running():
         world.put(*many(1))
         assert world.result(1)
@@ -112,6 +113,7 @@ def test_ends_that_come_soon_after_others_are_gathered(world: World, monkeypatch
 
 def test_what_a_node_waits_for_is_not_held_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporters, "PACE_SECONDS", 1000)
+    monkeypatch.setattr(reporters, "LONGEST_REST_SECONDS", 1000)
     world.go_on.clear()
     world.put(*many(1))
     with world.running():
@@ -121,8 +123,21 @@ def test_what_a_node_waits_for_is_not_held_up(world: World, monkeypatch: pytest.
         assert world.result(102)
 
 
+def test_a_batch_that_took_an_outage_is_not_followed_by_a_rest_as_long(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hours = iter(range(0, 10**9, 3600))
+    monkeypatch.setattr(reporters, "boottime", lambda: next(hours))
+    with world.running():
+        world.put(report(1))
+        assert world.result(1)
+        world.put(report(2))
+        assert world.result(2)
+
+
 def test_a_full_batch_is_not_held_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporters, "PACE_SECONDS", 1000)
+    monkeypatch.setattr(reporters, "LONGEST_REST_SECONDS", 1000)
     monkeypatch.setattr(reporters, "BATCH_ROWS", 10)
     world.put(*many(1))
     with world.running():
