@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import lru_cache, partial
 from itertools import takewhile
 from typing import Any, Protocol
 
@@ -37,6 +37,9 @@ FORESEEN_BY = 500
 FEW_ENDS = 10
 SHORTEST_SECONDS = 0.001
 """What is foreseen is foreseen by the last 500 ends, if there were 10, as if none had taken less than a millisecond."""
+
+TIMES_KEPT = 1_000
+"""How many times are kept in their zones."""
 
 DEADLINE_SECONDS = 0.1
 """How often the nodes that run are looked at for their timeouts."""
@@ -382,8 +385,8 @@ def _context(active: Active, node: NodeRun, param: Any) -> NodeContext[Any]:
     run = active.run
     return NodeContext(
         param=param,
-        schedule_datetime=run.schedule_datetime.replace(tzinfo=UTC).astimezone(load_zone(run.timezone)),
-        due_at=run.due_at.replace(tzinfo=UTC),
+        schedule_datetime=_in_zone(run.schedule_datetime, run.timezone),
+        due_at=_in_zone(run.due_at, "UTC"),
         results=dict(active.results),
         task_name=run.task_name,
         node_type=node.type,
@@ -393,6 +396,12 @@ def _context(active: Active, node: NodeRun, param: Any) -> NodeContext[Any]:
         origin=run.origin,
         cancellation=active.cancellation,
     )
+
+
+@lru_cache(TIMES_KEPT)
+def _in_zone(moment: datetime, timezone: str) -> datetime:
+    """A naive UTC time as an aware one of a zone: the same for all of a herd."""
+    return moment.replace(tzinfo=UTC).astimezone(load_zone(timezone))
 
 
 def _failed(error: str, *, retry: bool = False) -> Ending:

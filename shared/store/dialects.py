@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from operator import itemgetter
 from typing import Any
 
 from pymysql.converters import escape_string
@@ -28,6 +27,7 @@ from sqlalchemy import (
     Update,
     bindparam,
     column,
+    func,
     literal_column,
 )
 from sqlalchemy.dialects import mysql
@@ -145,21 +145,32 @@ def json_rows(alias: str, /, **kinds: str) -> TableValuedAlias:
 
 
 class Listed(tuple[Any, ...]):
-    """Values that a statement lists, as one parameter (``write_listed``)."""
+    """Values that a statement lists, as one parameter: numbers, quoted strings, NULL; between commas.
 
-    __slots__ = ()
+    ``str(Listed([1, None, "it's"]))`` is ``1,NULL,'it\\'s'``: quoted with backslashes, for no session of Rota's has
+    ``NO_BACKSLASH_ESCAPES``. What several statements of a batch list is written out once.
+    """
+
+    _text: str | None = None
+
+    @classmethod
+    def of(cls, values: Iterable[Any]) -> "Listed":
+        """A list of these; times become their written form."""
+        return cls([written(value) if isinstance(value, datetime) else value for value in values])
+
+    def __str__(self) -> str:
+        if self._text is None:
+            texts = (
+                str(value) if type(value) is int else "NULL" if value is None else f"'{escape_string(value)}'"
+                for value in self
+            )
+            self._text = ",".join(texts) or "NULL"  # of none: nothing is among it
+        return self._text
 
 
 def write_listed(values: Listed, _: Any) -> str:
-    """A ``Listed`` as PyMySQL is to write it into a statement: numbers, quoted strings, NULL; between commas.
-
-    Strings are quoted with backslashes: no session of Rota's has ``NO_BACKSLASH_ESCAPES``.
-    """
-    written_values = (
-        str(value) if type(value) is int else "NULL" if value is None else f"'{escape_string(value)}'"
-        for value in values
-    )
-    return ",".join(written_values) or "NULL"  # of none: nothing is among it
+    """A ``Listed`` as PyMySQL is to write it into a statement."""
+    return str(values)
 
 
 class _List(TypeDecorator[Any]):
@@ -169,7 +180,9 @@ class _List(TypeDecorator[Any]):
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Any) -> Any:
-        return json.dumps(list(value)) if dialect.name == "sqlite" else Listed(value)
+        if dialect.name == "sqlite":
+            return json.dumps(list(value))
+        return value if type(value) is Listed else Listed(value)
 
 
 class _IdList(FunctionElement[Any]):
@@ -193,6 +206,25 @@ def among(column: Any, parameter: str = "ids") -> Any:
     select(table.c.name).where(among(table.c.id)), {"ids": [1, 2, 3]}
     """
     return column.op("IN", is_comparison=True)(_IdList(bindparam(parameter, type_=_List())))
+
+
+def first_id(inserted: CursorResult[Any]) -> int:
+    """The id of the first of the rows that an INSERT has made."""
+    last = inserted.context.dialect.name == "sqlite"
+    return inserted.lastrowid - inserted.rowcount + 1 if last else inserted.lastrowid
+
+
+def joined_ids(column: Any) -> Any:
+    """All ids of a result, or of a group, as one text for ``split_ids``: rows cost the client more than anything else.
+
+    Sessions are told to let it be as long as need be (``group_concat_max_len``).
+    """
+    return func.group_concat(column, type_=String())
+
+
+def split_ids(text: str | None) -> list[int]:
+    """The ids of a ``joined_ids``; None: there were none."""
+    return [] if text is None else list(map(int, text.split(",")))
 
 
 class _Pick(FunctionElement[Any]):
@@ -228,7 +260,7 @@ class RowsUpdate:
         move = RowsUpdate(
             task, lambda rows: update(task).where(rows.match).values(next_fire_at=rows.c["next"]), next="time"
         )
-        move(connection, [(1, moment), (2, moment)]).rowcount
+        move(connection, Listed([1, 2]), Listed.of([moment, moment])).rowcount
     """
 
     def __init__(self, table: Table, build: Callable[[Rows], Update], **kinds: str) -> None:
@@ -242,16 +274,11 @@ class RowsUpdate:
         joined = json_rows("joined", id="id", **kinds)
         self._by_json = build(Rows(table.c.id == joined.c.id, dict(joined.c)))
 
-    def __call__(self, connection: Connection, rows: Iterable[Sequence[Any]], **values: Any) -> CursorResult[Any]:
-        """Update them: tuples of an id, which is there once, and the values in the order of the kinds."""
-        ordered = sorted(rows, key=itemgetter(0))
+    def __call__(self, connection: Connection, ids: Listed, *columns: Listed, **values: Any) -> CursorResult[Any]:
+        """Update rows by their ids, which ascend, with a list of values for each of the kinds in their order."""
         if connection.dialect.name == "sqlite":
-            return connection.execute(self._by_json, {"rows": bound(ordered), **values})
-        ids, *columns = zip(*ordered, strict=True)
-        lists = {
-            f"{name}_listed": [written(value) if isinstance(value, datetime) else value for value in column]
-            for name, column in zip(self._names, columns, strict=True)
-        }
+            return connection.execute(self._by_json, {"rows": bound(zip(ids, *columns, strict=True)), **values})
+        lists = {f"{name}_listed": column for name, column in zip(self._names, columns, strict=True)}
         return connection.execute(self._by_lists, {"ids": ids, **lists, **values})
 
 

@@ -7,14 +7,15 @@ as done, so a batch that is written again, after a lost commit or by a scheduler
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import Connection, and_, case, insert, literal_column, select
+from sqlalchemy import ColumnElement, Connection, Insert, TableValuedAlias, and_, case, insert, literal_column, select
 
 from shared.domain.jsontext import json_text
 from shared.domain.nodes import PlannedNode
 from shared.domain.states import InstanceStatus, Origin
-from shared.store.dialects import UtcNow, bound, by_index, ignore_conflicts, json_rows, unindexed
+from shared.store.dialects import UtcNow, bound, by_index, first_id, ignore_conflicts, json_rows, unindexed
 from shared.store.tables import schedule_instance, schedule_task_node, schedule_task_node_type
 
 _instance = schedule_instance.c
@@ -63,62 +64,40 @@ _insert_fires = ignore_conflicts(insert(schedule_instance)).from_select(
     include_defaults=False,
 )  # fmt: skip
 
-_node_of_fire = json_rows("planned", task="id", moment="time", worker="id", type="id", sequence="int", param="json")
+_PINNED = {"type": "id", "sequence": "int", "param": "json"}
+_of_fire = json_rows("planned", task="id", moment="time", worker="id", **_PINNED)
+_of_new = json_rows("planned", instance="id", task="id", **_PINNED)
+_of_given = json_rows("pinned", instance="id", **_PINNED)
+_is_assigned = unindexed(_instance.status) == literal_column(f"'{InstanceStatus.ASSIGNED.value}'")
 
-_insert_nodes_of_fires = ignore_conflicts(insert(schedule_task_node)).from_select(
-    ["schedule_instance_id", "schedule_task_node_type_id", "sequence", "param", "creator", "modifier"],
-    by_index(
-        select(
-            _instance.id,
-            _node_of_fire.c.type,
-            _node_of_fire.c.sequence,
-            _node_of_fire.c.param,
-            literal_column("'scheduler'"),
-            literal_column("'scheduler'"),
-        )
-        .select_from(_node_of_fire)
-        .join(
-            schedule_instance,
-            and_(
-                _instance.schedule_task_id == _node_of_fire.c.task,
-                _instance.schedule_datetime == _node_of_fire.c.moment,
-                _instance.fire_key == literal_column("''"),
-                _instance.run_number == literal_column("0"),
-                unindexed(_instance.status) == literal_column(f"'{InstanceStatus.ASSIGNED.value}'"),
-                unindexed(_instance.schedule_worker_node_id) == _node_of_fire.c.worker,
-            ),
-        ),
-        schedule_instance,
-        "uq_schedule_instance_fire",
-    ),
-    include_defaults=False,
+
+def _insert_nodes(rows: TableValuedAlias, index: str, *found: ColumnElement[bool]) -> Insert:
+    """Nodes of the instances that are assigned and found so, by this index."""
+    columns = ["schedule_instance_id", "schedule_task_node_type_id", "sequence", "param", "creator", "modifier"]
+    author: ColumnElement[str] = literal_column("'scheduler'")
+    chosen = select(_instance.id, rows.c.type, rows.c.sequence, rows.c.param, author, author)
+    joined = chosen.select_from(rows).join(schedule_instance, and_(*found, _is_assigned))
+    indexed = by_index(joined, schedule_instance, index)
+    statement: Insert = ignore_conflicts(insert(schedule_task_node))
+    return statement.from_select(columns, indexed, include_defaults=False)
+
+
+_insert_nodes_of_fires = _insert_nodes(
+    _of_fire,
+    "uq_schedule_instance_fire",
+    _instance.schedule_task_id == _of_fire.c.task,
+    _instance.schedule_datetime == _of_fire.c.moment,
+    _instance.fire_key == literal_column("''"),
+    _instance.run_number == literal_column("0"),
+    unindexed(_instance.schedule_worker_node_id) == _of_fire.c.worker,
 )
-
-_pinned = json_rows("pinned", instance="id", type="id", sequence="int", param="json")
-
-_insert_nodes = ignore_conflicts(insert(schedule_task_node)).from_select(
-    ["schedule_instance_id", "schedule_task_node_type_id", "sequence", "param", "creator", "modifier"],
-    by_index(
-        select(
-            _pinned.c.instance,
-            _pinned.c.type,
-            _pinned.c.sequence,
-            _pinned.c.param,
-            literal_column("'scheduler'"),
-            literal_column("'scheduler'"),
-        )
-        .select_from(_pinned)
-        .join(
-            schedule_instance,
-            and_(
-                _instance.id == _pinned.c.instance,
-                unindexed(_instance.status) == literal_column(f"'{InstanceStatus.ASSIGNED.value}'"),
-            ),
-        ),
-        schedule_instance,
-    ),
-    include_defaults=False,
+_insert_nodes_of_new = _insert_nodes(
+    _of_new,
+    "PRIMARY",
+    _instance.id == _of_new.c.instance,
+    unindexed(_instance.schedule_task_id) == _of_new.c.task,
 )
+_insert_nodes_of_given = _insert_nodes(_of_given, "PRIMARY", _instance.id == _of_given.c.instance)
 
 
 def materialize(connection: Connection, fires: Iterable[Fire]) -> None:
@@ -126,18 +105,35 @@ def materialize(connection: Connection, fires: Iterable[Fire]) -> None:
     batch = sorted(fires, key=lambda fire: (fire.task_id, fire.schedule_datetime))
     if not batch:
         return
-    connection.execute(
+    inserted = connection.execute(
         _insert_fires,
         {"rows": bound((f.task_id, f.schedule_datetime, f.priority, f.param, f.worker_id, f.reason) for f in batch)},
     )
-    nodes = [
+    count = sum(len(f.nodes) for f in batch if f.worker_id is not None)
+    if not count or (inserted.rowcount == len(batch) and _pin_new(connection, batch, first_id(inserted)) == count):
+        return
+    nodes = (
         (f.task_id, f.schedule_datetime, f.worker_id, node.type_id, node.sequence, _json(node.param))
         for f in batch
         if f.worker_id is not None
         for node in f.nodes
-    ]
-    if nodes:
-        connection.execute(_insert_nodes_of_fires, {"rows": bound(nodes)})
+    )
+    connection.execute(_insert_nodes_of_fires, {"rows": bound(nodes)})
+
+
+def _pin_new(connection: Connection, batch: Iterable[Fire], first: int) -> int:
+    """Write the nodes of instances that one statement has made, by their ids: nearly always they are in a row.
+
+    It is quicker than by their keys. A node is written only if the instance with that id is of its task; returns how
+    many were.
+    """
+    nodes = (
+        (instance_id, f.task_id, node.type_id, node.sequence, _json(node.param))
+        for instance_id, f in enumerate(batch, start=first)
+        if f.worker_id is not None
+        for node in f.nodes
+    )
+    return connection.execute(_insert_nodes_of_new, {"rows": bound(nodes)}).rowcount
 
 
 def pinned(connection: Connection, instance_ids: Collection[int]) -> dict[int, list[PlannedNode]]:
@@ -164,7 +160,7 @@ def pin_nodes(connection: Connection, nodes: Iterable[tuple[int, PlannedNode]]) 
     """
     rows = [(instance_id, n.type_id, n.sequence, _json(n.param)) for instance_id, n in nodes]
     if rows:
-        connection.execute(_insert_nodes, {"rows": bound(sorted(rows, key=lambda row: (row[0], row[2])))})
+        connection.execute(_insert_nodes_of_given, {"rows": bound(sorted(rows, key=itemgetter(0, 2)))})
 
 
 def _json(value: Any) -> str | None:

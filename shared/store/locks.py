@@ -15,7 +15,7 @@ from collections.abc import Collection
 
 from sqlalchemy import Connection, bindparam, insert, or_, select, update
 
-from shared.store.dialects import SecondsBefore, UtcNow, among, by_index, ignore_conflicts
+from shared.store.dialects import SecondsBefore, UtcNow, among, by_index, ignore_conflicts, joined_ids, split_ids
 from shared.store.tables import schedule_task_lock
 
 _lock = schedule_task_lock.c
@@ -27,9 +27,8 @@ _free = or_(
     _lock.locked_by == bindparam("token"),
 )
 _takeable = by_index(
-    select(_lock.schedule_task_id)
+    select(joined_ids(_lock.schedule_task_id))
     .where(among(_lock.schedule_task_id), _free)
-    .order_by(_lock.schedule_task_id)
     .with_for_update(skip_locked=True),
     schedule_task_lock,
 )
@@ -62,7 +61,7 @@ def acquire(connection: Connection, token: str, task_ids: Collection[int], lease
         return set()
     names = {"token": token, "lease": lease_seconds}
     ids = sorted(task_ids)
-    got = set(connection.scalars(_takeable, {"ids": ids, **names}))
+    got = set(split_ids(connection.scalar(_takeable, {"ids": ids, **names})))
     if len(got) < len(ids):
         got |= _insert_missing(connection, sorted(set(ids) - got))
     if got and connection.execute(_take, {"ids": sorted(got), **names}).rowcount < len(got):

@@ -21,13 +21,26 @@ from sqlalchemy import (
     or_,
     select,
     type_coerce,
+    union_all,
     update,
 )
 
 from shared.domain.jsontext import json_value
 from shared.domain.planning import PlanInputs, PlannedTask, Terms
 from shared.domain.states import InstanceStatus, Origin, TaskStatus
-from shared.store.dialects import RowsUpdate, SecondsBefore, UtcNow, among, bound, by_index, json_rows, stored_time
+from shared.store.dialects import (
+    Listed,
+    RowsUpdate,
+    SecondsBefore,
+    UtcNow,
+    among,
+    bound,
+    by_index,
+    joined_ids,
+    json_rows,
+    split_ids,
+    stored_time,
+)
 from shared.store.tables import PLAN_INPUTS, schedule_instance, schedule_task, schedule_task_lock, schedule_task_node
 
 _task = schedule_task.c
@@ -60,9 +73,21 @@ _unleased = ~exists(
     )
 )
 _due = select(_task.id).where(_unleased).limit(bindparam("limit"))
-_stale = _due.where(_task.plan_stale == 1)
-_fires = _due.where(_task.status == TaskStatus.ON.value, _task.next_fire_at <= bindparam("horizon"))
-_passed = _due.where(_task.status == TaskStatus.OFF.value, _task.next_fire_at <= bindparam("now"))
+_found = union_all(
+    *(
+        select(some.subquery().c.id)
+        for some in (
+            _due.where(_task.plan_stale == 1),
+            _due.where(_task.status == TaskStatus.ON.value, _task.next_fire_at <= bindparam("horizon")).order_by(
+                _task.next_fire_at
+            ),
+            _due.where(_task.status == TaskStatus.OFF.value, _task.next_fire_at <= bindparam("now")).order_by(
+                _task.next_fire_at
+            ),
+        )
+    )
+).subquery("found")
+_due_ids = select(joined_ids(_found.c.id))
 
 
 def due(connection: Connection, now: datetime, horizon: datetime, limit: int, lease_seconds: float) -> list[int]:
@@ -72,10 +97,7 @@ def due(connection: Connection, now: datetime, horizon: datetime, limit: int, le
     has leased is left to it.
     """
     values = {"now": now, "horizon": horizon, "limit": limit, "lease": lease_seconds}
-    ids: dict[int, None] = {}
-    for statement in (_stale, _fires.order_by(_task.next_fire_at), _passed.order_by(_task.next_fire_at)):
-        ids.update(dict.fromkeys(connection.scalars(statement, values)))
-    return list(ids)[:limit]
+    return list(dict.fromkeys(split_ids(connection.scalar(_due_ids, values))))[:limit]
 
 
 def _text(column: Any) -> Any:
@@ -194,7 +216,8 @@ def advance(connection: Connection, advances: Iterable[Advance]) -> None:
         else:
             moved.append((a.task.id, a.task.next_fire_at, a.next_fire_at))
     if moved:
-        _move(connection, moved)
+        ids, old, following = zip(*sorted(moved), strict=True)
+        _move(connection, Listed(ids), Listed.of(old), Listed.of(following))
     if replanned:
         connection.execute(_replan, {"rows": bound(replanned)})
 

@@ -9,11 +9,12 @@ nodes as it would write them.
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, func, literal_column, select, update
 
 from shared.domain.states import InstanceStatus, NodeStatus
-from shared.store.dialects import RowsUpdate, UtcNow, bound, by_index, json_rows, unindexed
+from shared.store.dialects import Listed, RowsUpdate, UtcNow, bound, by_index, json_rows, unindexed
 from shared.store.tables import schedule_instance, schedule_task_node
 
 _instance = schedule_instance.c
@@ -200,21 +201,26 @@ _succeed_nodes = RowsUpdate(
 
 def _succeed(connection: Connection, worker_id: int, reports: Collection[Report]) -> set[int]:
     """Instances first: they fence, and how many were found tells whether all are ours still."""
-    instances = [
-        (r.instance_id, r.attempt, i.result, i.gmt_started, i.gmt_completed)
-        for r in reports
-        if (i := r.instance) is not None
-    ]
+    ordered = sorted(reports, key=lambda r: r.instance_id)
+    ids, attempts = Listed(r.instance_id for r in ordered), Listed(r.attempt for r in ordered)
+    ends = _ends(r.instance for r in ordered if r.instance is not None)
+    lists = [Listed.of(values) for values in ends]
+    updated = _succeed_instances(connection, ids, attempts, *lists, worker=worker_id)
     lost: set[int] = set()
-    if _succeed_instances(connection, instances, worker=worker_id).rowcount < len(instances):
-        fences = {"rows": bound((row[0], row[1]) for row in instances), "worker": worker_id}
-        lost = {row[0] for row in instances} - set(connection.scalars(_which_succeeded, fences))
-    nodes = [
-        (n.id, n.result, n.gmt_started, n.gmt_completed) for r in reports if r.instance_id not in lost for n in r.nodes
-    ]
-    if nodes:
-        _succeed_nodes(connection, nodes)
+    if updated.rowcount < len(ids):
+        fences = {"rows": bound(zip(ids, attempts, strict=True)), "worker": worker_id}
+        lost = set(ids) - set(connection.scalars(_which_succeeded, fences))
+    nodes = sorted((n for r in ordered if r.instance_id not in lost for n in r.nodes), key=lambda n: n.id)
+    if nodes:  # which nearly always ended as their instances did
+        same = zip(_ends(nodes), ends, lists, strict=True)
+        own = [listed if values == others else Listed.of(values) for values, others, listed in same]
+        _succeed_nodes(connection, Listed(n.id for n in nodes), *own)
     return lost
+
+
+def _ends(ended: Iterable[NodeReport | InstanceReport]) -> list[tuple[Any, ...]]:
+    """Their results, when they started, and when they ended."""
+    return list(zip(*((e.result, e.gmt_started, e.gmt_completed) for e in ended), strict=True))
 
 
 def _report(connection: Connection, worker_id: int, reports: Collection[Report]) -> set[int]:

@@ -12,10 +12,11 @@ from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, String, bindparam, case, func, select, type_coerce, update
+from sqlalchemy.exc import IntegrityError
 
 from shared.domain.states import PLANNED_ORIGINS, InstanceStatus, NodeStatus, TaskStatus
 from shared.store import overlap
-from shared.store.dialects import UtcNow, UtcTime, among, by_index, ignore_conflicts, unindexed
+from shared.store.dialects import UtcNow, UtcTime, among, by_index, ignore_conflicts, joined_ids, split_ids, unindexed
 from shared.store.node_types import NodeTypeNames
 from shared.store.plans import TERMS_KEPT
 from shared.store.tables import PRIORITIES, schedule_instance, schedule_task, schedule_task_node
@@ -70,7 +71,7 @@ class Claim:
     waiting: list[tuple[int, datetime]] = field(default_factory=list)
 
 
-_poll = (
+_polled = (
     select(_instance.id, _instance.due_at, _instance.priority)
     .where(
         _instance.status == ASSIGNED,
@@ -80,13 +81,19 @@ _poll = (
     )
     .order_by(_instance.priority, _instance.due_at)
     .limit(bindparam("limit"))
-)
+).subquery("polled")
+_moment = (_polled.c.priority, _polled.c.due_at)
+_poll = select(joined_ids(_polled.c.id), *_moment).group_by(*_moment).order_by(*_moment)
 
 
-def poll(connection: Connection, worker_id: int, horizon: datetime, limit: int) -> Sequence[Any]:
+def poll(connection: Connection, worker_id: int, horizon: datetime, limit: int) -> list[tuple[int, datetime, int]]:
     """The worker's assigned instances due by ``horizon``, by priority and due time: (id, due_at, priority)."""
     values = {"worker": worker_id, "horizon": horizon, "limit": limit}
-    return connection.execute(_poll, values).all()
+    return [
+        (instance_id, due_at, priority)
+        for ids, priority, due_at in connection.execute(_poll, values)
+        for instance_id in split_ids(ids)
+    ]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -228,7 +235,7 @@ _passed_over = by_index(
     schedule_instance,
 )
 
-_claim = ignore_conflicts(
+_claim = (
     update(schedule_instance)
     .where(
         among(_instance.id),
@@ -248,14 +255,12 @@ _claim = ignore_conflicts(
 
 _start_nodes = (
     update(schedule_task_node)
-    .where(
-        among(_node.id, "nodes"),
-        _instance.id == _node.schedule_instance_id,
-        _instance.schedule_worker_node_id == bindparam("worker"),
-        _instance.status == RUNNING,
-    )
+    .where(among(_node.id, "nodes"))
     .values(status=NodeStatus.RUNNING.value, gmt_started=UtcNow(), gmt_completed=None)
+    .with_hint("FORCE INDEX (PRIMARY)", dialect_name="mysql")
 )
+
+_claim_free = ignore_conflicts(_claim)
 
 _ours = by_index(
     select(_instance.id).where(
@@ -270,24 +275,37 @@ def claim(
 ) -> Claim:
     """Claim assigned instances: one guarded UPDATE, which decides by the unique overlap key about what runs already.
 
-    Whether all were won is told by how many of their nodes could be started; else they are read again before the
-    commit. If the answer to the commit is lost, the same call finds what stands ``running`` under this worker: only
-    this process can have done that.
+    Whether all were won is told by how many rows it changed; else they are read again before the commit. If the answer
+    to the commit is lost, the same call finds what stands ``running`` under this worker: only this process can have
+    done that.
     """
     ids = sorted(instance_ids)
     which: dict[str, Any] = {"ids": ids, "worker": worker_id}
     wanted = _read_wanted(connection, which, types)
     assigned = [row for row in wanted if row.terms.status == ASSIGNED]
     slots = overlap.free_slots(connection, [row for row in assigned if row.may_run])
-    for slot, claimed in _by_slot(slots):
-        connection.execute(_claim, {"ids": claimed, "slot": slot, "worker": worker_id})
-    won = _start(connection, which, wanted, len(slots) == len(assigned)) if wanted else set()
+    won = {row.id for row in wanted}
+    if _take(connection, slots, worker_id) < len(wanted):
+        won = set(connection.scalars(_ours, which))
+    if first := [n for row in wanted if row.id in won and (n := row.first_node) is not None]:
+        connection.execute(_start_nodes, {"nodes": sorted(first)})
     waiting: list[tuple[int, datetime]] = []
     if lost := [row for row in assigned if row.id not in won]:
         waiting = overlap.settle(connection, worker_id, lost, now)
     if len(wanted) < len(ids):
         waiting += _left_waiting(connection, which, {row.id for row in wanted})
     return Claim([row.run() for row in wanted if row.id in won], waiting)
+
+
+def _take(connection: Connection, slots: Sequence[tuple[int, int | None]], worker_id: int) -> int:
+    """Claim these, each for its slot; returns how many were, if that can be told: not where a slot was taken."""
+    groups = [{"ids": claimed, "slot": slot, "worker": worker_id} for slot, claimed in _by_slot(slots)]
+    try:
+        return sum(connection.execute(_claim, group).rowcount for group in groups)
+    except IntegrityError:
+        for group in groups:
+            connection.execute(_claim_free, group)
+        return 0
 
 
 def _by_slot(slots: Sequence[tuple[int, int | None]]) -> Iterable[tuple[int | None, list[int]]]:
@@ -315,16 +333,6 @@ def _read_wanted(connection: Connection, which: dict[str, Any], types: NodeTypeN
 def _parsed_node(text: str) -> tuple[int, int, str]:
     type_id, sequence, status = json.loads(text)
     return type_id, sequence, status
-
-
-def _start(connection: Connection, which: dict[str, Any], wanted: Sequence[Wanted], hopeful: bool) -> set[int]:
-    """Start the first node that is to run of each instance that is ours; returns the ids of those instances."""
-    first = [node_id for row in wanted if (node_id := row.first_node) is not None]
-    values = {"nodes": sorted(first), "worker": which["worker"]}
-    started = connection.execute(_start_nodes, values).rowcount if first else 0
-    if hopeful and started == len(wanted):
-        return {row.id for row in wanted}
-    return set(connection.scalars(_ours, which))
 
 
 def _left_waiting(connection: Connection, which: dict[str, Any], seen: Collection[int]) -> list[tuple[int, datetime]]:

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import bindparam, select, text, update
+from sqlalchemy import Connection, bindparam, select, text, update
 
 from migrations import upgrade
 from shared.store.database import Database, opened
@@ -82,6 +82,11 @@ write_all = RowsUpdate(
 )
 
 
+def write_rows(connection: Connection, rows: list[tuple[Any, ...]], **values: Any) -> int:
+    ids, *columns = zip(*sorted(rows), strict=True)
+    return write_all(connection, Listed(ids), *map(Listed.of, columns), **values).rowcount
+
+
 def values_of(database: Database, *tasks: int) -> list[tuple[Any, ...]]:
     columns = select(_task.id, _task.name, _task.param, _task.starts_at, _task.misfires)
     statement = columns.where(_task.id.in_(tasks)).order_by(_task.id)
@@ -101,11 +106,9 @@ def test_each_row_is_written_with_its_own_values(rows: Scenario) -> None:
     ]
     given = [(task, 5, name, quoted(param["text"]), starts, n) for task, name, param, starts, n in wanted]
     random.shuffle(given)
-    assert rows.database.write(lambda c: write_all(c, given, deleted=0).rowcount) == len(tasks)
+    assert rows.database.write(lambda c: write_rows(c, given, deleted=0)) == len(tasks)
     assert values_of(rows.database, *tasks) == wanted
-    assert rows.database.write(lambda c: write_all(c, given, deleted=0).rowcount) == len(tasks), (
-        "it counts what it found"
-    )
+    assert rows.database.write(lambda c: write_rows(c, given, deleted=0)) == len(tasks), "it counts what it found"
 
 
 def quoted(value: str) -> str:
@@ -119,7 +122,7 @@ def test_only_the_rows_that_are_as_expected_are_written(rows: Scenario) -> None:
     untouched = values_of(rows.database, other_value, deleted)
     rows.sql("UPDATE schedule_task SET is_deleted = 1 WHERE id = :task", task=deleted)
     given = [(task, 5, f"new-{task}", "{}", None, 7) for task in (missing, deleted, other_value, good)]
-    assert rows.database.write(lambda c: write_all(c, given, deleted=0).rowcount) == 1
+    assert rows.database.write(lambda c: write_rows(c, given, deleted=0)) == 1
     assert values_of(rows.database, good) == [(good, f"new-{good}", {}, None, 7)]
     assert values_of(rows.database, other_value, deleted) == untouched
 
@@ -130,7 +133,7 @@ def test_ids_as_large_as_a_double_holds_keep_their_own_values(database: Database
     for task in large:
         rows.sql("INSERT INTO schedule_task (id, name, type, cron) VALUES (:id, :id, 'REPORT', '* * * * *')", id=task)
     given = [(task, 5, f"new-{task}", None, None, 0) for task in large]
-    assert rows.database.write(lambda c: write_all(c, given, deleted=0).rowcount) == len(large)
+    assert rows.database.write(lambda c: write_rows(c, given, deleted=0)) == len(large)
     assert [row[:2] for row in values_of(rows.database, *large)] == [(task, f"new-{task}") for task in sorted(large)]
 
 
@@ -140,10 +143,10 @@ def test_rows_that_are_not_in_the_list_are_not_waited_for(mariadb_rows: Scenario
     locked, *others = rows.tasks(3)
     given = [(task, 5, f"new-{task}", None, None, 2) for task in others]
     with (
-        uncommitted(rows.database, lambda c: write_all(c, [(locked, 5, "locked", None, None, 1)], deleted=0)),
+        uncommitted(rows.database, lambda c: write_rows(c, [(locked, 5, "locked", None, None, 1)], deleted=0)),
         impatient(rows.database) as database,
     ):
-        assert database.write(lambda c: write_all(c, given, deleted=0).rowcount) == len(others)
+        assert database.write(lambda c: write_rows(c, given, deleted=0)) == len(others)
 
 
 RESULTS = [quoted(value) for value in NASTY]

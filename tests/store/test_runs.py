@@ -29,7 +29,7 @@ def switch_off(rows: Scenario, task: int) -> None:
 
 
 def poll(rows: Scenario, worker: int, horizon: datetime, limit: int = 100) -> list[int]:
-    return [row.id for row in rows.database.read(lambda c: runs.poll(c, worker, horizon, limit))]
+    return [instance for instance, _, _ in rows.database.read(lambda c: runs.poll(c, worker, horizon, limit))]
 
 
 def waiting(claim: runs.Claim) -> list[int]:

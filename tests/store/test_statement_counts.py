@@ -77,7 +77,7 @@ def life(rows: Scenario, number: int) -> dict[str, int]:
         "assign": assign,
         "poll": remember("polled", lambda c: runs.poll(c, second, now, number)),
         "claim": remember(
-            "claim", lambda c: runs.claim(c, second, [row.id for row in state["polled"]], now, rows.types)
+            "claim", lambda c: runs.claim(c, second, [instance for instance, _, _ in state["polled"]], now, rows.types)
         ),
         "recover": lambda c: losses.recover(c, second, number),
         "give again": lambda c: assignments.give(c, [(p.id, third, 0, None) for p in state["page"]]),

@@ -20,7 +20,7 @@ class Refused(Exception):
         self.kind = type(cause).__name__
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Call:
     """A node to execute; the context's param is as it was given, JSON."""
 
@@ -70,7 +70,7 @@ def _message(error: BaseException) -> str:
         return "its message cannot be shown"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outcome:
     """How a call ended; ``entered`` and ``left`` are CLOCK_BOOTTIME seconds at the handler's entry and end."""
 

@@ -98,6 +98,8 @@ class EventLoopExecutor:
 class RunningTask:
     """A coroutine on the loop; its outcome is told once."""
 
+    __slots__ = ("_again", "_call", "_done", "_ended", "_entered", "_loop", "_stopping", "_told", "task")
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -143,24 +145,21 @@ class RunningTask:
 
     async def _execute(self) -> None:
         try:
-            await self._call_handler()
+            if self._stopping:
+                self.tell_stopped()
+                return
+            self._entered = True
+            entered = boottime()
+            try:
+                context = self._call.checked()
+                entered = boottime()
+                result = await self._call.node.handler(context)
+            except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
+                self._tell(Outcome(entered, boottime(), failure=Failure.of(error), stopped=self._stopping))
+            else:
+                self._tell(Outcome(entered, boottime(), result=result))
         finally:
             self._ended(self)
-
-    async def _call_handler(self) -> None:
-        if self._stopping:
-            self.tell_stopped()
-            return
-        self._entered = True
-        entered = boottime()
-        try:
-            context = self._call.checked()
-            entered = boottime()
-            result = await self._call.node.handler(context)
-        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
-            self._tell(Outcome(entered, boottime(), failure=Failure.of(error), stopped=self._stopping))
-        else:
-            self._tell(Outcome(entered, boottime(), result=result))
 
     def _tell(self, outcome: Outcome) -> None:
         if not self._told:
