@@ -10,6 +10,7 @@ from types import FrameType
 from scheduler_service.assigner import Assigner
 from scheduler_service.materializer import Materializer
 from scheduler_service.reaper import Reaper
+from scheduler_service.world import Worlds
 from shared import collector, health
 from shared.loop import Loop
 from shared.settings import Settings
@@ -36,8 +37,9 @@ class Scheduler:
     def __init__(self, database: Database, settings: Settings) -> None:
         self._settings = settings
         by = f"scheduler {socket.gethostname()}:{os.getpid()}"[:127]
-        self._materializer = Materializer(database, settings, backlog=self._note_backlog)
-        self._second_materializer = Materializer(database, settings)
+        worlds = Worlds(database)
+        self._materializer = Materializer(database, settings, worlds, backlog=self._note_backlog)
+        self._second_materializer = Materializer(database, settings, worlds)
         self._backlog = threading.Event()
         self._backlog_loop = Loop("backlog", self._materialize_backlog)
         self._clock = database.clock
@@ -45,7 +47,7 @@ class Scheduler:
             Loop("clock", self._measure),
             Loop("materializer", self._materialize),
             self._backlog_loop,
-            Loop("assigner", Assigner(database, settings).step),
+            Loop("assigner", Assigner(database, settings, worlds).step),
             Loop("reaper", Reaper(database, settings, by).step),
         ]
 

@@ -43,10 +43,10 @@ class Assigner:
     up those that somebody could run.
     """
 
-    def __init__(self, database: Database, settings: Settings) -> None:
+    def __init__(self, database: Database, settings: Settings, worlds: Worlds | None = None) -> None:
         self._database = database
         self._settings = settings
-        self._worlds = Worlds(database)
+        self._worlds = worlds or Worlds(database)
         self._notices = Notices("assigner")
         self._cursor: Cursor | None = None
         self._complaints: set[str] = set()

@@ -65,11 +65,17 @@ class Materializer:
     the next. What one has leased, the other passes over.
     """
 
-    def __init__(self, database: Database, settings: Settings, backlog: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        worlds: Worlds | None = None,
+        backlog: Callable[[], None] = lambda: None,
+    ) -> None:
         self._database = database
         self._settings = settings
         self._backlog = backlog
-        self._worlds = Worlds(database)
+        self._worlds = worlds or Worlds(database)
         self._rest = min(settings.tick_seconds, settings.lookahead_seconds / 2)
 
     def step(self) -> float:

@@ -2,6 +2,7 @@
 
 import heapq
 import random
+import threading
 from collections.abc import Iterable, Mapping
 
 from shared.domain.errors import InvalidInput
@@ -17,29 +18,33 @@ class Fleet:
 
     A worker's load is the share of its capacity that is taken, so that a large worker gets more than a small one. It
     may be given more than its capacity, by its prefetch: capacity bounds what runs, not what waits in its queue.
+
+    Several threads may fill one fleet.
     """
 
     def __init__(self, workers: Iterable[LiveWorker]) -> None:
         self._workers = {worker.id: worker for worker in workers}
         self._given = {worker.id: worker.load for worker in self._workers.values()}
         self._heaps: dict[Needs, list[tuple[float, float, int]]] = {}
+        self._lock = threading.Lock()
 
     def choose(self, needs: Needs, avoid: str | None = None) -> int | None:
         """The id of the least loaded worker that fits and has room, and count the instance as given to it.
 
         ``avoid`` names a worker that is taken only if there is no other. None: nobody fits, or all that fit are full.
         """
-        heap = self._heap(needs)
-        first = self._least(heap)
-        if first is None:
-            return None
-        chosen = first
-        if avoid is not None and self._workers[first].name == avoid:
-            entry = heapq.heappop(heap)
-            chosen = self._least(heap) or first
-            heapq.heappush(heap, entry)
-        self._given[chosen] += 1
-        return chosen
+        with self._lock:
+            heap = self._heap(needs)
+            first = self._least(heap)
+            if first is None:
+                return None
+            chosen = first
+            if avoid is not None and self._workers[first].name == avoid:
+                entry = heapq.heappop(heap)
+                chosen = self._least(heap) or first
+                heapq.heappush(heap, entry)
+            self._given[chosen] += 1
+            return chosen
 
     def why_not(self, needs: Needs) -> str:
         """Why ``choose`` found nobody, in a sentence."""

@@ -1,5 +1,6 @@
-"""What both duties place by: the node types there are, and the live workers with their loads."""
+"""What the duties place by: the node types there are, and the live workers with their loads."""
 
+import threading
 from dataclasses import dataclass
 
 from scheduler_service.placement import Fleet
@@ -9,7 +10,9 @@ from shared.store import node_types, workers
 from shared.store.database import Database
 
 WORLD_SECONDS = 0.25
-"""For how long a look at the world is good enough: a batch takes less, and loads are counted on meanwhile."""
+WORLD_SHARE = 0.05
+"""For how long a look at the world is good enough, at least, and what part of the time looking may take, for it counts
+all that is assigned. Loads are counted on meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,19 +24,23 @@ class World:
 
 
 class Worlds:
-    """The world as one duty sees it, read again when it is older than ``WORLD_SECONDS``.
+    """The world as all duties of a scheduler see it and fill it, read again when it is too old.
 
     A worker that died since is still given work, which the reaper takes back: as if it had died a moment later.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._lock = threading.Lock()
         self._seen: World | None = None
-        self._read_at = 0.0
+        self._good_until = 0.0
 
     def current(self) -> World:
         """The world, with what was given since it was read."""
-        if self._seen is None or boottime() - self._read_at > WORLD_SECONDS:
-            self._read_at = boottime()
-            self._seen = self._database.read(lambda c: World(node_types.catalog(c), Fleet(workers.fleet(c))))
-        return self._seen
+        with self._lock:
+            if self._seen is None or boottime() > self._good_until:
+                began = boottime()
+                self._seen = self._database.read(lambda c: World(node_types.catalog(c), Fleet(workers.fleet(c))))
+                took = boottime() - began
+                self._good_until = began + max(WORLD_SECONDS, took / WORLD_SHARE)
+            return self._seen

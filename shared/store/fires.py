@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Insert, TableValuedAlias, and_
 from shared.domain.jsontext import json_text
 from shared.domain.nodes import PlannedNode
 from shared.domain.states import InstanceStatus, Origin
-from shared.store.dialects import UtcNow, bound, by_index, first_id, ignore_conflicts, json_rows, unindexed
+from shared.store.dialects import UtcNow, among, bound, by_index, first_id, ignore_conflicts, json_rows, unindexed
 from shared.store.tables import schedule_instance, schedule_task_node, schedule_task_node_type
 
 _instance = schedule_instance.c
@@ -100,6 +100,16 @@ _insert_nodes_of_new = _insert_nodes(
 _insert_nodes_of_given = _insert_nodes(_of_given, "PRIMARY", _instance.id == _of_given.c.instance)
 
 
+_pinned_nodes = by_index(
+    select(_node.schedule_instance_id, _type.id, _type.type, _node.sequence)
+    .join_from(schedule_task_node, schedule_task_node_type, _type.id == _node.schedule_task_node_type_id)
+    .where(among(_node.schedule_instance_id))
+    .order_by(_node.schedule_instance_id, _node.sequence),
+    schedule_task_node,
+    "uq_schedule_task_node_order",
+)
+
+
 def materialize(connection: Connection, fires: Iterable[Fire]) -> None:
     """Insert the fires' instances, and the nodes of those that were given to a worker."""
     batch = sorted(fires, key=lambda fire: (fire.task_id, fire.schedule_datetime))
@@ -141,14 +151,8 @@ def pinned(connection: Connection, instance_ids: Collection[int]) -> dict[int, l
     changes it."""
     if not instance_ids:
         return {}
-    statement = (
-        select(_node.schedule_instance_id, _type.id, _type.type, _node.sequence)
-        .join_from(schedule_task_node, schedule_task_node_type, _type.id == _node.schedule_task_node_type_id)
-        .where(_node.schedule_instance_id.in_(sorted(instance_ids)))
-        .order_by(_node.schedule_instance_id, _node.sequence)
-    )
     nodes: dict[int, list[PlannedNode]] = {}
-    for instance_id, *columns in connection.execute(statement):
+    for instance_id, *columns in connection.execute(_pinned_nodes, {"ids": sorted(instance_ids)}):
         nodes.setdefault(instance_id, []).append(PlannedNode(*columns))
     return nodes
 

@@ -15,7 +15,6 @@ from sqlalchemy import (
     case,
     cast,
     delete,
-    exists,
     func,
     literal_column,
     or_,
@@ -62,17 +61,19 @@ class Advance:
     error: str | None = None
 
 
-_unleased = ~exists(
-    by_index(
-        select(_lock.schedule_task_id).where(
-            _lock.schedule_task_id == _task.id,
-            _lock.is_locked == 1,
-            _lock.locked_at >= SecondsBefore(UtcNow(), bindparam("lease")),
-        ),
-        schedule_task_lock,
-    )
+_leased = and_(
+    _lock.schedule_task_id == _task.id,
+    _lock.is_locked == 1,
+    _lock.locked_at >= SecondsBefore(UtcNow(), bindparam("lease")),
 )
-_due = select(_task.id).where(_unleased).limit(bindparam("limit"))
+_due = (
+    select(_task.id)
+    .outerjoin_from(schedule_task, schedule_task_lock, _leased)
+    .where(_lock.schedule_task_id.is_(None))
+    .limit(bindparam("limit"))
+)
+"""An outer join, for of NOT EXISTS MariaDB makes a table of all locks as soon as many tasks are due."""
+
 _found = union_all(
     *(
         select(some.subquery().c.id)
