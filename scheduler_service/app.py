@@ -21,9 +21,6 @@ log = logging.getLogger(__name__)
 CLOCK_SECONDS = 5.0
 """How often the offset to the database's clock is measured."""
 
-BACKLOG_REST_SECONDS = 60.0
-"""How long the second materializer rests unless it is woken."""
-
 CLOSING_SECONDS = 10.0
 
 
@@ -38,15 +35,11 @@ class Scheduler:
         self._settings = settings
         by = f"scheduler {socket.gethostname()}:{os.getpid()}"[:127]
         worlds = Worlds(database)
-        self._materializer = Materializer(database, settings, worlds, backlog=self._note_backlog)
-        self._second_materializer = Materializer(database, settings, worlds)
-        self._backlog = threading.Event()
-        self._backlog_loop = Loop("backlog", self._materialize_backlog)
+        self._materializer = Materializer(database, settings, worlds)
         self._clock = database.clock
         self._loops = [
             Loop("clock", self._measure),
             Loop("materializer", self._materialize),
-            self._backlog_loop,
             Loop("assigner", Assigner(database, settings, worlds).step),
             Loop("reaper", Reaper(database, settings, by).step),
         ]
@@ -63,18 +56,6 @@ class Scheduler:
             loop.stop()
         for loop in self._loops:
             loop.join(CLOSING_SECONDS)
-
-    def _note_backlog(self) -> None:
-        self._backlog.set()
-        self._backlog_loop.wake()
-
-    def _materialize_backlog(self) -> float:
-        """What a second materializer does while the first finds full batches; else it rests."""
-        if self._backlog.is_set():
-            if self._second_materializer.step() == 0:
-                return 0
-            self._backlog.clear()
-        return BACKLOG_REST_SECONDS
 
     def _measure(self) -> float:
         self._clock.measure()

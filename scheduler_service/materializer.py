@@ -7,7 +7,7 @@ or neither; its leases run out by themselves.
 
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -60,21 +60,11 @@ class Materializer:
 
     What it cannot place is pending, each fire with its reason; the assigner, which sees all that is pending in each of
     its passes, says so in the log.
-
-    ``backlog`` is called when a batch is full: while this one is decided and written, a second materializer may find
-    the next. What one has leased, the other passes over.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        settings: Settings,
-        worlds: Worlds | None = None,
-        backlog: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, database: Database, settings: Settings, worlds: Worlds | None = None) -> None:
         self._database = database
         self._settings = settings
-        self._backlog = backlog
         self._worlds = worlds or Worlds(database)
         self._rest = min(settings.tick_seconds, settings.lookahead_seconds / 2)
 
@@ -90,8 +80,6 @@ class Materializer:
         got = self._database.write(lambda c: locks.acquire(c, token, due, lease))
         if not got:
             return random.uniform(0, OUTRUN_SECONDS)  # noqa: S311 - schedulers that meet part
-        if len(due) >= limit:
-            self._backlog()
         tasks = self._database.read(lambda c: plans.locked(c, token, got))
         steps = self._decide(tasks, now, horizon)
         for portion in _portions(steps):
