@@ -12,7 +12,7 @@ from scheduler_service.leases import new_token
 from scheduler_service.notices import Notices
 from scheduler_service.placement import needs_of
 from scheduler_service.world import World, Worlds
-from shared.clock import seconds_to_next
+from shared.clock import TICK_PHASE, seconds_to_next
 from shared.domain.errors import InvalidInput, UnknownType
 from shared.domain.jsontext import json_text
 from shared.domain.nodes import Catalog, PlannedNode
@@ -52,17 +52,14 @@ class Assigner:
         self._complaints: set[str] = set()
 
     def step(self) -> float:
-        """One pass; returns the seconds to rest: until the next full tick by the database's clock.
-
-        Workers poll a moment later (``worker_service.poller``).
-        """
+        """One pass; returns the seconds to rest: until the next tick by the database's clock."""
         for _ in range(PAGES):
             page = self._page()
             if len(page) < self._settings.batch:
                 self._cursor = None
                 self._notices.now(self._complaints)
                 self._complaints = set()
-                return seconds_to_next(self._database.clock.now(), self._settings.tick_seconds)
+                return seconds_to_next(self._database.clock.now(), self._settings.tick_seconds, TICK_PHASE)
             self._cursor = page[-1].cursor
         return 0
 

@@ -18,6 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from scheduler_service.leases import new_token
 from scheduler_service.placement import Fleet, Needs, needs_of
 from scheduler_service.world import World, Worlds
+from shared.clock import TICK_PHASE, seconds_to_next
 from shared.domain.errors import InvalidInput, RotaError
 from shared.domain.jsontext import json_text, json_value
 from shared.domain.nodes import PlannedNode
@@ -66,7 +67,7 @@ class Materializer:
         self._database = database
         self._settings = settings
         self._worlds = worlds or Worlds(database)
-        self._rest = min(settings.tick_seconds, settings.lookahead_seconds / 2)
+        self._period = min(settings.tick_seconds, settings.lookahead_seconds / 2)
 
     def step(self) -> float:
         """One batch; returns the seconds to rest, 0 when there is more to do at once."""
@@ -75,7 +76,7 @@ class Materializer:
         limit, lease = self._settings.batch, self._settings.lock_lease_seconds
         due = self._database.read(lambda c: plans.due(c, now, horizon, limit, lease))
         if not due:
-            return self._rest
+            return self._until_next_tick()
         token = new_token()
         got = self._database.write(lambda c: locks.acquire(c, token, due, lease))
         if not got:
@@ -85,7 +86,10 @@ class Materializer:
         for portion in _portions(steps):
             self._write(token, portion, now)
         unfinished = any(s.advance.next_fire_at is not None and s.advance.next_fire_at <= horizon for s in steps)
-        return 0 if len(due) >= limit or unfinished else self._rest
+        return 0 if len(due) >= limit or unfinished else self._until_next_tick()
+
+    def _until_next_tick(self) -> float:
+        return seconds_to_next(self._database.clock.now(), self._period, TICK_PHASE)
 
     def _decide(self, tasks: Sequence[PlannedTask], now: datetime, horizon: datetime) -> list[Step]:
         queued = {t.id: t.terms.max_instances or 1 for t in tasks if _queues(t.terms)}

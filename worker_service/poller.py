@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from shared.clock import boottime, seconds_to_next
+from shared.clock import TICK_PHASE, boottime, seconds_to_next
 from shared.settings import Settings
 from shared.store import losses, reports, runs
 from shared.store.database import Database
@@ -28,9 +28,9 @@ CLAIM_TIME = timedelta(seconds=0.05)
 """By when it is claimed at the latest: a claim takes less. In between, claims are gathered."""
 
 PACE_SECONDS = 0.02
-LONGEST_PACE_SECONDS = 0.2
+LONGEST_PACE_SECONDS = 0.5
 """How long claims are gathered while all slots are taken and what is claimed waits for them: as long as the last claim
-took, within these bounds."""
+took, within these bounds. Where claims take long, since many workers are at the database, batches so grow."""
 
 GIVE_BACK_AFTER = timedelta(seconds=1)
 """How long a claimed instance waits for its slot at most."""
@@ -43,10 +43,9 @@ then less and less often, for its predecessor may run for hours."""
 QUEUE_LIMIT = 5000
 """How many assigned instances are kept in mind; the rest stay rows until there is room."""
 
-POLL_PHASE_SECONDS = 0.05
+POLL_PHASE_SECONDS = TICK_PHASE + 0.05
 POLL_SPREAD_SECONDS = 0.05
-"""Schedulers give out what was asked for at each full tick, by the database's clock; workers ask a little later, spread
-by their ids: so what is asked for by hand waits for one period, not for two."""
+"""When workers ask, by the database's clock: a little later than the schedulers look, spread by their ids."""
 
 
 class Poller:
@@ -80,6 +79,7 @@ class Poller:
         self._claimed: set[int] = set()
         self._tries: dict[int, int] = {}
         self._compared = 0.0
+        self._took = 0.0
         self._phase = POLL_PHASE_SECONDS + worker_id % 16 / 16 * POLL_SPREAD_SECONDS
         self.wake_poll: Callable[[], None] = lambda: None
 
@@ -133,11 +133,12 @@ class Poller:
             raise
         finally:
             self._claiming.difference_update(ids)
+            self._took = boottime() - began
         if len(self._waiting) < QUEUE_LIMIT // 5 <= len(ids) + len(self._waiting):
             self.wake_poll()
         if self._busy() <= self._settings.capacity:
             return 0
-        return min(max(boottime() - began, PACE_SECONDS), LONGEST_PACE_SECONDS)
+        return min(max(self._took, PACE_SECONDS), LONGEST_PACE_SECONDS)
 
     def compare(self) -> None:
         """Compare the rows that stand ``running`` under this worker with what it runs: stop what somebody canceled,
@@ -171,7 +172,8 @@ class Poller:
     def _room(self) -> int:
         """How many may be claimed: as many as there are free slots, and as will be free by the time they start."""
         free = self._settings.capacity - self._busy()
-        slots = free + self._runner.foreseen(free, CLAIM_AHEAD.total_seconds())
+        ahead = max(CLAIM_AHEAD.total_seconds(), min(2 * self._took, LONGEST_PACE_SECONDS))
+        slots = free + self._runner.foreseen(free, ahead)
         held = self._settings.capacity + 2 * self._settings.batch - len(self._runner)
         return min(slots, held, self._settings.batch)
 

@@ -1,10 +1,12 @@
 """What a duty places by: read again when it is too old, and counted on meanwhile."""
 
 import pytest
+from sqlalchemy import Connection
 
 from scheduler_service import world as worlds
 from scheduler_service.placement import needs_of
 from scheduler_service.world import WORLD_SECONDS, Worlds
+from shared.store import workers
 from tests.store.scenario import Scenario
 from tests.store.statements import executed
 
@@ -38,6 +40,23 @@ def test_it_is_read_again_when_it_is_too_old_and_not_before(sqlite_rows: Scenari
     boot.seconds += 0.001
     assert known.current().fleet.choose(needs) == worker
     assert known.current().catalog.nodes_of("REPORT", None) == rows.nodes
+
+
+def test_looking_takes_a_small_part_of_the_time(
+    sqlite_rows: Scenario, boot: Boot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, look = Worlds(sqlite_rows.database), workers.fleet
+
+    def slow(connection: Connection) -> list[workers.LiveWorker]:
+        boot.seconds += 1.0
+        return look(connection)
+
+    monkeypatch.setattr(workers, "fleet", slow)
+    seen = known.current()
+    boot.seconds += 1 / worlds.WORLD_SHARE - 1.0
+    assert known.current() is seen
+    boot.seconds += 0.001
+    assert known.current() is not seen
 
 
 def test_what_was_given_counts_until_it_is_read_again(sqlite_rows: Scenario, boot: Boot) -> None:
