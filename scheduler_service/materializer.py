@@ -39,6 +39,9 @@ FIRES_IN_WRITE = 5_000
 BYTES_IN_WRITE = 4 * 1024 * 1024
 """What one transaction inserts at most: below ``max_allowed_packet``, whose default is 16 MiB."""
 
+EARLIER_SECONDS = 0.05
+"""How long before the assigner it looks: its first batch is written when the workers ask."""
+
 OUTRUN_SECONDS = 0.02
 """The longest rest after another scheduler was quicker: it is at work on those, there may be more behind them."""
 
@@ -89,7 +92,7 @@ class Materializer:
         return 0 if len(due) >= limit or unfinished else self._until_next_tick()
 
     def _until_next_tick(self) -> float:
-        return seconds_to_next(self._database.clock.now(), self._period, TICK_PHASE)
+        return seconds_to_next(self._database.clock.now(), self._period, TICK_PHASE - EARLIER_SECONDS)
 
     def _decide(self, tasks: Sequence[PlannedTask], now: datetime, horizon: datetime) -> list[Step]:
         queued = {t.id: t.terms.max_instances or 1 for t in tasks if _queues(t.terms)}

@@ -43,6 +43,10 @@ then less and less often, for its predecessor may run for hours."""
 QUEUE_LIMIT = 5000
 """How many assigned instances are kept in mind; the rest stay rows until there is room."""
 
+FEW = QUEUE_LIMIT // 5
+HURRY_SECONDS = 0.1
+"""After a poll that brought what was late already, and left fewer than ``FEW`` in mind, the next comes so soon."""
+
 POLL_PHASE_SECONDS = TICK_PHASE + 0.05
 POLL_SPREAD_SECONDS = 0.05
 """When workers ask, by the database's clock: a little later than the schedulers look, spread by their ids."""
@@ -84,23 +88,30 @@ class Poller:
         self.wake_poll: Callable[[], None] = lambda: None
 
     def poll(self) -> float:
-        """Fetch what is assigned; returns the seconds to rest (``claim`` wakes it when there is room)."""
+        """Fetch what is assigned; returns the seconds to rest.
+
+        Not long after it brought something that was late already, and not much: there may be more behind it. ``claim``
+        wakes it when only little is left of much.
+        """
         self._give_back()
         if boottime() - self._compared >= self._settings.heartbeat_seconds:
             self.compare()
             self._compared = boottime()
-        horizon = self._database.clock.now() + timedelta(seconds=self._settings.lookahead_seconds)
+        now = self._database.clock.now()
+        horizon = now + timedelta(seconds=self._settings.lookahead_seconds)
         with self._lock:
             self._claimed = set(self._claiming)
         rows = self._database.read(lambda c: runs.poll(c, self._worker_id, horizon, QUEUE_LIMIT))
         with self._lock:
-            self._keep_in_mind(rows)
+            new = self._keep_in_mind(rows)
+        if len(self._waiting) < FEW and any(due_at <= now for _, due_at, _ in new):
+            return HURRY_SECONDS
         return seconds_to_next(self._database.clock.now(), self._settings.poll_seconds, self._phase)
 
-    def _keep_in_mind(self, rows: Sequence[Any]) -> None:
+    def _keep_in_mind(self, rows: Sequence[Any]) -> list[Any]:
         """What was claimed since the read began may be running, or have ended: it must not be claimed once more.
 
-        What is not among the rows any more was taken back, unless there were too many to read them all.
+        Returns what is new. What is not among the rows any more was taken back, unless they were too many to read all.
         """
         new = [row for row in rows if row[0] not in self._waiting and row[0] not in self._claimed]
         if len(rows) < QUEUE_LIMIT or len(self._waiting) > 2 * QUEUE_LIMIT:
@@ -114,6 +125,7 @@ class Poller:
             ((due_at - CLAIM_TIME, instance_id, priority) for instance_id, due_at, priority in new),
             early=CLAIM_AHEAD - CLAIM_TIME,
         )
+        return new
 
     def claim(self) -> float:
         """Wait until something is to be claimed and there is a slot for it; claim it."""
@@ -134,7 +146,7 @@ class Poller:
         finally:
             self._claiming.difference_update(ids)
             self._took = boottime() - began
-        if len(self._waiting) < QUEUE_LIMIT // 5 <= len(ids) + len(self._waiting):
+        if len(self._waiting) < FEW <= len(ids) + len(self._waiting):
             self.wake_poll()
         if self._busy() <= self._settings.capacity:
             return 0
