@@ -186,6 +186,30 @@ def test_of_schedulers_that_race_through_the_whole_protocol_each_fire_comes_once
     assert len(nodes(rows)) == len(found) * len(rows.nodes)
 
 
+def test_a_fire_that_is_there_already_leaves_the_others_of_its_batch_their_own_nodes(rows: Scenario) -> None:
+    """Its id was given before: those of the others are not in a row with it."""
+    worker, tasks = rows.worker(), rows.tasks(5)
+    kinds = [rows.nodes[:1], rows.nodes[1:], rows.nodes]
+    batch = [Fire(task, rows.start, 5, None, worker, kinds[n % 3]) for n, task in enumerate(tasks)]
+    materialize(rows, batch[2])
+    materialize(rows, *batch)
+    given = {fire.task_id: [node.type_id for node in fire.nodes] for fire in batch}
+    of = {row.id: row.schedule_task_id for row in instances(rows)}
+    found: dict[int, list[int]] = {task: [] for task in tasks}
+    for node in nodes(rows):
+        found[of[node.schedule_instance_id]].append(node.schedule_task_node_type_id)
+    assert found == given
+
+
+def test_ids_that_are_not_in_a_row_are_met_by_the_fires_keys(rows: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a cluster gives them, or MySQL 8 where others insert at the same time."""
+    monkeypatch.setattr(fires, "first_id", lambda inserted: 1_000_000)
+    worker = rows.worker()
+    materialize(rows, *(Fire(task, rows.start, 5, None, worker, rows.nodes) for task in rows.tasks(3)))
+    assert len(instances(rows)) == 3
+    assert len(nodes(rows)) == 3 * len(rows.nodes)
+
+
 def test_nodes_are_pinned_once(rows: Scenario) -> None:
     worker = rows.worker()
     instance = rows.assigned(worker)

@@ -49,6 +49,38 @@ def compared(rows: Scenario, worker: int, *accepted: Run) -> tuple[Poller, Runne
     return puller.poller, puller.runner
 
 
+@pytest.mark.parametrize(
+    ("due_in", "few", "hurries"), [(-1, 10, True), (-1, 2, False), (60, 10, False)], ids=["late", "many", "ahead"]
+)
+def test_a_poll_that_brought_what_was_late_is_soon_followed_by_another(
+    rows: Scenario, monkeypatch: pytest.MonkeyPatch, due_in: int, few: int, hurries: bool
+) -> None:
+    monkeypatch.setattr(pollers, "FEW", few)
+    worker = rows.worker()
+    puller = Puller(rows, worker, poll_seconds=60, lookahead_seconds=120)
+    for number in range(2):
+        rows.assigned(worker, at=rows.now() + timedelta(seconds=due_in + number / 10))
+    assert (puller.poller.poll() == pollers.HURRY_SECONDS) == hurries
+    assert puller.poller.poll() > pollers.HURRY_SECONDS, "it brought nothing new"
+
+
+def test_where_a_claim_takes_long_more_are_claimed_for_slots_to_come(
+    rows: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    puller = Puller(rows, rows.worker())
+    ahead: list[float] = []
+
+    def foreseen(free: int, seconds: float) -> int:
+        ahead.append(seconds)
+        return 0
+
+    monkeypatch.setattr(puller.runner, "foreseen", foreseen)
+    for took in (0.001, 0.2, 60.0):
+        puller.poller._took = took
+        puller.poller._room()
+    assert ahead == [pollers.CLAIM_AHEAD.total_seconds(), 0.4, pollers.LONGEST_PACE_SECONDS]
+
+
 def test_what_is_urgent_is_claimed_before_a_backlog_that_was_due_and_fetched_before_it(rows: Scenario) -> None:
     worker = rows.worker()
     backlog = [rows.assigned(worker, at=rows.start - timedelta(minutes=9 - n)) for n in range(3)]

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, select, text, update
 
 from shared.domain.nodes import PlannedNode
 from shared.domain.planning import PlannedTask
@@ -30,7 +30,7 @@ from shared.store import (
     workers,
 )
 from shared.store.database import Database, opened
-from shared.store.tables import schedule_instance
+from shared.store.tables import schedule_instance, schedule_task
 from tests.databases import MariaDBServer, fresh_database, run_sql
 from tests.store import big_tables
 from tests.store.statements import Statement, explained
@@ -221,6 +221,17 @@ def test_tasks_that_others_have_leased_are_passed_over_in_the_index(big: Big, du
         assert not set(found) & set(due[:-10])
 
     check_due(big.reads(ask, before=lease, rows=2 * BATCH, by={DUE, STALE, PRIMARY}))
+
+
+def test_many_due_tasks_are_found_without_reading_more_than_a_batch_of_them(big: Big) -> None:
+    def let_many_be_due(connection: Connection) -> None:
+        many = update(schedule_task).where(schedule_task.c.id.between(1, 20 * BATCH))
+        connection.execute(many.values(next_fire_at=big.now))
+
+    def ask(connection: Connection) -> None:
+        assert len(plans.due(connection, big.now, big.horizon, BATCH, LEASE)) == BATCH
+
+    check_due(big.reads(ask, before=let_many_be_due, rows=BATCH, by={DUE, STALE, PRIMARY}))
 
 
 def test_looking_for_due_tasks_reads_nothing_when_none_is(big: Big) -> None:
