@@ -134,7 +134,7 @@ def _median_curve(samples: Samples, key: Key) -> list[float]:
 
 def _fleet(samples: Samples, figure: "Figure") -> bool:
     places = _places(_keys(samples, "fleet"))
-    workers = {key: place for key, place in places.items() if "worker" in key[2]}
+    workers = {key: place for key, place in places.items() if key[1] == ROTA and "worker" in key[2]}
     schedulers = {key: place for key, place in places.items() if "scheduler" in key[2]}
     schedulers |= {key: 1 for key in workers if schedulers and key[2] == "2 workers"}  # with one scheduler
     name = "instances/s"

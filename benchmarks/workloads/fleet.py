@@ -7,11 +7,13 @@ from benchmarks.cases import Case, Outcome, Scale
 from benchmarks.lab import Lab
 from benchmarks.system import Window, fresh_system, settle
 from benchmarks.workloads.drain import drain, drained
+from benchmarks.workloads.tuning import Tuned
 
 IDLE_SECONDS = 15
 """At most."""
 
 WORKERS_NOTE = "1 scheduler, which is started after the workers have been idle for a while."
+POOL = "--thread-handling=pool-of-threads"
 SCHEDULERS_NOTE = "2 workers."
 
 
@@ -33,11 +35,21 @@ def cases(scale: Scale) -> list[Case]:
         for count in scale.schedulers
         if count > 1  # one is the case of 2 workers
     ]
-    return [*of_workers, *of_schedulers]
+    pooled = [
+        Case("fleet", "rota, thread pool", _called(count, "worker"), scale.rounds, partial(_pooled, scale, count), POOL)
+        for count in scale.workers[-1:]
+        if scale.rounds > 1
+    ]
+    return [*of_workers, *pooled, *of_schedulers]
 
 
 def _called(count: int, what: str) -> str:
     return f"{count} {what}" + ("s" if count > 1 else "")
+
+
+def _pooled(scale: Scale, count: int, lab: Lab) -> Outcome:
+    with Tuned((POOL,)) as own:
+        return _workers(scale, count, own)
 
 
 def _workers(scale: Scale, count: int, lab: Lab) -> Outcome:

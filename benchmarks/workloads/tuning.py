@@ -50,6 +50,7 @@ FACTORS = (
     *(Factor(options=(f"--innodb-flush-log-at-trx-commit={value}",)) for value in (2, 0)),
     Factor(options=("--innodb-buffer-pool-size=128M",)),
     Factor(options=("--innodb-log-file-size=96M",)),
+    Factor(options=("--thread-handling=pool-of-threads",)),
     *(Factor(options=("--log-bin=bin", f"--sync-binlog={value}")) for value in (0, 1)),
 )
 
