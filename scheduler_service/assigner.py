@@ -12,7 +12,7 @@ from scheduler_service.leases import new_token
 from scheduler_service.notices import Notices
 from scheduler_service.placement import needs_of
 from scheduler_service.world import World, Worlds
-from shared.clock import TICK_PHASE, seconds_to_next
+from shared.clock import TICK_PHASE_SECONDS, seconds_to_next
 from shared.domain.errors import InvalidInput, UnknownType
 from shared.domain.jsontext import json_text
 from shared.domain.nodes import Catalog, PlannedNode
@@ -59,7 +59,7 @@ class Assigner:
                 self._cursor = None
                 self._notices.now(self._complaints)
                 self._complaints = set()
-                return seconds_to_next(self._database.clock.now(), self._settings.tick_seconds, TICK_PHASE)
+                return seconds_to_next(self._database.clock.now(), self._settings.tick_seconds, TICK_PHASE_SECONDS)
             self._cursor = page[-1].cursor
         return 0
 

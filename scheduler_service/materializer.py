@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from scheduler_service.leases import new_token
 from scheduler_service.placement import Fleet, Needs, needs_of
 from scheduler_service.world import World, Worlds
-from shared.clock import TICK_PHASE, seconds_to_next
+from shared.clock import TICK_PHASE_SECONDS, seconds_to_next
 from shared.domain.errors import InvalidInput, RotaError
 from shared.domain.jsontext import json_text, json_value
 from shared.domain.nodes import PlannedNode
@@ -40,7 +40,8 @@ BYTES_IN_WRITE = 4 * 1024 * 1024
 """What one transaction inserts at most: below ``max_allowed_packet``, whose default is 16 MiB."""
 
 EARLIER_SECONDS = 0.05
-"""How long before the assigner it looks: its first batch is written when the workers ask."""
+SPREAD_SECONDS = 0.05
+"""How long before the assigner it looks, so that its first batch is written when the workers ask; schedulers apart."""
 
 OUTRUN_SECONDS = 0.02
 """The longest rest after another scheduler was quicker: it is at work on those, there may be more behind them."""
@@ -71,6 +72,8 @@ class Materializer:
         self._settings = settings
         self._worlds = worlds or Worlds(database)
         self._period = min(settings.tick_seconds, settings.lookahead_seconds / 2)
+        earlier = EARLIER_SECONDS + random.uniform(0, SPREAD_SECONDS)  # noqa: S311 - schedulers part
+        self._phase = TICK_PHASE_SECONDS - earlier
 
     def step(self) -> float:
         """One batch; returns the seconds to rest, 0 when there is more to do at once."""
@@ -92,7 +95,7 @@ class Materializer:
         return 0 if len(due) >= limit or unfinished else self._until_next_tick()
 
     def _until_next_tick(self) -> float:
-        return seconds_to_next(self._database.clock.now(), self._period, TICK_PHASE - EARLIER_SECONDS)
+        return seconds_to_next(self._database.clock.now(), self._period, self._phase)
 
     def _decide(self, tasks: Sequence[PlannedTask], now: datetime, horizon: datetime) -> list[Step]:
         queued = {t.id: t.terms.max_instances or 1 for t in tasks if _queues(t.terms)}

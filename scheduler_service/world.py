@@ -10,9 +10,12 @@ from shared.store import node_types, workers
 from shared.store.database import Database
 
 WORLD_SECONDS = 0.25
+"""For how long a look at the world is good enough: loads are counted on meanwhile."""
+
 WORLD_SHARE = 0.05
-"""For how long a look at the world is good enough, at least, and what part of the time looking may take, for it counts
-all that is assigned. Loads are counted on meanwhile."""
+LONGEST_WORLD_SECONDS = 1.0
+"""What part of the time looking may take, for it counts all that is assigned: a look that took long is good for longer,
+but not for ever, for it also takes as long as the database is away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,6 @@ class Worlds:
             if self._seen is None or boottime() > self._good_until:
                 began = boottime()
                 self._seen = self._database.read(lambda c: World(node_types.catalog(c), Fleet(workers.fleet(c))))
-                took = boottime() - began
-                self._good_until = began + max(WORLD_SECONDS, took / WORLD_SHARE)
+                now = boottime()
+                self._good_until = now + min(max(WORLD_SECONDS, (now - began) / WORLD_SHARE), LONGEST_WORLD_SECONDS)
             return self._seen

@@ -18,9 +18,10 @@ SAMPLES = 10
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - as all times here, naive UTC
 
 
-TICK_PHASE = 0.5
-"""Schedulers look for work half a second after each full one, at which most fires start; workers ask a little later.
-So what nobody could prepare, a task just created or a run asked for by hand, waits for one period and not for two."""
+TICK_PHASE_SECONDS = 0.5
+"""Schedulers look for work, every second as they do by default, half way between the full ones, at which most fires
+start; workers ask a little later. So what nobody could prepare, a task just created or a run asked for by hand, waits
+for one period and not for two."""
 
 
 def boottime() -> float:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from shared.clock import TICK_PHASE, boottime, seconds_to_next
+from shared.clock import TICK_PHASE_SECONDS, boottime, seconds_to_next
 from shared.settings import Settings
 from shared.store import losses, reports, runs
 from shared.store.database import Database
@@ -22,7 +22,8 @@ from worker_service.runner import Runner
 log = logging.getLogger(__name__)
 
 CLAIM_AHEAD = timedelta(seconds=0.1)
-"""The longest that an instance is claimed before it is due, or before a slot is expected to be free for it."""
+"""The longest that an instance is claimed before it is due, or before a slot is expected to be free for it; for a slot
+longer, where claims take long (``LONGEST_PACE_SECONDS``)."""
 
 CLAIM_TIME = timedelta(seconds=0.05)
 """By when it is claimed at the latest: a claim takes less. In between, claims are gathered."""
@@ -30,7 +31,8 @@ CLAIM_TIME = timedelta(seconds=0.05)
 PACE_SECONDS = 0.02
 LONGEST_PACE_SECONDS = 0.5
 """How long claims are gathered while all slots are taken and what is claimed waits for them: as long as the last claim
-took, within these bounds. Where claims take long, since many workers are at the database, batches so grow."""
+took, within these bounds. Where claims take long, since many workers are at the database, batches so grow; and reach
+as far ahead as two of them take."""
 
 GIVE_BACK_AFTER = timedelta(seconds=1)
 """How long a claimed instance waits for its slot at most."""
@@ -44,10 +46,14 @@ QUEUE_LIMIT = 5000
 """How many assigned instances are kept in mind; the rest stay rows until there is room."""
 
 FEW = QUEUE_LIMIT // 5
-HURRY_SECONDS = 0.1
-"""After a poll that brought what was late already, and left fewer than ``FEW`` in mind, the next comes so soon."""
+"""With fewer in mind than this, there is room for a poll to bring more."""
 
-POLL_PHASE_SECONDS = TICK_PHASE + 0.05
+HURRY_SECONDS = 0.1
+HURRY_SHARE = 0.2
+"""After a poll that brought what was late already, and left few in mind, the next comes so soon, but polling takes no
+larger part of the time than this."""
+
+POLL_PHASE_SECONDS = TICK_PHASE_SECONDS + 0.05
 POLL_SPREAD_SECONDS = 0.05
 """When workers ask, by the database's clock: a little later than the schedulers look, spread by their ids."""
 
@@ -83,7 +89,8 @@ class Poller:
         self._claimed: set[int] = set()
         self._tries: dict[int, int] = {}
         self._compared = 0.0
-        self._took = 0.0
+        self._claim_took = 0.0
+        self._claim_ended = 0.0
         self._phase = POLL_PHASE_SECONDS + worker_id % 16 / 16 * POLL_SPREAD_SECONDS
         self.wake_poll: Callable[[], None] = lambda: None
 
@@ -97,16 +104,17 @@ class Poller:
         if boottime() - self._compared >= self._settings.heartbeat_seconds:
             self.compare()
             self._compared = boottime()
-        now = self._database.clock.now()
+        began, now = boottime(), self._database.clock.now()
         horizon = now + timedelta(seconds=self._settings.lookahead_seconds)
         with self._lock:
             self._claimed = set(self._claiming)
         rows = self._database.read(lambda c: runs.poll(c, self._worker_id, horizon, QUEUE_LIMIT))
         with self._lock:
             new = self._keep_in_mind(rows)
+        rest = seconds_to_next(self._database.clock.now(), self._settings.poll_seconds, self._phase)
         if len(self._waiting) < FEW and any(due_at <= now for _, due_at, _ in new):
-            return HURRY_SECONDS
-        return seconds_to_next(self._database.clock.now(), self._settings.poll_seconds, self._phase)
+            rest = min(rest, max(HURRY_SECONDS, (boottime() - began) / HURRY_SHARE))
+        return rest
 
     def _keep_in_mind(self, rows: Sequence[Any]) -> list[Any]:
         """What was claimed since the read began may be running, or have ended: it must not be claimed once more.
@@ -145,12 +153,13 @@ class Poller:
             raise
         finally:
             self._claiming.difference_update(ids)
-            self._took = boottime() - began
+            self._claim_ended = boottime()
+            self._claim_took = self._claim_ended - began
         if len(self._waiting) < FEW <= len(ids) + len(self._waiting):
             self.wake_poll()
         if self._busy() <= self._settings.capacity:
             return 0
-        return min(max(self._took, PACE_SECONDS), LONGEST_PACE_SECONDS)
+        return min(max(self._claim_took, PACE_SECONDS), LONGEST_PACE_SECONDS)
 
     def compare(self) -> None:
         """Compare the rows that stand ``running`` under this worker with what it runs: stop what somebody canceled,
@@ -184,10 +193,15 @@ class Poller:
     def _room(self) -> int:
         """How many may be claimed: as many as there are free slots, and as will be free by the time they start."""
         free = self._settings.capacity - self._busy()
-        ahead = max(CLAIM_AHEAD.total_seconds(), min(2 * self._took, LONGEST_PACE_SECONDS))
-        slots = free + self._runner.foreseen(free, ahead)
+        slots = free + self._runner.foreseen(free, self._ahead())
         held = self._settings.capacity + 2 * self._settings.batch - len(self._runner)
         return min(slots, held, self._settings.batch)
+
+    def _ahead(self) -> float:
+        """How far ahead slots are foreseen, in seconds; a claim of long ago says nothing."""
+        is_recent = boottime() - self._claim_ended < LONGEST_PACE_SECONDS + PACE_SECONDS
+        took = self._claim_took if is_recent else 0.0
+        return max(CLAIM_AHEAD.total_seconds(), min(2 * took, LONGEST_PACE_SECONDS))
 
     def _give_back(self) -> None:
         """Hand back what was claimed for a slot that did not come free: another worker may have one."""
@@ -202,9 +216,11 @@ class Poller:
 
     def _claim(self, priorities: dict[int, int]) -> None:
         now = self._database.clock.now()
-        claim = self._database.write(lambda c: runs.claim(c, self._worker_id, list(priorities), now, self._types))
-        accepted = self._runner.accept(claim.runs)
-        self._starts.put_all((max(run.due_at, now), run, priorities.get(run.id, 0)) for run in accepted)
+        claim = self._database.write(
+            lambda c: runs.claim(c, self._worker_id, list(priorities), now, self._types, doubtful=self._tries)
+        )
+        accepted, claimed = self._runner.accept(claim.runs), self._database.clock.now()
+        self._starts.put_all((max(run.due_at, claimed), run, priorities.get(run.id, 0)) for run in accepted)
         waiting = {instance_id for instance_id, _ in claim.waiting}
         with self._lock:
             self._waiting.update((instance_id, priorities[instance_id]) for instance_id in waiting)

@@ -29,7 +29,7 @@ BATCH_BYTES = 4 * 1024 * 1024
 """Below ``max_allowed_packet``, whose default is 16 MiB, with room for JSON within JSON."""
 
 PACE_SECONDS = 0.02
-LONGEST_REST_SECONDS = 0.5
+LONGEST_REST_SECONDS = 0.2
 """The least time between two batches of ends, which hold up nobody; the first after a while is written at once. A batch
 that takes longer is followed by a rest as long as itself, for then many workers are at the database, and batches are to
 grow; but not by a long one, for a batch also takes as long as the database is away."""

@@ -386,7 +386,7 @@ def _context(active: Active, node: NodeRun, param: Any) -> NodeContext[Any]:
     return NodeContext(
         param=param,
         schedule_datetime=_in_zone(run.schedule_datetime, run.timezone),
-        due_at=_in_zone(run.due_at, "UTC"),
+        due_at=run.due_at.replace(tzinfo=UTC),
         results=dict(active.results),
         task_name=run.task_name,
         node_type=node.type,

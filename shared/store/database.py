@@ -49,7 +49,7 @@ IDLE_SECONDS = 10
 """``wait_timeout``: below the liveness limit, so that a frozen process holds no lock longer than it is alive."""
 
 LONGEST_IDS = 1024 * 1024
-"""Bytes of ids in one text: 10,000 of 20 digits are a fifth of that (MySQL's own limit is 1,024)."""
+"""Bytes of ids in one text: three times 10,000 of 20 digits are less (MySQL's own limit is 1,024)."""
 
 FIRST_RETRY_SECONDS = 0.02
 PING_AFTER_SECONDS = 5.0
@@ -267,8 +267,8 @@ def _prepare_mysql(connection: Any, record: Any) -> None:
             cursor.execute(
                 f"SET idle_transaction_timeout = {IDLE_IN_TRANSACTION_SECONDS}, in_predicate_conversion_threshold = 0"
             )
-        cursor.execute("SELECT @@max_allowed_packet")
-        record.info["max_allowed_packet"] = cursor.fetchone()[0]
+        cursor.execute("SELECT @@max_allowed_packet, @@auto_increment_increment")
+        record.info["max_allowed_packet"], record.info["auto_increment_increment"] = cursor.fetchone()
 
 
 def _refuse_oversized(context: ExceptionContext) -> None:

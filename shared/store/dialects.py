@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import lt
 from typing import Any
 
 from pymysql.converters import escape_string
@@ -208,10 +209,16 @@ def among(column: Any, parameter: str = "ids") -> Any:
     return column.op("IN", is_comparison=True)(_IdList(bindparam(parameter, type_=_List())))
 
 
-def first_id(inserted: CursorResult[Any]) -> int:
-    """The id of the first of the rows that an INSERT has made."""
-    last = inserted.context.dialect.name == "sqlite"
-    return inserted.lastrowid - inserted.rowcount + 1 if last else inserted.lastrowid
+def new_ids(connection: Connection, inserted: CursorResult[Any]) -> range:
+    """The ids that an INSERT gave its rows, in their order, if none was left out and nobody inserted in between.
+
+    MariaDB sees to the latter (``innodb_autoinc_lock_mode`` 0 or 1), MySQL 8 does not by default: check what you find.
+    """
+    count, last = inserted.rowcount, inserted.lastrowid
+    if connection.dialect.name == "sqlite":
+        return range(last - count + 1, last + 1)
+    step = connection.info["auto_increment_increment"]  # of a cluster, more than 1
+    return range(last, last + count * step, step)  # MariaDB and MySQL tell the first
 
 
 def joined_ids(column: Any) -> Any:
@@ -275,7 +282,12 @@ class RowsUpdate:
         self._by_json = build(Rows(table.c.id == joined.c.id, dict(joined.c)))
 
     def __call__(self, connection: Connection, ids: Listed, *columns: Listed, **values: Any) -> CursorResult[Any]:
-        """Update rows by their ids, which ascend, with a list of values for each of the kinds in their order."""
+        """Update rows by their ids, which ascend, with a list of values for each of the kinds in their order.
+
+        Raises ValueError for lists that would give a row another's value.
+        """
+        if not all(map(lt, ids, ids[1:])) or any(len(values) != len(ids) for values in columns):
+            raise ValueError("the ids of an update by lists must ascend, and each must have its values")
         if connection.dialect.name == "sqlite":
             return connection.execute(self._by_json, {"rows": bound(zip(ids, *columns, strict=True)), **values})
         lists = {f"{name}_listed": column for name, column in zip(self._names, columns, strict=True)}

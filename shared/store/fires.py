@@ -10,12 +10,23 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Insert, TableValuedAlias, and_, case, insert, literal_column, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    CursorResult,
+    Insert,
+    TableValuedAlias,
+    and_,
+    case,
+    insert,
+    literal_column,
+    select,
+)
 
 from shared.domain.jsontext import json_text
 from shared.domain.nodes import PlannedNode
 from shared.domain.states import InstanceStatus, Origin
-from shared.store.dialects import UtcNow, among, bound, by_index, first_id, ignore_conflicts, json_rows, unindexed
+from shared.store.dialects import UtcNow, among, bound, by_index, ignore_conflicts, json_rows, new_ids, unindexed
 from shared.store.tables import schedule_instance, schedule_task_node, schedule_task_node_type
 
 _instance = schedule_instance.c
@@ -66,7 +77,7 @@ _insert_fires = ignore_conflicts(insert(schedule_instance)).from_select(
 
 _PINNED = {"type": "id", "sequence": "int", "param": "json"}
 _of_fire = json_rows("planned", task="id", moment="time", worker="id", **_PINNED)
-_of_new = json_rows("planned", instance="id", task="id", **_PINNED)
+_of_new = json_rows("planned", instance="id", task="id", moment="time", **_PINNED)
 _of_given = json_rows("pinned", instance="id", **_PINNED)
 _is_assigned = unindexed(_instance.status) == literal_column(f"'{InstanceStatus.ASSIGNED.value}'")
 
@@ -96,6 +107,7 @@ _insert_nodes_of_new = _insert_nodes(
     "PRIMARY",
     _instance.id == _of_new.c.instance,
     unindexed(_instance.schedule_task_id) == _of_new.c.task,
+    unindexed(_instance.schedule_datetime) == _of_new.c.moment,
 )
 _insert_nodes_of_given = _insert_nodes(_of_given, "PRIMARY", _instance.id == _of_given.c.instance)
 
@@ -120,7 +132,7 @@ def materialize(connection: Connection, fires: Iterable[Fire]) -> None:
         {"rows": bound((f.task_id, f.schedule_datetime, f.priority, f.param, f.worker_id, f.reason) for f in batch)},
     )
     count = sum(len(f.nodes) for f in batch if f.worker_id is not None)
-    if not count or (inserted.rowcount == len(batch) and _pin_new(connection, batch, first_id(inserted)) == count):
+    if not count or (inserted.rowcount == len(batch) and _pin_new(connection, batch, inserted) == count):
         return
     nodes = (
         (f.task_id, f.schedule_datetime, f.worker_id, node.type_id, node.sequence, _json(node.param))
@@ -131,15 +143,14 @@ def materialize(connection: Connection, fires: Iterable[Fire]) -> None:
     connection.execute(_insert_nodes_of_fires, {"rows": bound(nodes)})
 
 
-def _pin_new(connection: Connection, batch: Iterable[Fire], first: int) -> int:
-    """Write the nodes of instances that one statement has made, by their ids: nearly always they are in a row.
+def _pin_new(connection: Connection, batch: Sequence[Fire], inserted: CursorResult[Any]) -> int:
+    """Write the nodes of instances that are all new, by the ids they nearly always have: quicker than by their keys.
 
-    It is quicker than by their keys. A node is written only if the instance with that id is of its task; returns how
-    many were.
+    A node is written only if the instance with that id is of its fire. Returns how many were.
     """
     nodes = (
-        (instance_id, f.task_id, node.type_id, node.sequence, _json(node.param))
-        for instance_id, f in enumerate(batch, start=first)
+        (instance_id, f.task_id, f.schedule_datetime, node.type_id, node.sequence, _json(node.param))
+        for instance_id, f in zip(new_ids(connection, inserted), batch, strict=True)
         if f.worker_id is not None
         for node in f.nodes
     )

@@ -211,7 +211,7 @@ def _succeed(connection: Connection, worker_id: int, reports: Collection[Report]
         fences = {"rows": bound(zip(ids, attempts, strict=True)), "worker": worker_id}
         lost = set(ids) - set(connection.scalars(_which_succeeded, fences))
     nodes = sorted((n for r in ordered if r.instance_id not in lost for n in r.nodes), key=lambda n: n.id)
-    if nodes:  # which nearly always ended as their instances did
+    if nodes:  # which nearly always ended as their instances did, one by one: then the same lists serve both
         same = zip(_ends(nodes), ends, lists, strict=True)
         own = [listed if values == others else Listed.of(values) for values, others, listed in same]
         _succeed_nodes(connection, Listed(n.id for n in nodes), *own)

@@ -5,13 +5,14 @@ each start, and ``attempt`` grows at every claim. Zero rows changed means: you l
 """
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, String, bindparam, case, func, select, type_coerce, update
+from sqlalchemy import Connection, String, Update, bindparam, case, func, select, type_coerce, update
 from sqlalchemy.exc import IntegrityError
 
 from shared.domain.states import PLANNED_ORIGINS, InstanceStatus, NodeStatus, TaskStatus
@@ -253,40 +254,48 @@ _claim = (
     .with_hint("FORCE INDEX (PRIMARY)", dialect_name="mysql")
 )
 
+_claim_what_is_free = ignore_conflicts(_claim)
+"""It does not tell what it left out."""
+
 _start_nodes = (
     update(schedule_task_node)
     .where(among(_node.id, "nodes"))
     .values(status=NodeStatus.RUNNING.value, gmt_started=UtcNow(), gmt_completed=None)
     .with_hint("FORCE INDEX (PRIMARY)", dialect_name="mysql")
 )
-
-_claim_free = ignore_conflicts(_claim)
+"""For nodes of instances that this transaction has claimed, or read again under a lock: nobody else changes them."""
 
 _ours = by_index(
-    select(_instance.id).where(
-        among(_instance.id), _instance.schedule_worker_node_id == bindparam("worker"), _instance.status == RUNNING
-    ),
+    select(_instance.id)
+    .where(among(_instance.id), _instance.schedule_worker_node_id == bindparam("worker"), _instance.status == RUNNING)
+    .with_for_update(read=True),
     schedule_instance,
 )
 
 
 def claim(
-    connection: Connection, worker_id: int, instance_ids: Collection[int], now: datetime, types: NodeTypeNames
+    connection: Connection,
+    worker_id: int,
+    instance_ids: Collection[int],
+    now: datetime,
+    types: NodeTypeNames,
+    *,
+    doubtful: Container[int] = (),
 ) -> Claim:
     """Claim assigned instances: one guarded UPDATE, which decides by the unique overlap key about what runs already.
 
-    Whether all were won is told by how many rows it changed; else they are read again before the commit. If the answer
-    to the commit is lost, the same call finds what stands ``running`` under this worker: only this process can have
-    done that.
+    ``doubtful`` are those that found no slot before. If the answer to the commit is lost, the same call finds what
+    stands ``running`` under this worker: only this process can have done that.
     """
     ids = sorted(instance_ids)
     which: dict[str, Any] = {"ids": ids, "worker": worker_id}
     wanted = _read_wanted(connection, which, types)
     assigned = [row for row in wanted if row.terms.status == ASSIGNED]
     slots = overlap.free_slots(connection, [row for row in assigned if row.may_run])
-    won = {row.id for row in wanted}
-    if _take(connection, slots, worker_id) < len(wanted):
-        won = set(connection.scalars(_ours, which))
+    tasks = {row.id: row.schedule_task_id for row in assigned}
+    wishes = Counter((tasks[i], slot) for i, slot in slots)
+    hoped = {i for i, slot in slots if slot is None or (wishes[tasks[i], slot] == 1 and i not in doubtful)}
+    won = _win(connection, worker_id, [row.id for row in wanted], slots, hoped)
     if first := [n for row in wanted if row.id in won and (n := row.first_node) is not None]:
         connection.execute(_start_nodes, {"nodes": sorted(first)})
     waiting: list[tuple[int, datetime]] = []
@@ -297,15 +306,33 @@ def claim(
     return Claim([row.run() for row in wanted if row.id in won], waiting)
 
 
-def _take(connection: Connection, slots: Sequence[tuple[int, int | None]], worker_id: int) -> int:
-    """Claim these, each for its slot; returns how many were, if that can be told: not where a slot was taken."""
-    groups = [{"ids": claimed, "slot": slot, "worker": worker_id} for slot, claimed in _by_slot(slots)]
+def _win(
+    connection: Connection, worker_id: int, wanted: list[int], slots: Sequence[tuple[int, int | None]], hoped: set[int]
+) -> set[int]:
+    """Claim each for its slot; returns those that are ours.
+
+    Of those hoped for it is likely that all slots are free; then how many rows were changed says that all were won. The
+    rest is read again.
+    """
+    sure = [slot for slot in slots if slot[0] in hoped]
+    rest = [slot for slot in slots if slot[0] not in hoped]
+    won: set[int] = set()
     try:
-        return sum(connection.execute(_claim, group).rowcount for group in groups)
-    except IntegrityError:
-        for group in groups:
-            connection.execute(_claim_free, group)
-        return 0
+        if _update(connection, _claim, sure, worker_id) == len(sure):
+            won = {instance_id for instance_id, _ in sure}
+    except IntegrityError:  # the server has undone the whole statement
+        rest = list(slots)
+    _update(connection, _claim_what_is_free, rest, worker_id)
+    if unknown := [instance_id for instance_id in wanted if instance_id not in won]:
+        won.update(connection.scalars(_ours, {"ids": unknown, "worker": worker_id}))
+    return won
+
+
+def _update(connection: Connection, statement: Update, slots: Sequence[tuple[int, int | None]], worker_id: int) -> int:
+    return sum(
+        connection.execute(statement, {"ids": ids, "slot": slot, "worker": worker_id}).rowcount
+        for slot, ids in _by_slot(slots)
+    )
 
 
 def _by_slot(slots: Sequence[tuple[int, int | None]]) -> Iterable[tuple[int | None, list[int]]]:

@@ -1,6 +1,5 @@
 """Many values in one statement: listed by PyMySQL's own quoting, or as JSON; what comes out is what went in."""
 
-import random
 from datetime import datetime
 from typing import Any
 
@@ -97,6 +96,22 @@ def moment(number: int) -> datetime:
     return datetime.fromisoformat("2026-11-19T12:00:00").replace(microsecond=number)
 
 
+@pytest.mark.parametrize(
+    ("ids", "misfires"), [((2, 1), (7, 8)), ((1, 1), (7, 8)), ((1, 2), (7,))], ids=["descend", "twice", "too few"]
+)
+def test_lists_that_would_give_a_row_anothers_value_are_refused(
+    rows: Scenario, ids: tuple[int, ...], misfires: tuple[int, ...]
+) -> None:
+    count = RowsUpdate(
+        schedule_task,
+        lambda rows: update(schedule_task).where(rows.match).values(misfires=rows.c["misfires"]),
+        misfires="int",
+    )
+    rows.tasks(2)
+    with pytest.raises(ValueError, match="must ascend"):
+        rows.database.write(lambda c: count(c, Listed(ids), Listed(misfires)))
+
+
 def test_each_row_is_written_with_its_own_values(rows: Scenario) -> None:
     tasks = rows.tasks(len(NASTY))
     names = [value or "empty" for value in NASTY]
@@ -105,7 +120,6 @@ def test_each_row_is_written_with_its_own_values(rows: Scenario) -> None:
         for n, (task, name) in enumerate(zip(tasks, names, strict=True))
     ]
     given = [(task, 5, name, quoted(param["text"]), starts, n) for task, name, param, starts, n in wanted]
-    random.shuffle(given)
     assert rows.database.write(lambda c: write_rows(c, given, deleted=0)) == len(tasks)
     assert values_of(rows.database, *tasks) == wanted
     assert rows.database.write(lambda c: write_rows(c, given, deleted=0)) == len(tasks), "it counts what it found"

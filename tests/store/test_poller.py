@@ -56,29 +56,54 @@ def test_a_poll_that_brought_what_was_late_is_soon_followed_by_another(
     rows: Scenario, monkeypatch: pytest.MonkeyPatch, due_in: int, few: int, hurries: bool
 ) -> None:
     monkeypatch.setattr(pollers, "FEW", few)
+    monkeypatch.setattr(pollers, "HURRY_SHARE", float("inf"))
+    monkeypatch.setattr(pollers, "seconds_to_next", lambda *_: 42.0)
     worker = rows.worker()
-    puller = Puller(rows, worker, poll_seconds=60, lookahead_seconds=120)
+    puller = Puller(rows, worker, lookahead_seconds=120)
     for number in range(2):
         rows.assigned(worker, at=rows.now() + timedelta(seconds=due_in + number / 10))
-    assert (puller.poller.poll() == pollers.HURRY_SECONDS) == hurries
-    assert puller.poller.poll() > pollers.HURRY_SECONDS, "it brought nothing new"
+    assert puller.poller.poll() == (pollers.HURRY_SECONDS if hurries else 42.0)
+    assert puller.poller.poll() == 42.0, "it brought nothing new"
 
 
-def test_where_a_claim_takes_long_more_are_claimed_for_slots_to_come(
+def test_polls_that_take_long_hurry_less(rows: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([0.0, 0.0, 0.1])
+    worker = rows.worker()
+    puller = Puller(rows, worker)
+    puller.poller._compared = 1.0  # not now
+    monkeypatch.setattr(pollers, "boottime", lambda: next(seconds))
+    monkeypatch.setattr(pollers, "seconds_to_next", lambda *_: 42.0)
+    rows.assigned(worker)
+    assert puller.poller.poll() == pytest.approx(0.1 / pollers.HURRY_SHARE)
+
+
+def test_where_claims_take_long_more_are_claimed_for_slots_to_come(
     rows: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    puller = Puller(rows, rows.worker())
-    ahead: list[float] = []
+    worker = rows.worker()
+    puller = Puller(rows, worker)
+    moment, ahead = 1000.0, []
 
     def foreseen(free: int, seconds: float) -> int:
         ahead.append(seconds)
         return 0
 
+    def claim_takes(seconds: float) -> None:
+        nonlocal moment
+        moment += seconds
+        puller.starts.put_all([])
+
     monkeypatch.setattr(puller.runner, "foreseen", foreseen)
-    for took in (0.001, 0.2, 60.0):
-        puller.poller._took = took
+    monkeypatch.setattr(pollers, "boottime", lambda: moment)
+    for took, rest in ((0.001, 0.0), (0.2, 0.0), (60.0, 0.0), (60.0, 60.0)):
+        rows.assigned(worker)
+        puller.poller.poll()
+        monkeypatch.setattr(puller.poller, "_claim", lambda _, took=took: claim_takes(took))
+        puller.poller.claim()
+        moment += rest
         puller.poller._room()
-    assert ahead == [pollers.CLAIM_AHEAD.total_seconds(), 0.4, pollers.LONGEST_PACE_SECONDS]
+    usual = pollers.CLAIM_AHEAD.total_seconds()
+    assert ahead[1::2] == [usual, pytest.approx(0.4), pollers.LONGEST_PACE_SECONDS, usual]
 
 
 def test_what_is_urgent_is_claimed_before_a_backlog_that_was_due_and_fetched_before_it(rows: Scenario) -> None:
@@ -152,9 +177,9 @@ def test_what_was_taken_back_is_not_even_asked_for(rows: Scenario, monkeypatch: 
     asked: list[list[int]] = []
     claim = runs.claim
 
-    def noted(connection: Connection, worker_id: int, ids: list[int], *rest: Any) -> Any:
+    def noted(connection: Connection, worker_id: int, ids: list[int], *rest: Any, **more: Any) -> Any:
         asked.append(ids)
-        return claim(connection, worker_id, ids, *rest)
+        return claim(connection, worker_id, ids, *rest, **more)
 
     monkeypatch.setattr(runs, "claim", noted)
     assert puller.claim() == [kept]

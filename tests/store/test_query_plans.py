@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, select, text, update
+from sqlalchemy import Connection, delete, select, text, update
 
 from shared.domain.nodes import PlannedNode
 from shared.domain.planning import PlannedTask
@@ -30,7 +30,7 @@ from shared.store import (
     workers,
 )
 from shared.store.database import Database, opened
-from shared.store.tables import schedule_instance, schedule_task
+from shared.store.tables import schedule_instance, schedule_task, schedule_task_lock
 from tests.databases import MariaDBServer, fresh_database, run_sql
 from tests.store import big_tables
 from tests.store.statements import Statement, explained
@@ -223,10 +223,13 @@ def test_tasks_that_others_have_leased_are_passed_over_in_the_index(big: Big, du
     check_due(big.reads(ask, before=lease, rows=2 * BATCH, by={DUE, STALE, PRIMARY}))
 
 
-def test_many_due_tasks_are_found_without_reading_more_than_a_batch_of_them(big: Big) -> None:
+@pytest.mark.parametrize("locks_there", [True, False], ids=["locks", "no locks yet"])
+def test_many_due_tasks_are_found_without_reading_more_than_a_batch_of_them(big: Big, *, locks_there: bool) -> None:
     def let_many_be_due(connection: Connection) -> None:
         many = update(schedule_task).where(schedule_task.c.id.between(1, 20 * BATCH))
         connection.execute(many.values(next_fire_at=big.now))
+        if not locks_there:
+            connection.execute(delete(schedule_task_lock).where(schedule_task_lock.c.schedule_task_id < 20 * BATCH))
 
     def ask(connection: Connection) -> None:
         assert len(plans.due(connection, big.now, big.horizon, BATCH, LEASE)) == BATCH
@@ -236,9 +239,16 @@ def test_many_due_tasks_are_found_without_reading_more_than_a_batch_of_them(big:
 
 def test_looking_for_due_tasks_reads_nothing_when_none_is(big: Big) -> None:
     past = big.now - timedelta(days=1)
-    stale = len(big.database.read(lambda c: plans.due(c, past, past, BATCH, LEASE)))
-    [statement] = big.reads(lambda c: plans.due(c, past, past, BATCH, LEASE), rows=stale, by={DUE, STALE, PRIMARY})
-    assert statement.rows_read <= READS_PER_ROW * stale + 2, "the stale, and two looks that find none"
+
+    def replan(connection: Connection) -> None:
+        stale = update(schedule_task).where(schedule_task.c.plan_stale == 1)
+        connection.execute(stale.values(planned_cron=schedule_task.c.cron))
+
+    def ask(connection: Connection) -> None:
+        assert plans.due(connection, past, past, BATCH, LEASE) == []
+
+    [statement] = big.reads(ask, before=replan, rows=0, by={DUE, STALE, PRIMARY})
+    assert statement.rows_read <= 8, "a look into each of three ranges, and the end of each empty table between"
 
 
 def test_leases_are_taken_and_released_by_the_tasks_ids(big: Big, due: list[int]) -> None:

@@ -356,6 +356,27 @@ def test_no_more_than_max_instances_run_at_once(rows: Scenario) -> None:
     assert waiting(rows.claim(a, assigned[2])) == [assigned[2]]
 
 
+@pytest.mark.parametrize("expected", [False, True], ids=["met", "expected"])
+def test_a_slot_that_is_taken_costs_the_others_of_the_batch_nothing(rows: Scenario, *, expected: bool) -> None:
+    worker, busy = rows.worker(), rows.task(overlap_policy="queue")
+    running = rows.running(worker, busy)
+    limited = rows.task(overlap_policy="allow", max_instances=3)
+    free = [
+        *(rows.assigned(worker, rows.task(overlap_policy="skip")) for _ in range(2)),
+        *(rows.assigned(worker, limited) for _ in range(2)),
+        rows.assigned(worker, rows.task(overlap_policy="allow")),
+    ]
+    late = rows.assigned(worker, busy)
+    batch, doubtful = [*free[:1], late, *free[1:]], {late} if expected else set()
+    claim = rows.database.write(lambda c: runs.claim(c, worker, batch, rows.now(), rows.types, doubtful=doubtful))
+    assert (sorted(ran(claim)), waiting(claim)) == (sorted(free), [late])
+    assert [rows.row(i).status for i in (*free, running.id, late)] == ["running"] * 6 + ["assigned"]
+    [begun] = rows.sql(
+        "SELECT count(*) FROM schedule_task_node WHERE status = 'running' AND schedule_instance_id <> :i", i=running.id
+    )
+    assert begun[0] == len(free)
+
+
 def test_a_thousand_slots_cost_a_claim_no_more_than_what_runs(rows: Scenario) -> None:
     worker = rows.worker()
     assigned = [rows.assigned(worker, rows.task(overlap_policy="allow", max_instances=1_000)) for _ in range(3)]

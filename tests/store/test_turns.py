@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DataError, OperationalError
 
 from scheduler_service import reaper as reaper_module
+from scheduler_service import world
 from scheduler_service.assigner import AHEAD, Assigner
 from scheduler_service.materializer import Materializer
 from scheduler_service.reaper import Reaper
@@ -27,9 +28,10 @@ def rows(database: Database) -> Scenario:
 
 
 @pytest.fixture
-def assign(database: Database) -> Callable[[], float]:
+def assign(database: Database, monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
     """A pass of an assigner, which sees the workers as they are then."""
-    return lambda: Assigner(database, Settings.load()).step()
+    monkeypatch.setattr(world, "LONGEST_WORLD_SECONDS", -1)
+    return Assigner(database, Settings.load()).step
 
 
 def count(rows: Scenario, task: int, status: str) -> int:

@@ -42,20 +42,21 @@ def test_it_is_read_again_when_it_is_too_old_and_not_before(sqlite_rows: Scenari
     assert known.current().catalog.nodes_of("REPORT", None) == rows.nodes
 
 
-def test_looking_takes_a_small_part_of_the_time(
-    sqlite_rows: Scenario, boot: Boot, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("took", "good_for"), [(0.001, 0.25), (0.02, 0.4), (10.0, 1.0)])
+def test_a_look_that_took_long_is_good_for_longer_but_not_for_ever(
+    sqlite_rows: Scenario, boot: Boot, monkeypatch: pytest.MonkeyPatch, took: float, good_for: float
 ) -> None:
     known, look = Worlds(sqlite_rows.database), workers.fleet
 
     def slow(connection: Connection) -> list[workers.LiveWorker]:
-        boot.seconds += 1.0
+        boot.seconds += took
         return look(connection)
 
     monkeypatch.setattr(workers, "fleet", slow)
     seen = known.current()
-    boot.seconds += 1 / worlds.WORLD_SHARE - 1.0
+    boot.seconds += good_for - 0.001
     assert known.current() is seen
-    boot.seconds += 0.001
+    boot.seconds += 0.002
     assert known.current() is not seen
 
 

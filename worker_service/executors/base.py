@@ -70,7 +70,7 @@ def _message(error: BaseException) -> str:
         return "its message cannot be shown"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Outcome:
     """How a call ended; ``entered`` and ``left`` are CLOCK_BOOTTIME seconds at the handler's entry and end."""
 
