@@ -21,6 +21,9 @@ log = logging.getLogger(__name__)
 CLOCK_STEP_SECONDS = 2.0
 """The database's clock was set if it differs by more from the time that has passed here since the last pass."""
 
+UNSTARTED_SHARE = 0.1
+"""How often it is looked for what is not started in time, as a part of that time: each look is a statement."""
+
 
 class Reaper:
     """The duty: declare the silent dead, recover what they held, take back what is not started in time.
@@ -37,20 +40,23 @@ class Reaper:
         self._watching_since = boottime()
         self._last_pass = boottime()
         self._last_time = database.read(database_time)
+        self._looked_for_unstarted = float("-inf")
 
     def step(self) -> float:
         """One pass; returns the seconds to rest."""
         # Who holds something is read before who is alive: a worker that came in between holds nothing yet.
-        holders, (alive, silent) = self._database.read(lambda c: (workers.loads(c), workers.census(c)))
-        if self._declare_dead(silent):
-            alive, _ = self._database.read(workers.census)
-        self._recover(holders, alive)
-        self._take_back_unstarted(alive)
+        holders, census = self._database.read(lambda c: (workers.loads(c), workers.census(c)))
+        if self._declare_dead(census):
+            census = self._database.read(workers.census)
+        self._recover(holders, census.alive)
+        if boottime() - self._looked_for_unstarted >= self._settings.assignment_timeout_seconds * UNSTARTED_SHARE:
+            self._looked_for_unstarted = boottime()
+            self._take_back_unstarted(census.alive)
         return self._settings.tick_seconds
 
-    def _declare_dead(self, silent: Collection[int]) -> int:
-        liveness = self._settings.liveness_seconds
-        time = self._database.read(database_time)
+    def _declare_dead(self, census: workers.Census) -> int:
+        liveness, silent = self._settings.liveness_seconds, census.silent
+        time = census.time or self._database.read(database_time)
         now = boottime()
         away = now - self._last_pass
         step = (time - self._last_time).total_seconds() - away

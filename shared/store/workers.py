@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, and_, bindparam, func, insert, select, update
@@ -158,13 +159,27 @@ def fleet(connection: Connection) -> list[LiveWorker]:
     ]
 
 
-_census = select(_worker.id, _worker.state, _silent).where(_worker.state.in_(_ALIVE))
+@dataclass(frozen=True, slots=True)
+class Census:
+    """The workers that are not dead, with their states; those of them that are silent beyond their limits; and the
+    database's time then, naive UTC, None where there are no workers."""
+
+    alive: dict[int, str]
+    silent: list[int]
+    time: datetime | None
 
 
-def census(connection: Connection) -> tuple[dict[int, str], list[int]]:
-    """The workers that are not dead, with their states; and those of them that are silent beyond their limits."""
+_census = select(_worker.id, _worker.state, _silent, UtcNow()).where(_worker.state.in_(_ALIVE))
+
+
+def census(connection: Connection) -> Census:
+    """Who is there."""
     rows = connection.execute(_census).all()
-    return {worker_id: state for worker_id, state, _ in rows}, [worker_id for worker_id, _, silent in rows if silent]
+    return Census(
+        alive={worker_id: state for worker_id, state, _, _ in rows},
+        silent=[worker_id for worker_id, _, silent, _ in rows if silent],
+        time=rows[0][-1] if rows else None,
+    )
 
 
 def listed(connection: Connection, limit: int, *, all_states: bool = False) -> list[Row[Any]]:

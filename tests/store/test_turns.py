@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
@@ -14,7 +15,7 @@ from scheduler_service.assigner import AHEAD, Assigner
 from scheduler_service.materializer import Materializer
 from scheduler_service.reaper import Reaper
 from shared.settings import Settings
-from shared.store import assignments, instances, losses, node_types, overlap, reports
+from shared.store import assignments, instances, losses, node_types, overlap, reports, workers
 from shared.store.database import Database
 from shared.store.database import database_time as real_time
 from shared.store.node_types import NodeTypeDeclaration
@@ -151,12 +152,16 @@ def test_a_step_of_the_databases_clock_kills_no_worker(
     rows: Scenario, database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = rows.worker()
-    boot, stepped = 1000.0, timedelta(0)
+    boot, stepped, look = 1000.0, timedelta(0), workers.census
 
     def stepped_time(connection: Connection) -> datetime:
         return real_time(connection) + stepped
 
+    def stepped_census(connection: Connection) -> workers.Census:
+        return replace(look(connection), time=stepped_time(connection))
+
     monkeypatch.setattr(reaper_module, "boottime", lambda: boot)
+    monkeypatch.setattr(workers, "census", stepped_census)
     monkeypatch.setattr(reaper_module, "database_time", stepped_time)
     reaper = Reaper(database, Settings.load(), "test")
     for _ in range(4):  # the time here and the database's go on alike, past the watch that follows a start

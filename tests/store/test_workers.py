@@ -71,7 +71,7 @@ def test_of_workers_that_register_one_name_at_once_one_wins(rows: Scenario) -> N
 
     won = [worker for worker in together(*[register] * 4) if worker is not None]
     assert len(won) == 1
-    assert rows.database.read(workers.census)[0] == {won[0]: "live"}
+    assert rows.database.read(workers.census).alive == {won[0]: "live"}
 
 
 def test_a_heartbeat_renews_the_lease_and_tells_the_load(rows: Scenario) -> None:
@@ -117,11 +117,11 @@ def test_only_who_was_silent_for_longer_than_its_own_limit_is_declared_dead(rows
     rows.database.write(lambda c: workers.drain(c, draining, "test", "test"))
     for worker in (silent, draining, patient):
         silence(rows, worker)
-    assert sorted(rows.database.read(workers.census)[1]) == [silent, draining]
+    assert sorted(rows.database.read(workers.census).silent) == [silent, draining]
     assert bury_silent(rows) == 2
-    assert rows.database.read(workers.census)[1] == []
+    assert rows.database.read(workers.census).silent == []
     assert bury_silent(rows) == 0
-    assert rows.database.read(workers.census)[0] == {patient: "live", live: "live"}
+    assert rows.database.read(workers.census).alive == {patient: "live", live: "live"}
     assert row(rows, silent).reason == "silent for longer than its liveness limit"
 
 
