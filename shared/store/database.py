@@ -267,8 +267,8 @@ def _prepare_mysql(connection: Any, record: Any) -> None:
             cursor.execute(
                 f"SET idle_transaction_timeout = {IDLE_IN_TRANSACTION_SECONDS}, in_predicate_conversion_threshold = 0"
             )
-        cursor.execute("SELECT @@max_allowed_packet, @@auto_increment_increment")
-        record.info["max_allowed_packet"], record.info["auto_increment_increment"] = cursor.fetchone()
+        cursor.execute("SELECT @@max_allowed_packet")
+        record.info["max_allowed_packet"] = cursor.fetchone()[0]
 
 
 def _refuse_oversized(context: ExceptionContext) -> None:

@@ -209,18 +209,6 @@ def among(column: Any, parameter: str = "ids") -> Any:
     return column.op("IN", is_comparison=True)(_IdList(bindparam(parameter, type_=_List())))
 
 
-def new_ids(connection: Connection, inserted: CursorResult[Any]) -> range:
-    """The ids that an INSERT gave its rows, in their order, if none was left out and nobody inserted in between.
-
-    MariaDB sees to the latter (``innodb_autoinc_lock_mode`` 0 or 1), MySQL 8 does not by default: check what you find.
-    """
-    count, last = inserted.rowcount, inserted.lastrowid
-    if connection.dialect.name == "sqlite":
-        return range(last - count + 1, last + 1)
-    step = connection.info["auto_increment_increment"]  # of a cluster, more than 1
-    return range(last, last + count * step, step)  # MariaDB and MySQL tell the first
-
-
 def joined_ids(column: Any) -> Any:
     """All ids of a result, or of a group, as one text for ``split_ids``: rows cost the client more than anything else.
 

@@ -13,7 +13,6 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    CursorResult,
     Insert,
     TableValuedAlias,
     and_,
@@ -26,7 +25,7 @@ from sqlalchemy import (
 from shared.domain.jsontext import json_text
 from shared.domain.nodes import PlannedNode
 from shared.domain.states import InstanceStatus, Origin
-from shared.store.dialects import UtcNow, among, bound, by_index, ignore_conflicts, json_rows, new_ids, unindexed
+from shared.store.dialects import UtcNow, among, bound, by_index, ignore_conflicts, json_rows, unindexed
 from shared.store.tables import schedule_instance, schedule_task_node, schedule_task_node_type
 
 _instance = schedule_instance.c
@@ -77,7 +76,6 @@ _insert_fires = ignore_conflicts(insert(schedule_instance)).from_select(
 
 _PINNED = {"type": "id", "sequence": "int", "param": "json"}
 _of_fire = json_rows("planned", task="id", moment="time", worker="id", **_PINNED)
-_of_new = json_rows("planned", instance="id", task="id", moment="time", **_PINNED)
 _of_given = json_rows("pinned", instance="id", **_PINNED)
 _is_assigned = unindexed(_instance.status) == literal_column(f"'{InstanceStatus.ASSIGNED.value}'")
 
@@ -102,13 +100,6 @@ _insert_nodes_of_fires = _insert_nodes(
     _instance.run_number == literal_column("0"),
     unindexed(_instance.schedule_worker_node_id) == _of_fire.c.worker,
 )
-_insert_nodes_of_new = _insert_nodes(
-    _of_new,
-    "PRIMARY",
-    _instance.id == _of_new.c.instance,
-    unindexed(_instance.schedule_task_id) == _of_new.c.task,
-    unindexed(_instance.schedule_datetime) == _of_new.c.moment,
-)
 _insert_nodes_of_given = _insert_nodes(_of_given, "PRIMARY", _instance.id == _of_given.c.instance)
 
 
@@ -127,34 +118,18 @@ def materialize(connection: Connection, fires: Iterable[Fire]) -> None:
     batch = sorted(fires, key=lambda fire: (fire.task_id, fire.schedule_datetime))
     if not batch:
         return
-    inserted = connection.execute(
+    connection.execute(
         _insert_fires,
         {"rows": bound((f.task_id, f.schedule_datetime, f.priority, f.param, f.worker_id, f.reason) for f in batch)},
     )
-    count = sum(len(f.nodes) for f in batch if f.worker_id is not None)
-    if not count or (inserted.rowcount == len(batch) and _pin_new(connection, batch, inserted) == count):
-        return
-    nodes = (
+    nodes = [
         (f.task_id, f.schedule_datetime, f.worker_id, node.type_id, node.sequence, _json(node.param))
         for f in batch
         if f.worker_id is not None
         for node in f.nodes
-    )
-    connection.execute(_insert_nodes_of_fires, {"rows": bound(nodes)})
-
-
-def _pin_new(connection: Connection, batch: Sequence[Fire], inserted: CursorResult[Any]) -> int:
-    """Write the nodes of instances that are all new, by the ids they nearly always have: quicker than by their keys.
-
-    A node is written only if the instance with that id is of its fire. Returns how many were.
-    """
-    nodes = (
-        (instance_id, f.task_id, f.schedule_datetime, node.type_id, node.sequence, _json(node.param))
-        for instance_id, f in zip(new_ids(connection, inserted), batch, strict=True)
-        if f.worker_id is not None
-        for node in f.nodes
-    )
-    return connection.execute(_insert_nodes_of_new, {"rows": bound(nodes)}).rowcount
+    ]
+    if nodes:
+        connection.execute(_insert_nodes_of_fires, {"rows": bound(nodes)})
 
 
 def pinned(connection: Connection, instance_ids: Collection[int]) -> dict[int, list[PlannedNode]]:

@@ -8,11 +8,10 @@ from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, CursorResult, select
+from sqlalchemy import Connection, select
 
 from shared.domain.planning import PlannedTask
-from shared.store import assignments, dialects, fires, locks, plans, reports, runs
-from shared.store.dialects import bound
+from shared.store import assignments, fires, locks, plans, reports, runs
 from shared.store.fires import Fire
 from shared.store.tables import schedule_instance, schedule_task_node
 from tests.store.scenario import Scenario, ended, to_retry
@@ -188,7 +187,6 @@ def test_of_schedulers_that_race_through_the_whole_protocol_each_fire_comes_once
 
 
 def test_a_fire_that_is_there_already_leaves_the_others_of_its_batch_their_own_nodes(rows: Scenario) -> None:
-    """Its id was given before: those of the others are not in a row with it."""
     worker, tasks = rows.worker(), rows.tasks(5)
     kinds = [rows.nodes[:1], rows.nodes[1:], rows.nodes]
     batch = [Fire(task, rows.start, 5, None, worker, kinds[n % 3]) for n, task in enumerate(tasks)]
@@ -200,42 +198,6 @@ def test_a_fire_that_is_there_already_leaves_the_others_of_its_batch_their_own_n
     for node in nodes(rows):
         found[of[node.schedule_instance_id]].append(node.schedule_task_node_type_id)
     assert found == given
-
-
-@pytest.mark.parametrize("off", [-1, 1, 1_000_000])
-def test_ids_that_are_others_leave_each_fire_its_own_nodes(
-    rows: Scenario, monkeypatch: pytest.MonkeyPatch, off: int
-) -> None:
-    """As a cluster gives them, or MySQL 8 where others insert at the same time."""
-    told = dialects.new_ids
-
-    def others(connection: Connection, inserted: CursorResult[Any]) -> range:
-        ids = told(connection, inserted)
-        return range(ids.start + off, ids.stop + off, ids.step)
-
-    monkeypatch.setattr(fires, "new_ids", others)
-    worker, (first, second) = rows.worker(), rows.tasks(2)
-    kinds = {(task, at): rows.nodes[at % 2 : at % 2 + 1] for task in (first, second) for at in range(3)}
-    materialize(rows, *(Fire(task, rows.start + at * MINUTE, 5, None, worker, kinds[task, at]) for task, at in kinds))
-    of = {row.id: (row.schedule_task_id, (row.schedule_datetime - rows.start) // MINUTE) for row in instances(rows)}
-    assert {of[n.schedule_instance_id]: n.schedule_task_node_type_id for n in nodes(rows)} == {
-        key: kind[0].type_id for key, kind in kinds.items()
-    }
-    assert len(nodes(rows)) == len(kinds)
-
-
-def test_the_ids_of_new_instances_are_told(rows: Scenario) -> None:
-    """Else each batch would be written by its keys, and nobody would notice."""
-    told: list[int] = []
-    rows.task()
-    at = [(task, rows.start, 5, None, None, None) for task in rows.tasks(3)]
-
-    def write(connection: Connection) -> None:
-        inserted = connection.execute(fires._insert_fires, {"rows": bound(at)})
-        told[:] = dialects.new_ids(connection, inserted)
-
-    rows.database.write(write)
-    assert told == [row.id for row in instances(rows)]
 
 
 def test_nodes_are_pinned_once(rows: Scenario) -> None:
