@@ -36,9 +36,10 @@ HEAD = """# Benchmarks
 
 `python -m benchmarks report` wrote this page from the samples of a run; no figure is typed. What it means for you:
 `docs/performance.md`. A figure is the median over the runs of its row, with the lowest and the highest in brackets. The
-rounds are interleaved, and ratios are taken within a round. In each of Rota's runs the handlers write down what ran and
-when they were entered: a fire that is missing, that ran twice or that started before it was due fails the run, and its
-figures do not count. Of peers these are counted.
+rounds of a session are interleaved (what was run in another session, "The run" says how many there were, is not), and
+ratios are taken within a round. In each of Rota's runs the handlers write down what ran and when they were entered: a
+fire that is missing, that ran twice or that started before it was due fails the run, and its figures do not count. Of
+peers these are counted.
 """
 AGAIN = """`make bench` runs all of it again; interrupted, the same command goes on. `make bench-quick` is a look in
 under 3 minutes. `python -m benchmarks run --only drain` runs one workload, `--only drain:rota` what Rota does of it.
