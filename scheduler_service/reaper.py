@@ -55,19 +55,17 @@ class Reaper:
         return self._settings.tick_seconds
 
     def _declare_dead(self, census: workers.Census) -> int:
-        liveness, silent = self._settings.liveness_seconds, census.silent
-        time = census.time or self._database.read(database_time)
-        now = boottime()
+        liveness, now = self._settings.liveness_seconds, boottime()
         away = now - self._last_pass
-        step = (time - self._last_time).total_seconds() - away
-        self._last_pass, self._last_time = now, time
+        step = (census.time - self._last_time).total_seconds() - away
+        self._last_pass, self._last_time = now, census.time
         if away > liveness / 2 or abs(step) > CLOCK_STEP_SECONDS:
             self._watching_since = now
             why = (
                 f"was away for {away:.0f} s" if away > liveness / 2 else f"saw the database's clock step {step:+.0f} s"
             )
             log.warning("reaper: %s; it declares nobody dead for %d s", why, liveness)
-        if now - self._watching_since < liveness or not silent:
+        if now - self._watching_since < liveness or not census.silent:
             return 0
         buried = self._database.write(lambda c: workers.bury_silent(c, self._by))
         if buried:

@@ -162,23 +162,27 @@ def fleet(connection: Connection) -> list[LiveWorker]:
 @dataclass(frozen=True, slots=True)
 class Census:
     """The workers that are not dead, with their states; those of them that are silent beyond their limits; and the
-    database's time then, naive UTC, None where there are no workers."""
+    database's time then, naive UTC."""
 
     alive: dict[int, str]
     silent: list[int]
-    time: datetime | None
+    time: datetime
 
 
-_census = select(_worker.id, _worker.state, _silent, UtcNow()).where(_worker.state.in_(_ALIVE))
+_moment = select(UtcNow().label("time")).subquery("moment")
+_census = select(_moment.c.time, _worker.id, _worker.state, _silent).select_from(
+    _moment.outerjoin(schedule_worker_node, _worker.state.in_(_ALIVE))
+)
+"""The time comes with the workers, and where there are none."""
 
 
 def census(connection: Connection) -> Census:
-    """Who is there."""
+    """Who is there, and when."""
     rows = connection.execute(_census).all()
     return Census(
-        alive={worker_id: state for worker_id, state, _, _ in rows},
-        silent=[worker_id for worker_id, _, silent, _ in rows if silent],
-        time=rows[0][-1] if rows else None,
+        alive={worker_id: state for _, worker_id, state, _ in rows if worker_id is not None},
+        silent=[worker_id for _, worker_id, _, silent in rows if silent],
+        time=rows[0].time,
     )
 
 

@@ -9,6 +9,7 @@ from sqlalchemy import Row, select
 
 from shared.domain.errors import NameTaken
 from shared.store import workers
+from shared.store.database import database_time
 from shared.store.tables import schedule_worker_node
 from tests.store.scenario import Scenario
 from tests.store.together import together
@@ -123,6 +124,13 @@ def test_only_who_was_silent_for_longer_than_its_own_limit_is_declared_dead(rows
     assert bury_silent(rows) == 0
     assert rows.database.read(workers.census).alive == {patient: "live", live: "live"}
     assert row(rows, silent).reason == "silent for longer than its liveness limit"
+
+
+def test_the_census_tells_the_time_where_nobody_is(rows: Scenario) -> None:
+    before = rows.database.read(database_time)
+    census = rows.database.read(workers.census)
+    assert (census.alive, census.silent) == ({}, [])
+    assert before <= census.time <= rows.database.read(database_time)
 
 
 def test_of_a_heartbeat_and_a_burial_at_once_one_wins_and_both_know(rows: Scenario) -> None:
