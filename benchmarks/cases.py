@@ -45,11 +45,12 @@ class Scale:
     """How much of everything: the whole benchmark, or a quick look at it."""
 
     rounds: int = 5
-    peer_rounds: int = 3
-    drain: int = 50_000
-    fleet: int = 20_000
-    """The drain of each fleet."""
+    """Of what a goal is about."""
 
+    side_rounds: int = 3
+    """Of all else: the peers, and what takes long to set up. So a whole benchmark takes some two hours."""
+
+    drain: int = 50_000
     herds: tuple[int, ...] = (1_000, 10_000)
     rates: tuple[int, ...] = (50, 200, 1_000)
     seconds: int = 60
@@ -71,9 +72,8 @@ class Scale:
 FULL = Scale()
 QUICK = Scale(
     rounds=1,
-    peer_rounds=1,
+    side_rounds=1,
     drain=10_000,
-    fleet=10_000,
     herds=(1_000,),
     rates=(200,),
     seconds=10,

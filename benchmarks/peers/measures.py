@@ -19,28 +19,28 @@ FAR = datetime(2099, 1, 1, tzinfo=UTC).timestamp()
 """When schedules are due that are not to fire during a run."""
 
 DRAIN_SECONDS = 120.0
-HERD_SECONDS = 60.0
-STEADY_SECONDS = 20
-STEADY_EXTRA_SECONDS = 30.0
+HERD_SECONDS = 30.0
+STEADY_SECONDS = 10
+STEADY_EXTRA_SECONDS = 15.0
 SETTLE_SECONDS = 2.0
 IDLE_SECONDS = 10.0
 
 HERDS = (1_000, 10_000)
 RATES = (50, 200)
-REGISTERED = (1_000, 10_000)
+REGISTERED = (10_000,)
 
 
 def drains(scale: Scale, subject: str, peer: Peer, count: int, note: str) -> list[Case]:
     """Its drain, of as many jobs as it does in some seconds."""
     note = f"{count:,} jobs, stored before the processes start; from the first handler's start to the last. {note}"
-    return [Case("drain", subject, "", scale.peer_rounds, partial(drain, peer=peer, count=count), note)]
+    return [Case("drain", subject, "", scale.side_rounds, partial(drain, peer=peer, count=count), note)]
 
 
 def herds(scale: Scale, subject: str, peer: Peer, note: str, counts: Iterable[int] = HERDS) -> list[Case]:
     """Its herds."""
     note = f"Waited for {HERD_SECONDS:.0f} s at most; what had not started is missing, in the percentiles too. {note}"
     return [
-        Case("herd", subject, f"{count:,}", scale.peer_rounds, partial(herd, peer=peer, count=count), note)
+        Case("herd", subject, f"{count:,}", scale.side_rounds, partial(herd, peer=peer, count=count), note)
         for count in counts
         if count in scale.herds
     ]
@@ -53,7 +53,7 @@ def steadies(scale: Scale, subject: str, peer: Peer, note: str, rates: Iterable[
         f" what had not started is missing, in the percentiles too. {note}"
     )
     return [
-        Case("steady", subject, f"{rate:,}/s", scale.peer_rounds, partial(steady, peer=peer, rate=rate), note)
+        Case("steady", subject, f"{rate:,}/s", scale.side_rounds, partial(steady, peer=peer, rate=rate), note)
         for rate in rates
         if rate in scale.rates
     ]
@@ -62,7 +62,7 @@ def steadies(scale: Scale, subject: str, peer: Peer, note: str, rates: Iterable[
 def registries(scale: Scale, subject: str, peer: Peer, note: str, counts: Iterable[int] = REGISTERED) -> list[Case]:
     """Its idle hours."""
     return [
-        Case("registry", subject, f"{count:,}", scale.peer_rounds, partial(registry, peer=peer, count=count), note)
+        Case("registry", subject, f"{count:,}", scale.side_rounds, partial(registry, peer=peer, count=count), note)
         for count in counts
         if count in scale.registered
     ]

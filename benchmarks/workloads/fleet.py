@@ -9,7 +9,7 @@ from benchmarks.system import Window, fresh_system, settle
 from benchmarks.workloads.drain import drain, drained
 from benchmarks.workloads.tuning import Tuned
 
-IDLE_SECONDS = 15
+IDLE_SECONDS = 10
 """At most."""
 
 WORKERS_NOTE = "1 scheduler, which is started after the workers have been idle for a while."
@@ -28,15 +28,22 @@ def cases(scale: Scale) -> list[Case]:
             "fleet",
             "rota",
             _called(count, "scheduler"),
-            scale.rounds,
-            partial(drain, count=scale.fleet, schedulers=count),
+            scale.side_rounds,
+            partial(drain, count=scale.drain, schedulers=count),
             SCHEDULERS_NOTE,
         )
         for count in scale.schedulers
         if count > 1  # one is the case of 2 workers
     ]
     pooled = [
-        Case("fleet", "rota, thread pool", _called(count, "worker"), scale.rounds, partial(_pooled, scale, count), POOL)
+        Case(
+            "fleet",
+            "rota, thread pool",
+            _called(count, "worker"),
+            scale.side_rounds,
+            partial(_pooled, scale, count),
+            POOL,
+        )
         for count in scale.workers[-1:]
         if scale.rounds > 1
     ]
@@ -55,12 +62,12 @@ def _pooled(scale: Scale, count: int, lab: Lab) -> Outcome:
 def _workers(scale: Scale, count: int, lab: Lab) -> Outcome:
     seconds = min(IDLE_SECONDS, scale.idle_seconds)
     with fresh_system(lab) as rota:
-        rota.add_tasks(scale.fleet)
+        rota.add_tasks(scale.drain)
         rota.start(workers=count, schedulers=0)
         window = Window(rota, lab.mariadb)
         time.sleep(seconds)
         idle = window.counted()["Questions"] / seconds / count
         rota.scheduler()
         settle()
-        outcome = drained(rota, lab.mariadb, scale.fleet)
+        outcome = drained(rota, lab.mariadb, scale.drain)
         return Outcome({**outcome.figures, "statements/s per idle worker": idle})

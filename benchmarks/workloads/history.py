@@ -22,8 +22,6 @@ FLUSH_SECONDS = 600
 FAST = 20_000
 """Pages a second."""
 
-MOST_ROUNDS = {10_000_000: 3}
-
 NODES = (
     "INSERT INTO schedule_task_node (schedule_instance_id, schedule_task_node_type_id, sequence, status, gmt_started,"
     " gmt_completed, execution_result, creator, modifier)"
@@ -42,14 +40,14 @@ INSTANCES = (
 
 
 def cases(scale: Scale) -> list[Case]:
-    """A case for each size; fewer rounds of the largest."""
+    """A case for each size."""
     note = f"The steady load is {RATE}/s for {SECONDS} s; filled once, for all rounds."
     return [
         Case(
             "history",
             "rota",
             f"{count:,}",
-            min(scale.rounds, MOST_ROUNDS.get(count, scale.rounds)),
+            scale.side_rounds,
             partial(history, finished=count, drain=scale.drain),
             note,
         )

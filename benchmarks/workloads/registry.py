@@ -19,7 +19,6 @@ LOOKAHEAD_SECONDS = 6
 """So long before the last fire, and a second, all is materialized and the ticks have nothing to do."""
 
 DEADLINE = 120.0
-MOST_ROUNDS = {100_000: 3, 1_000_000: 2}
 NOTE = (
     f"A tick is the scheduler's CPU time per second while {DUE} tasks fire every second, and the database's, which also"
     " serves the workers; idle is before these tasks are there; start-up ends with the first tick."
@@ -27,13 +26,13 @@ NOTE = (
 
 
 def cases(scale: Scale) -> list[Case]:
-    """A case for each size; fewer rounds of the largest, which take long to fill."""
+    """A case for each size; the smallest, with which the others are compared, the most often."""
     return [
         Case(
             "registry",
             "rota",
             f"{count:,}",
-            min(scale.rounds, MOST_ROUNDS.get(count, scale.rounds)),
+            scale.rounds if count == min(scale.registered) else scale.side_rounds,
             partial(registry, count=count, seconds=scale.idle_seconds),
             NOTE,
         )

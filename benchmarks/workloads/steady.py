@@ -36,7 +36,7 @@ def cases(scale: Scale) -> list[Case]:
     if scale.seconds >= ON_THE_SECOND:
         highest = max(scale.rates)
         run = partial(herds, rate=highest, seconds=ON_THE_SECOND)
-        found.append(Case("steady", "rota", f"{highest:,}/s on the second", scale.rounds, run, HERDS_NOTE))
+        found.append(Case("steady", "rota", f"{highest:,}/s on the second", scale.side_rounds, run, HERDS_NOTE))
     return found
 
 
