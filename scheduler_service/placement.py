@@ -17,7 +17,9 @@ class Fleet:
     """The live workers as one batch fills them: what it gives counts at once.
 
     A worker's load is the share of its capacity that is taken, so that a large worker gets more than a small one. It
-    may be given more than its capacity, by its prefetch: capacity bounds what runs, not what waits in its queue.
+    may be given more than its capacity, by its prefetch: capacity bounds what runs, not what waits in its queue. What
+    waits counts in whole capacities: where all slots are taken, a worker is given as many at once as it runs at once,
+    so that what lies side by side in the tables is one worker's, and not many workers' at the same pages.
 
     Several threads may fill one fleet.
     """
@@ -74,14 +76,18 @@ class Fleet:
             worker = self._workers[worker_id]
             if self._given[worker_id] >= worker.capacity + worker.prefetch:
                 heapq.heappop(heap)
-            elif load < self._given[worker_id] / worker.capacity:
+            elif load < self._load(worker):
                 heapq.heapreplace(heap, self._entry(worker))
             else:
                 return worker_id
         return None
 
     def _entry(self, worker: LiveWorker) -> tuple[float, float, int]:
-        return (self._given[worker.id] / worker.capacity, random.random(), worker.id)  # noqa: S311 - breaks ties
+        return (self._load(worker), random.random(), worker.id)  # noqa: S311 - breaks ties
+
+    def _load(self, worker: LiveWorker) -> float:
+        given = self._given[worker.id]
+        return given / worker.capacity if given < worker.capacity else given // worker.capacity
 
 
 def needs_of(nodes: Iterable[PlannedNode], labels: Mapping[str, str]) -> Needs:

@@ -34,6 +34,8 @@ OPTIONS: dict[str, Any] = {
     "sqlite_autoincrement": True,
 }
 
+OF_QUEUES = "MERGE_THRESHOLD=10"
+
 
 def audit() -> list[Column[Any]]:
     return [
@@ -204,7 +206,7 @@ def create_schedule_task() -> None:
         *checked_json("schedule_task", "param", "required_labels", "declared"),
         CheckConstraint("priority BETWEEN 0 AND 9", name="ck_schedule_task_priority"),
         UniqueConstraint("live_name", name="uq_schedule_task_live_name"),
-        comment="what is to run, when, and how; edit it with plain SQL",
+        comment="what is to run, when, and how; edit it with plain SQL; " + OF_QUEUES,
         indexes={
             "ix_schedule_task_due": ["status", "next_fire_at"],
             "ix_schedule_task_stale": ["plan_stale"],
@@ -291,7 +293,8 @@ def create_schedule_instance() -> None:
             "schedule_task_id", "schedule_datetime", "fire_key", "run_number", name="uq_schedule_instance_fire"
         ),
         UniqueConstraint("overlap_key", name="uq_schedule_instance_overlap_key"),
-        comment="one run of a task for one time; insert (schedule_task_id, schedule_datetime) to run a missed time",
+        comment="one run of a task for one time; insert (schedule_task_id, schedule_datetime) to run a missed time; "
+        + OF_QUEUES,
         indexes={
             "ix_schedule_instance_unsuccessful": ["unsuccessful"],
             "ix_schedule_instance_work": ["status", "schedule_worker_node_id", "priority", "due_at"],

@@ -71,6 +71,10 @@ MYSQL_OPTIONS: dict[str, Any] = {
 OPTIONS: dict[str, Any] = {**MYSQL_OPTIONS, "sqlite_autoincrement": True}
 """SQLite gives the id of a deleted row again unless told otherwise; an id here is an epoch, or names a history."""
 
+OF_QUEUES = "MERGE_THRESHOLD=10"
+"""InnoDB reads this in the comment of a table. What waits, runs and ends moves through its indexes and leaves
+half-empty pages behind; by default each row purged from one locks the index to try a merge, nearly always in vain."""
+
 OVERLAP_SLOTS = 32768
 """``overlap_key`` is the task's id times this, plus the slot."""
 
@@ -241,7 +245,7 @@ schedule_task = Table(
     *checked_times("next_fire_at", "starts_at", "ends_at"),
     *checked_json("param", "required_labels", "declared"),
     CheckConstraint("priority BETWEEN 0 AND 9", name="priority"),
-    comment="what is to run, when, and how; edit it with plain SQL",
+    comment="what is to run, when, and how; edit it with plain SQL; " + OF_QUEUES,
     **OPTIONS,
 )
 schedule_task.append_column(
@@ -313,7 +317,8 @@ schedule_instance = Table(
     UniqueConstraint(
         "schedule_task_id", "schedule_datetime", "fire_key", "run_number", name="uq_schedule_instance_fire"
     ),
-    comment="one run of a task for one time; insert (schedule_task_id, schedule_datetime) to run a missed time",
+    comment="one run of a task for one time; insert (schedule_task_id, schedule_datetime) to run a missed time; "
+    + OF_QUEUES,
     **OPTIONS,
 )
 _i = schedule_instance.c

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import CheckConstraint, DefaultClause, Index, MetaData, String, UniqueConstraint, text
+from sqlalchemy import CheckConstraint, DefaultClause, Index, MetaData, String, UniqueConstraint, make_url, text
 
 import migrations
 from shared.store import tables
@@ -148,6 +148,20 @@ def test_alembic_notices_a_column_that_is_missing(migrated_url: str) -> None:
     assert differences(migrated_url, metadata) == []
     typed(migrated_url, "ALTER TABLE schedule_task DROP COLUMN plan_error")
     assert [found[0] for found in differences(migrated_url, metadata)] == ["add_column"]
+
+
+def test_the_indexes_that_work_moves_through_are_not_locked_for_merges(
+    mariadb_server: MariaDBServer, migrated_mariadb_url: str
+) -> None:
+    database = str(make_url(migrated_mariadb_url).database)
+    thresholds = run_sql(
+        mariadb_server.admin_url(),
+        "SELECT i.name, i.merge_threshold FROM information_schema.innodb_sys_indexes i"
+        " JOIN information_schema.innodb_sys_tables t USING (table_id)"
+        f" WHERE t.name IN ('{database}/schedule_instance', '{database}/schedule_task')",
+    )
+    assert {"ix_schedule_instance_work", "ix_schedule_task_due"} <= {name for name, _ in thresholds}
+    assert {threshold for _, threshold in thresholds} == {10}
 
 
 def test_the_comments_are_in_the_database(migrated_mariadb_url: str) -> None:
