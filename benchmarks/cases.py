@@ -45,10 +45,10 @@ class Scale:
     """How much of everything: the whole benchmark, or a quick look at it."""
 
     rounds: int = 5
-    """Of what a goal is about."""
+    """Of what is quick to set up."""
 
     side_rounds: int = 3
-    """Of all else: the peers, and what takes long to set up. So a whole benchmark takes some two hours."""
+    """Of the peers, of what takes long to set up, and of what no goal is about: a whole benchmark takes two hours."""
 
     drain: int = 50_000
     herds: tuple[int, ...] = (1_000, 10_000)

@@ -79,7 +79,7 @@ class Assigner:
         again = [p.id for p in page if p.attempt > 0 or p.reason is not None]  # whatever comes back has a reason
         full, pinned = self._database.read(lambda c: (overlap.full(c, bounded), fires.pinned(c, again)))
         near, later = _in_turn(page, full)
-        placed, waiting, refused = _place(near, self._worlds.current(), pinned)
+        placed, waiting, refused = _place(near, self._worlds.current(), pinned, self._database.clock.now())
         self._complaints.update(f"task type {p.task_type}: {reason}" for p, reason in waiting)
         unexplained = {p.id: reason for p, reason in (*waiting, *later) if p.reason != reason}
         if unexplained or refused:
@@ -134,7 +134,7 @@ def _in_turn(page: Iterable[Pending], full: Collection[int]) -> tuple[list[Pendi
 
 
 def _place(
-    page: Iterable[Pending], world: World, pinned: Mapping[int, list[PlannedNode]]
+    page: Iterable[Pending], world: World, pinned: Mapping[int, list[PlannedNode]], now: datetime
 ) -> tuple[list[Placed], list[tuple[Pending, str]], dict[int, str]]:
     placed: list[Placed] = []
     waiting: list[tuple[Pending, str]] = []
@@ -153,7 +153,7 @@ def _place(
             nodes = pinned.get(one.id) or _nodes(one, one.task_type, world.catalog)
             param = json_text(one.task_param) if one.param is None and one.task_param is not None else None
             needs = needs_of(nodes, one.required_labels or {})
-            worker = world.fleet.choose(needs, avoid=one.lost_by)
+            worker = world.fleet.choose(needs, avoid=one.lost_by, late=one.due_at <= now)
             if worker is None:
                 waiting.append((one, world.fleet.why_not(needs)))
             else:

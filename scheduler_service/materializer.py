@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from scheduler_service.leases import new_token
-from scheduler_service.placement import Fleet, Needs, needs_of
+from scheduler_service.placement import Needs, needs_of
 from scheduler_service.world import World, Worlds
 from shared.clock import TICK_PHASE_SECONDS, seconds_to_next
 from shared.domain.errors import InvalidInput, RotaError
@@ -163,7 +163,7 @@ class Batch:
             work = self._work(task.terms, value)
         except InvalidInput as error:
             return Step(advance, _pending(task, decision.fires, task.param, str(error)))
-        return Step(advance, [_placed(task, moment, work, self._world.fleet) for moment in decision.fires])
+        return Step(advance, [self._placed(task, moment, work) for moment in decision.fires])
 
     def _decision(self, task: PlannedTask) -> Decision:
         alike = (task.terms, task.next_fire_at)
@@ -172,6 +172,12 @@ class Batch:
             decision = decide(task.terms, task.next_fire_at, self._now, self._horizon)
             self._decisions[alike] = decision
         return decision
+
+    def _placed(self, task: PlannedTask, moment: datetime, work: "Work") -> Fire:
+        fleet = self._world.fleet
+        worker = fleet.choose(work.needs, late=moment <= self._now)
+        reason = fleet.why_not(work.needs) if worker is None else None
+        return Fire(task.id, moment, task.terms.priority, task.param, worker, work.nodes, reason)
 
     def _work(self, terms: Terms, param: Any) -> "Work":
         work = self._works.get(terms) if param is None else None
@@ -218,12 +224,6 @@ def _bounded(decision: Decision, param: str | None) -> Decision:
 def _pending(task: PlannedTask, moments: Iterable[datetime], param: str | None, reason: str) -> list[Fire]:
     said = reason[:REASON_LIMIT]
     return [Fire(task.id, moment, task.terms.priority, param, None, (), said) for moment in moments]
-
-
-def _placed(task: PlannedTask, moment: datetime, work: Work, fleet: Fleet) -> fires.Fire:
-    worker = fleet.choose(work.needs)
-    reason = fleet.why_not(work.needs) if worker is None else None
-    return Fire(task.id, moment, task.terms.priority, task.param, worker, work.nodes, reason)
 
 
 def _portions(steps: Sequence[Step]) -> Iterator[Sequence[Step]]:

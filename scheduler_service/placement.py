@@ -12,14 +12,19 @@ from shared.store.workers import LiveWorker
 Needs = tuple[frozenset[str], frozenset[tuple[str, str]]]
 """What an instance needs of a worker: node types it can run, labels it carries."""
 
+Entry = tuple[float, float, float, int]
+"""A worker in a heap: the load it is chosen by, the share of its capacity that is taken, chance, its id."""
+
 
 class Fleet:
     """The live workers as one batch fills them: what it gives counts at once.
 
     A worker's load is the share of its capacity that is taken, so that a large worker gets more than a small one. It
-    may be given more than its capacity, by its prefetch: capacity bounds what runs, not what waits in its queue. What
-    waits counts in whole capacities: where all slots are taken, a worker is given as many at once as it runs at once,
-    so that what lies side by side in the tables is one worker's, and not many workers' at the same pages.
+    may be given more than its capacity, by its prefetch: capacity bounds what runs, not what waits in its queue.
+
+    What is late already where all slots are spoken for has to wait in any case. There the load counts in whole
+    capacities: a worker is given as many as it runs at once before the next one is, so that what lies side by side in
+    the tables is one worker's, and not many workers' at the same pages (docs/decisions/0013).
 
     Several threads may fill one fleet.
     """
@@ -27,23 +32,24 @@ class Fleet:
     def __init__(self, workers: Iterable[LiveWorker]) -> None:
         self._workers = {worker.id: worker for worker in workers}
         self._given = {worker.id: worker.load for worker in self._workers.values()}
-        self._heaps: dict[Needs, list[tuple[float, float, int]]] = {}
+        self._heaps: dict[tuple[Needs, bool], list[Entry]] = {}
         self._lock = threading.Lock()
 
-    def choose(self, needs: Needs, avoid: str | None = None) -> int | None:
+    def choose(self, needs: Needs, avoid: str | None = None, *, late: bool = False) -> int | None:
         """The id of the least loaded worker that fits and has room, and count the instance as given to it.
 
-        ``avoid`` names a worker that is taken only if there is no other. None: nobody fits, or all that fit are full.
+        ``avoid`` names a worker that is taken only if there is no other; ``late`` says that it is due already. None:
+        nobody fits, or all that fit are full.
         """
         with self._lock:
-            heap = self._heap(needs)
-            first = self._least(heap)
+            heap = self._heap(needs, late)
+            first = self._least(heap, late)
             if first is None:
                 return None
             chosen = first
             if avoid is not None and self._workers[first].name == avoid:
                 entry = heapq.heappop(heap)
-                chosen = self._least(heap) or first
+                chosen = self._least(heap, late) or first
                 heapq.heappush(heap, entry)
             self._given[chosen] += 1
             return chosen
@@ -61,33 +67,35 @@ class Fleet:
             return f"no live worker that can run it carries the labels {wanted}"
         return "every worker that fits is full"
 
-    def _heap(self, needs: Needs) -> list[tuple[float, float, int]]:
-        if needs not in self._heaps:
+    def _heap(self, needs: Needs, late: bool) -> list[Entry]:
+        heap = self._heaps.get((needs, late))
+        if heap is None:
             types, labels = needs
             fitting = (w for w in self._workers.values() if types <= w.node_types and _carries(w, labels))
-            self._heaps[needs] = [self._entry(worker) for worker in fitting]
-            heapq.heapify(self._heaps[needs])
-        return self._heaps[needs]
+            heap = self._heaps[needs, late] = [self._entry(worker, late) for worker in fitting]
+            heapq.heapify(heap)
+        return heap
 
-    def _least(self, heap: list[tuple[float, float, int]]) -> int | None:
+    def _least(self, heap: list[Entry], late: bool) -> int | None:
         """The top of the heap that has room; entries whose load grew since they were pushed are put back right."""
         while heap:
-            load, _, worker_id = heap[0]
+            load, _, _, worker_id = heap[0]
             worker = self._workers[worker_id]
             if self._given[worker_id] >= worker.capacity + worker.prefetch:
                 heapq.heappop(heap)
-            elif load < self._load(worker):
-                heapq.heapreplace(heap, self._entry(worker))
+            elif load < self._load(worker, late):
+                heapq.heapreplace(heap, self._entry(worker, late))
             else:
                 return worker_id
         return None
 
-    def _entry(self, worker: LiveWorker) -> tuple[float, float, int]:
-        return (self._load(worker), random.random(), worker.id)  # noqa: S311 - breaks ties
+    def _entry(self, worker: LiveWorker, late: bool) -> Entry:
+        share = self._given[worker.id] / worker.capacity
+        return (self._load(worker, late), share, random.random(), worker.id)  # noqa: S311 - breaks ties
 
-    def _load(self, worker: LiveWorker) -> float:
-        given = self._given[worker.id]
-        return given / worker.capacity if given < worker.capacity else given // worker.capacity
+    def _load(self, worker: LiveWorker, late: bool) -> float:
+        share = self._given[worker.id] / worker.capacity
+        return share // 1 if late and share > 1 else share
 
 
 def needs_of(nodes: Iterable[PlannedNode], labels: Mapping[str, str]) -> Needs:

@@ -49,9 +49,10 @@ FEW = QUEUE_LIMIT // 5
 """With fewer in mind than this, there is room for a poll to bring more."""
 
 HURRY_SECONDS = 0.1
-HURRY_SHARE = 0.2
+HURRY_SHARE = 0.5
 """After a poll that brought what was late already, and left few in mind, the next comes so soon, but polling takes no
-larger part of the time than this."""
+larger part of the time than this. A backlog comes in pieces, and between two of them there may be nothing new: after a
+poll that brought more of it than this makes polls in a period, they come so soon for that period."""
 
 POLL_PHASE_SECONDS = TICK_PHASE_SECONDS + 0.05
 POLL_SPREAD_SECONDS = 0.05
@@ -89,6 +90,7 @@ class Poller:
         self._claimed: set[int] = set()
         self._tries: dict[int, int] = {}
         self._compared = 0.0
+        self._behind_until = 0.0
         self._claim_took = 0.0
         self._claim_ended = 0.0
         self._phase = POLL_PHASE_SECONDS + worker_id % 16 / 16 * POLL_SPREAD_SECONDS
@@ -112,8 +114,11 @@ class Poller:
         with self._lock:
             new = self._keep_in_mind(rows)
         rest = seconds_to_next(self._database.clock.now(), self._settings.poll_seconds, self._phase)
-        if len(self._waiting) < FEW and any(due_at <= now for _, due_at, _ in new):
-            rest = min(rest, max(HURRY_SECONDS, (boottime() - began) / HURRY_SHARE))
+        ended, late = boottime(), sum(due_at <= now for _, due_at, _ in new)
+        if late * HURRY_SECONDS >= self._settings.poll_seconds:
+            self._behind_until = ended + self._settings.poll_seconds
+        if len(self._waiting) < FEW and (late or ended < self._behind_until):
+            rest = min(rest, max(HURRY_SECONDS, (ended - began) / HURRY_SHARE))
         return rest
 
     def _keep_in_mind(self, rows: Sequence[Any]) -> list[Any]:

@@ -9,7 +9,7 @@ from benchmarks.system import Window, fresh_system, settle
 from benchmarks.workloads.drain import drain, drained
 from benchmarks.workloads.tuning import Tuned
 
-IDLE_SECONDS = 10
+IDLE_SECONDS = 15
 """At most."""
 
 WORKERS_NOTE = "1 scheduler, which is started after the workers have been idle for a while."

@@ -26,13 +26,13 @@ NOTE = (
 
 
 def cases(scale: Scale) -> list[Case]:
-    """A case for each size; the smallest, with which the others are compared, the most often."""
+    """A case for each size."""
     return [
         Case(
             "registry",
             "rota",
             f"{count:,}",
-            scale.rounds if count == min(scale.registered) else scale.side_rounds,
+            scale.side_rounds,
             partial(registry, count=count, seconds=scale.idle_seconds),
             NOTE,
         )

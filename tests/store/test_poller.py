@@ -66,6 +66,23 @@ def test_a_poll_that_brought_what_was_late_is_soon_followed_by_another(
     assert puller.poller.poll() == 42.0, "it brought nothing new"
 
 
+@pytest.mark.parametrize(("late", "hurries"), [(10, True), (9, False)])
+def test_behind_a_piece_of_a_backlog_polls_hurry_for_a_period_though_they_bring_nothing(
+    rows: Scenario, monkeypatch: pytest.MonkeyPatch, late: int, hurries: bool
+) -> None:
+    monkeypatch.setattr(pollers, "seconds_to_next", lambda *_: 42.0)
+    worker = rows.worker()
+    puller = Puller(rows, worker, poll_seconds=1)
+    for number in range(late):
+        rows.assigned(worker, at=rows.now() - timedelta(seconds=1 + number / 10))
+    rests = []
+    for moment in (100.0, 100.1, 100.9, 101.0):
+        monkeypatch.setattr(pollers, "boottime", lambda at=moment: at)
+        rests.append(puller.poller.poll())
+    soon = pollers.HURRY_SECONDS
+    assert rests == ([soon, soon, soon, 42.0] if hurries else [soon, 42.0, 42.0, 42.0])
+
+
 def test_polls_that_take_long_hurry_less(rows: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter([0.0, 0.0, 0.1])
     worker = rows.worker()

@@ -150,7 +150,7 @@ def test_alembic_notices_a_column_that_is_missing(migrated_url: str) -> None:
     assert [found[0] for found in differences(migrated_url, metadata)] == ["add_column"]
 
 
-def test_the_indexes_that_work_moves_through_are_not_locked_for_merges(
+def test_the_indexes_that_work_moves_through_have_a_low_merge_threshold(
     mariadb_server: MariaDBServer, migrated_mariadb_url: str
 ) -> None:
     database = str(make_url(migrated_mariadb_url).database)

@@ -28,8 +28,10 @@ def worker(
     return LiveWorker(number, f"w{number}", capacity, prefetch, load, labels or {}, frozenset(types))
 
 
-def given_to(fleet: Fleet, times: int, avoid: str | None = None, **labels: str) -> list[int | None]:
-    return [fleet.choose(needs_of([EXTRACT], labels), avoid) for _ in range(times)]
+def given_to(
+    fleet: Fleet, times: int, avoid: str | None = None, *, late: bool = False, **labels: str
+) -> list[int | None]:
+    return [fleet.choose(needs_of([EXTRACT], labels), avoid, late=late) for _ in range(times)]
 
 
 def test_the_least_loaded_by_share_of_its_capacity_is_chosen() -> None:
@@ -42,16 +44,35 @@ def test_a_batch_is_spread_by_capacity_and_counts_what_it_has_given_itself() -> 
     assert Counter(given_to(fleet, 40)) == {1: 30, 2: 10}
 
 
-def test_what_has_to_wait_is_given_to_one_worker_by_the_whole_capacity() -> None:
+def test_what_is_late_and_has_to_wait_is_given_by_the_whole_capacity() -> None:
     fleet = Fleet([worker(1, capacity=3, prefetch=100, load=3), worker(2, capacity=3, prefetch=100, load=3)])
-    chosen = given_to(fleet, 12)
+    chosen = given_to(fleet, 12, late=True)
     assert [len(set(chosen[at : at + 3])) for at in (0, 3, 6, 9)] == [1, 1, 1, 1]
     assert Counter(chosen) == {1: 6, 2: 6}
 
 
-def test_free_slots_are_filled_before_anything_waits() -> None:
-    fleet = Fleet([worker(1, capacity=10, prefetch=100, load=10), worker(2, capacity=10, prefetch=100, load=7)])
-    assert given_to(fleet, 3) == [2, 2, 2]
+def test_free_slots_are_filled_before_what_is_late_waits() -> None:
+    fleet = Fleet([worker(1, prefetch=100, load=10), worker(2, prefetch=100, load=8)])
+    chosen = given_to(fleet, 12, late=True)
+    assert chosen[:2] == [2, 2]
+    assert len(set(chosen[2:])) == 1
+
+
+def test_of_those_with_as_many_whole_capacities_to_go_the_least_loaded_is_filled_first() -> None:
+    fleet = Fleet([worker(1, prefetch=100, load=19), worker(2, prefetch=100, load=13)])
+    assert given_to(fleet, 7, late=True) == [2] * 7
+    assert given_to(fleet, 1, late=True) == [1]
+
+
+def test_what_is_prepared_ahead_is_spread_one_by_one_however_much_waits() -> None:
+    fleet = Fleet([worker(1, prefetch=100, load=30), worker(2, prefetch=100, load=30)])
+    assert all(len(set(given_to(fleet, 2))) == 2 for _ in range(20))
+
+
+def test_what_is_given_late_counts_for_what_is_prepared_ahead() -> None:
+    fleet = Fleet([worker(1, prefetch=100, load=10), worker(2, prefetch=100, load=10)])
+    (first,) = set(given_to(fleet, 10, late=True))
+    assert first not in given_to(fleet, 10)
 
 
 def test_equal_workers_are_chosen_at_random_so_that_two_schedulers_do_not_pick_the_same() -> None:
@@ -152,13 +173,13 @@ def test_no_worker_gets_more_than_its_room_and_none_is_refused_while_there_is_ro
             room[chosen] -= 1
 
 
-@given(st.lists(st.integers(1, 50), min_size=2, max_size=8), st.integers(0, 300))
-def test_shares_differ_by_one_instance_at_most_or_by_one_capacity_where_all_slots_are_taken(
-    capacities: list[int], times: int
+@given(st.lists(st.integers(1, 50), min_size=2, max_size=8), st.integers(0, 300), st.booleans())
+def test_shares_differ_by_no_more_than_one_instance_and_where_late_ones_wait_by_one_capacity(
+    capacities: list[int], times: int, late: bool
 ) -> None:
     workers = [worker(at, capacity=capacity, prefetch=10**6) for at, capacity in enumerate(capacities, start=1)]
-    given_counts = Counter(given_to(Fleet(workers), times))
+    given_counts = Counter(given_to(Fleet(workers), times, late=late))
     for one, other in combinations(workers, 2):
         difference = abs(given_counts[one.id] / one.capacity - given_counts[other.id] / other.capacity)
-        bound = max(1 / one.capacity, 1 / other.capacity) if times <= sum(capacities) else 1
+        bound = 1 if late and times > sum(capacities) else max(1 / one.capacity, 1 / other.capacity)
         assert difference <= bound + 1e-9
