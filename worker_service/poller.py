@@ -49,10 +49,11 @@ FEW = QUEUE_LIMIT // 5
 """With fewer in mind than this, there is room for a poll to bring more."""
 
 HURRY_SECONDS = 0.1
-HURRY_SHARE = 0.5
-"""After a poll that brought what was late already, and left few in mind, the next comes so soon, but polling takes no
-larger part of the time than this. A backlog comes in pieces, and between two of them there may be nothing new: after a
-poll that brought more of it than this makes polls in a period, they come so soon for that period."""
+HURRY_SHARE = 0.1
+LONGEST_HURRY_SECONDS = 0.5
+"""After a poll that brought what was late already, and left few in mind, the next comes so soon; or later, where polls
+take long, so that they take no larger part of the time than this. A backlog comes in pieces, and between two of them
+there may be nothing new: after a poll that brought more than this makes polls in a period, they go on so for one."""
 
 POLL_PHASE_SECONDS = TICK_PHASE_SECONDS + 0.05
 POLL_SPREAD_SECONDS = 0.05
@@ -118,7 +119,7 @@ class Poller:
         if late * HURRY_SECONDS >= self._settings.poll_seconds:
             self._behind_until = ended + self._settings.poll_seconds
         if len(self._waiting) < FEW and (late or ended < self._behind_until):
-            rest = min(rest, max(HURRY_SECONDS, (ended - began) / HURRY_SHARE))
+            rest = min(rest, max(HURRY_SECONDS, (ended - began) / HURRY_SHARE), LONGEST_HURRY_SECONDS)
         return rest
 
     def _keep_in_mind(self, rows: Sequence[Any]) -> list[Any]:

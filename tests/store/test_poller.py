@@ -83,15 +83,18 @@ def test_behind_a_piece_of_a_backlog_polls_hurry_for_a_period_though_they_bring_
     assert rests == ([soon, soon, soon, 42.0] if hurries else [soon, 42.0, 42.0, 42.0])
 
 
-def test_polls_that_take_long_hurry_less(rows: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = iter([0.0, 0.0, 0.1])
+@pytest.mark.parametrize(("took", "rest"), [(0.005, 0.1), (0.03, 0.3), (0.2, 0.5)])
+def test_polls_that_take_long_hurry_less(
+    rows: Scenario, monkeypatch: pytest.MonkeyPatch, took: float, rest: float
+) -> None:
+    seconds = iter([0.0, 0.0, took])
     worker = rows.worker()
     puller = Puller(rows, worker)
     puller.poller._compared = 1.0  # not now
     monkeypatch.setattr(pollers, "boottime", lambda: next(seconds))
     monkeypatch.setattr(pollers, "seconds_to_next", lambda *_: 42.0)
     rows.assigned(worker)
-    assert puller.poller.poll() == pytest.approx(0.1 / pollers.HURRY_SHARE)
+    assert puller.poller.poll() == pytest.approx(rest)
 
 
 def test_where_claims_take_long_more_are_claimed_for_slots_to_come(
