@@ -45,10 +45,10 @@ class Scale:
     """How much of everything: the whole benchmark, or a quick look at it."""
 
     rounds: int = 5
-    """Of what is quick to set up."""
+    """Of the ceiling, and of most that Rota does."""
 
     side_rounds: int = 3
-    """Of the peers, of what takes long to set up, and of what no goal is about: a whole benchmark takes two hours."""
+    """Of the peers, and of what takes long to set up or no goal is about: most of the time goes to these."""
 
     drain: int = 50_000
     herds: tuple[int, ...] = (1_000, 10_000)

@@ -22,7 +22,7 @@ class Fleet:
     A worker's load is the share of its capacity that is taken, so that a large worker gets more than a small one. It
     may be given more than its capacity, by its prefetch: capacity bounds what runs, not what waits in its queue.
 
-    What is late already where all slots are spoken for has to wait in any case. There the load counts in whole
+    What is late already where all slots are spoken for is most likely to wait. There the load counts in whole
     capacities: a worker is given as many as it runs at once before the next one is, so that what lies side by side in
     the tables is one worker's, and not many workers' at the same pages (docs/decisions/0013).
 
