@@ -96,8 +96,11 @@ def herd(lab: Lab, peer: Peer, count: int) -> Outcome:
     with _ready(lab, peer, Load("herd", count)) as run:
         run.wait(run.load.due + HERD_SECONDS)
         starts = run.records.starts()
+        wrong = _wrong(starts, run.load)
+        if not starts:
+            return Outcome(wrong)
         took = starts[-1].entered - run.load.due
-        return Outcome({**lateness(starts), "started within s": took, **_wrong(starts, run.load)}, curve(starts))
+        return Outcome({**lateness(starts), "started within s": took, **wrong}, curve(starts))
 
 
 def steady(lab: Lab, peer: Peer, rate: int) -> Outcome:
