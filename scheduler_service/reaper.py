@@ -44,11 +44,10 @@ class Reaper:
 
     def step(self) -> float:
         """One pass; returns the seconds to rest."""
-        # Who holds something is read before who is alive: a worker that came in between holds nothing yet.
-        holders, census = self._database.read(lambda c: (workers.loads(c), workers.census(c)))
+        census = self._database.read(workers.census)
         if self._declare_dead(census):
             census = self._database.read(workers.census)
-        self._recover(holders, census.alive)
+        self._recover(census.holders, census.alive)
         if boottime() - self._looked_for_unstarted >= self._settings.assignment_timeout_seconds * UNSTARTED_SHARE:
             self._looked_for_unstarted = boottime()
             self._take_back_unstarted(census.alive)

@@ -44,18 +44,21 @@ class DelayQueue(Generic[T]):
         """Whether nothing more is given out."""
         return self._closed
 
-    def put(self, moment: datetime, thing: T, *, early: timedelta = NOT_EARLY, rank: int = 0) -> None:
-        """Let a thing wait until a moment (naive UTC), or go along so much earlier."""
-        self.put_all([(moment, thing, rank)], early=early)
+    def put(self, moment: datetime, thing: T, *, early: timedelta = NOT_EARLY, rank: int = 0) -> bool:
+        """Let a thing wait until a moment (naive UTC), or go along so much earlier; False: the queue is closed."""
+        return self.put_all([(moment, thing, rank)], early=early)
 
-    def put_all(self, things: Iterable[tuple[datetime, T, int]], *, early: timedelta = NOT_EARLY) -> None:
-        """Let things wait, each until its moment, each with its rank."""
+    def put_all(self, things: Iterable[tuple[datetime, T, int]], *, early: timedelta = NOT_EARLY) -> bool:
+        """Let things wait, each until its moment, each with its rank; False: the queue is closed."""
         with self._changed:
+            if self._closed:
+                return False
             before = self._waiting[0][0] if self._waiting else None
             for moment, thing, rank in things:
                 heapq.heappush(self._waiting, (moment, next(self._order), early, rank, thing))
             if self._waiting and (before is None or self._waiting[0][0] < before):
                 self._changed.notify()
+            return True
 
     def take(self, room: Callable[[], int]) -> list[T]:
         """Wait until something is due and there is room for it; give out as much as there is room for. [] when woken.

@@ -15,6 +15,7 @@ from shared.settings import Settings
 from shared.store import losses, reports, runs
 from shared.store.database import Database
 from shared.store.node_types import NodeTypeNames
+from shared.store.overlap import Doubt
 from shared.store.runs import Run
 from worker_service.delay_queue import DelayQueue
 from worker_service.runner import Runner
@@ -90,6 +91,7 @@ class Poller:
         self._claiming: set[int] = set()
         self._claimed: set[int] = set()
         self._tries: dict[int, int] = {}
+        self._doubts: dict[int, Doubt] = {}
         self._compared = 0.0
         self._behind_until = 0.0
         self._claim_took = 0.0
@@ -132,6 +134,7 @@ class Poller:
             there = {row[0] for row in rows}
             self._waiting = {i: priority for i, priority in self._waiting.items() if i in there}
             self._tries = {i: tries for i, tries in self._tries.items() if i in there}
+            self._doubts = {i: doubt for i, doubt in self._doubts.items() if i in there}
             if len(self._claims) > 2 * len(self._waiting):
                 self._claims.retain(self._waiting)
         self._waiting.update((instance_id, priority) for instance_id, _, priority in new)
@@ -212,28 +215,37 @@ class Poller:
     def _give_back(self) -> None:
         """Hand back what was claimed for a slot that did not come free: another worker may have one."""
         late = self._starts.remove(before=self._database.clock.now() - GIVE_BACK_AFTER)
-        if not late:
-            return
-        for run in late:
+        if late:
+            self._hand_back(late, "its worker had no slot for it")
+            log.info("worker: handed back %d instances that it had no slot for", len(late))
+
+    def _hand_back(self, unstarted: Sequence[Run], reason: str) -> None:
+        for run in unstarted:
             self._runner.drop(run.id)
-        held = [(run.id, run.attempt) for run in late]
-        self._database.write(lambda c: reports.hand_back(c, self._worker_id, held, "its worker had no slot for it"))
-        log.info("worker: handed back %d instances that it had no slot for", len(late))
+        held = [(run.id, run.attempt) for run in unstarted]
+        self._database.write(lambda c: reports.hand_back(c, self._worker_id, held, reason))
 
     def _claim(self, priorities: dict[int, int]) -> None:
         now = self._database.clock.now()
         claim = self._database.write(
-            lambda c: runs.claim(c, self._worker_id, list(priorities), now, self._types, doubtful=self._tries)
+            lambda c: runs.claim(
+                c, self._worker_id, list(priorities), now, self._types, tried=self._tries, doubts=self._doubts
+            )
         )
         accepted, claimed = self._runner.accept(claim.runs), self._database.clock.now()
-        self._starts.put_all((max(run.due_at, claimed), run, priorities.get(run.id, 0)) for run in accepted)
-        waiting = {instance_id for instance_id, _ in claim.waiting}
+        starts = [(max(run.due_at, claimed), run, priorities.get(run.id, 0)) for run in accepted]
+        if not self._starts.put_all(starts):  # the worker stopped while this claim was under way
+            self._hand_back(accepted, "its worker stopped")
+        waiting = {instance_id for instance_id, _, _ in claim.waiting}
         with self._lock:
             self._waiting.update((instance_id, priorities[instance_id]) for instance_id in waiting)
-            for instance_id, due_at in claim.waiting:
-                self._claims.put(self._next_try(instance_id, due_at, now), instance_id, rank=priorities[instance_id])
             for instance_id in priorities.keys() - waiting:
                 self._tries.pop(instance_id, None)
+                self._doubts.pop(instance_id, None)
+            for instance_id, due_at, doubt in claim.waiting:
+                if doubt is not None:
+                    self._doubts[instance_id] = doubt
+                self._claims.put(self._next_try(instance_id, due_at, now), instance_id, rank=priorities[instance_id])
 
     def _next_try(self, instance_id: int, due_at: datetime, now: datetime) -> datetime:
         """Not before it is due, then after a pause that grows."""

@@ -57,7 +57,7 @@ class Reporter:
         with self._changed:
             self._queue.append((report, written))
             self._urgent += report.instance is None
-            if self._urgent or not self._busy:
+            if self._urgent or not self._busy or len(self._queue) == BATCH_ROWS:
                 self._changed.notify_all()
 
     def run(self) -> None:

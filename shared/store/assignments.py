@@ -87,6 +87,23 @@ _adopt = (
 )
 
 
+_any = (
+    select(_instance.id)
+    .where(
+        _instance.status == PENDING,
+        _instance.schedule_worker_node_id.is_(None),
+        _instance.priority.in_(PRIORITIES),
+        or_(_instance.due_at <= bindparam("horizon"), _instance.due_at.is_(None)),
+    )
+    .limit(1)
+)
+
+
+def is_any(connection: Connection, horizon: datetime) -> bool:
+    """Whether there is anything for ``adopt`` or ``pending``: what an idle scheduler asks."""
+    return connection.execute(_any, {"horizon": horizon}).first() is not None
+
+
 def orphans(connection: Connection, limit: int) -> list[int]:
     """The ids of pending rows that SQL inserted without a ``due_at``."""
     return sorted(connection.scalars(_orphans, {"limit": limit}))

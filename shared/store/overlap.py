@@ -6,7 +6,8 @@ unique, so two workers cannot both take a slot (docs/decisions/0006-overlap-at-t
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from sqlalchemy import Connection, bindparam, exists, or_, select, update
@@ -48,6 +49,21 @@ class Contender(Protocol):
         """Its task's."""
         ...
 
+
+REPORTED_WITHIN = timedelta(seconds=1)
+"""How long a fire that is to be skipped waits to be sure: its predecessor may have ended and not be reported yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Whether a fire is to be skipped for a run that stands ``running``: its report is waited for until then."""
+
+    holder_id: int
+    until: datetime
+
+
+Waiting = tuple[int, datetime, Doubt | None]
+"""An instance that is to be tried again: its id, its due time, and what is not known of it yet."""
 
 ASSIGNED, RUNNING = InstanceStatus.ASSIGNED.value, InstanceStatus.RUNNING.value
 
@@ -137,9 +153,25 @@ _cancel_nodes = (
 )
 
 
+def skip_overrun(
+    connection: Connection, worker_id: int, rows: Sequence[Contender], doubts: Mapping[int, Doubt]
+) -> set[int]:
+    """Skip those of these fires whose predecessor has ended since, but after they were due; returns their ids."""
+    holders = {row.id: doubts[row.id].holder_id for row in rows if row.id in doubts}
+    if not holders:
+        return set()
+    ended = select(_instance.id, _instance.gmt_completed).where(_instance.id.in_(sorted(set(holders.values()))))
+    ends = {holder_id: end for holder_id, end in connection.execute(ended) if end is not None}
+    mine = [(row, holders[row.id]) for row in rows if row.id in holders]
+    overrun = [(row.id, _skipped_for(i)) for row, i in mine if i in ends and ends[i] > row.due_at]
+    if overrun:
+        _cancel(connection, worker_id, overrun)
+    return {instance_id for instance_id, _ in overrun}
+
+
 def settle(
-    connection: Connection, worker_id: int, lost: Sequence[Contender], now: datetime
-) -> list[tuple[int, datetime]]:
+    connection: Connection, worker_id: int, lost: Sequence[Contender], now: datetime, doubts: Mapping[int, Doubt]
+) -> list[Waiting]:
     """Decide about assigned instances that a claim did not win; returns those that are to be tried again."""
     states = {
         instance_id: (unwanted, deleted, status)
@@ -156,7 +188,7 @@ def settle(
     holders = _holders(connection, lost)
     canceled: list[tuple[int, str]] = []
     replaced: set[int] = set()
-    waiting: list[tuple[int, datetime]] = []
+    waiting: list[Waiting] = []
     for row in (row for row in lost if row.id in states):
         unwanted, deleted, status = states[row.id]
         before = holders.get(row.schedule_task_id, [])
@@ -166,18 +198,37 @@ def settle(
             canceled.append((row.id, "its task was deleted"))
         elif status == TaskStatus.OFF and row.origin in PLANNED_ORIGINS:
             canceled.append((row.id, "its task was off when it was due"))
-        elif row.due_at <= now and _skips(row) and (ran := [h for h in before if h.gmt_started < row.due_at]):
-            canceled.append((row.id, f"overlap: instance {ran[0].id} still ran when it was due"))
+        elif (doubt := _doubt(row, before, now, doubts)) is not None and doubt.until <= now:
+            canceled.append((row.id, _skipped_for(doubt.holder_id)))
         else:
-            waiting.append((row.id, row.due_at))
+            waiting.append((row.id, row.due_at, doubt))
             if row.due_at <= now and _replaces(row):
                 replaced.update(holder.id for holder in before if holder.schedule_datetime < row.schedule_datetime)
     if canceled:
-        connection.execute(_cancel_settled, {"rows": bound(canceled), "worker": worker_id})
-        connection.execute(_cancel_nodes, {"ids": [instance_id for instance_id, _ in canceled]})
+        _cancel(connection, worker_id, canceled)
     if replaced:
         request_cancel(connection, replaced, "replaced by its task's next fire")
     return waiting
+
+
+def _cancel(connection: Connection, worker_id: int, reasons: Sequence[tuple[int, str]]) -> None:
+    connection.execute(_cancel_settled, {"rows": bound(reasons), "worker": worker_id})
+    connection.execute(_cancel_nodes, {"ids": [instance_id for instance_id, _ in reasons]})
+
+
+def _doubt(row: Contender, before: Sequence[Any], now: datetime, doubts: Mapping[int, Doubt]) -> Doubt | None:
+    """The run that a fire is to be skipped for, unless that turns out to have ended; None: it is not to be skipped."""
+    if row.due_at > now or not _skips(row):
+        return None
+    ran = next((holder for holder in before if holder.gmt_started < row.due_at), None)
+    if ran is None:
+        return None
+    earlier = doubts.get(row.id)
+    return Doubt(ran.id, earlier.until if earlier else now + REPORTED_WITHIN)
+
+
+def _skipped_for(holder_id: int) -> str:
+    return f"overlap: instance {holder_id} still ran when it was due"
 
 
 def _skips(row: Contender) -> bool:

@@ -6,10 +6,11 @@ each start, and ``attempt`` grows at every claim. Zero rows changed means: you l
 
 import json
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Connection, String, Update, bindparam, case, func, select, type_coerce, update
@@ -19,6 +20,7 @@ from shared.domain.states import PLANNED_ORIGINS, InstanceStatus, NodeStatus, Ta
 from shared.store import overlap
 from shared.store.dialects import UtcNow, UtcTime, among, by_index, ignore_conflicts, joined_ids, split_ids, unindexed
 from shared.store.node_types import NodeTypeNames
+from shared.store.overlap import Doubt, Waiting
 from shared.store.plans import TERMS_KEPT
 from shared.store.tables import PRIORITIES, schedule_instance, schedule_task, schedule_task_node
 
@@ -26,6 +28,7 @@ _instance = schedule_instance.c
 _task = schedule_task.c
 _node = schedule_task_node.c
 ASSIGNED, RUNNING = InstanceStatus.ASSIGNED.value, InstanceStatus.RUNNING.value
+NO_DOUBTS: Mapping[int, Doubt] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -66,10 +69,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a claim brought: runs that are ours, and those that wait for a slot of their task, with ``due_at``."""
+    """What a claim brought: runs that are ours, and those that wait for a slot of their task."""
 
     runs: list[Run] = field(default_factory=list)
-    waiting: list[tuple[int, datetime]] = field(default_factory=list)
+    waiting: list[Waiting] = field(default_factory=list)
 
 
 _polled = (
@@ -280,27 +283,30 @@ def claim(
     now: datetime,
     types: NodeTypeNames,
     *,
-    doubtful: Container[int] = (),
+    tried: Container[int] = (),
+    doubts: Mapping[int, Doubt] = NO_DOUBTS,
 ) -> Claim:
     """Claim assigned instances: one guarded UPDATE, which decides by the unique overlap key about what runs already.
 
-    ``doubtful`` are those that found no slot before. If the answer to the commit is lost, the same call finds what
-    stands ``running`` under this worker: only this process can have done that.
+    ``tried`` are those that found no slot before, and ``doubts`` what the last claim said of them. If the answer to the
+    commit is lost, the same call finds what stands ``running`` under this worker: only this process can have done that.
     """
     ids = sorted(instance_ids)
     which: dict[str, Any] = {"ids": ids, "worker": worker_id}
     wanted = _read_wanted(connection, which, types)
     assigned = [row for row in wanted if row.terms.status == ASSIGNED]
+    if skipped := overlap.skip_overrun(connection, worker_id, assigned, doubts):
+        assigned = [row for row in assigned if row.id not in skipped]
     slots = overlap.free_slots(connection, [row for row in assigned if row.may_run])
     tasks = {row.id: row.schedule_task_id for row in assigned}
     wishes = Counter((tasks[i], slot) for i, slot in slots)
-    hoped = {i for i, slot in slots if slot is None or (wishes[tasks[i], slot] == 1 and i not in doubtful)}
+    hoped = {i for i, slot in slots if slot is None or (wishes[tasks[i], slot] == 1 and i not in tried)}
     won = _win(connection, worker_id, [row.id for row in wanted], slots, hoped)
     if first := [n for row in wanted if row.id in won and (n := row.first_node) is not None]:
         connection.execute(_start_nodes, {"nodes": sorted(first)})
-    waiting: list[tuple[int, datetime]] = []
+    waiting: list[Waiting] = []
     if lost := [row for row in assigned if row.id not in won]:
-        waiting = overlap.settle(connection, worker_id, lost, now)
+        waiting = overlap.settle(connection, worker_id, lost, now, doubts)
     if len(wanted) < len(ids):
         waiting += _left_waiting(connection, which, {row.id for row in wanted})
     return Claim([row.run() for row in wanted if row.id in won], waiting)
@@ -362,10 +368,10 @@ def _parsed_node(text: str) -> tuple[int, int, str]:
     return type_id, sequence, status
 
 
-def _left_waiting(connection: Connection, which: dict[str, Any], seen: Collection[int]) -> list[tuple[int, datetime]]:
+def _left_waiting(connection: Connection, which: dict[str, Any], seen: Collection[int]) -> list[Waiting]:
     """What is still assigned, but was passed over."""
-    left = [instance_id for instance_id in which["ids"] if instance_id not in seen]
-    return [(instance_id, due_at) for instance_id, due_at in connection.execute(_passed_over, {**which, "ids": left})]
+    left = {**which, "ids": [instance_id for instance_id in which["ids"] if instance_id not in seen]}
+    return [(instance_id, due_at, None) for instance_id, due_at in connection.execute(_passed_over, left)]
 
 
 def held(connection: Connection, worker_id: int) -> list[tuple[int, int, bool]]:

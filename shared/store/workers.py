@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, func, insert, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, func, insert, null, select, union_all, update
 from sqlalchemy.exc import IntegrityError
 
 from shared.domain.errors import NameTaken
@@ -125,10 +125,9 @@ def _bury(connection: Connection, condition: Any, reason: str, by: str) -> int:
     ).rowcount
 
 
+_is_held = and_(_instance.status.in_(ACTIVE), _instance.schedule_worker_node_id.is_not(None))
 _loads = (
-    select(_instance.schedule_worker_node_id, func.count())
-    .where(_instance.status.in_(ACTIVE), _instance.schedule_worker_node_id.is_not(None))
-    .group_by(_instance.schedule_worker_node_id)
+    select(_instance.schedule_worker_node_id, func.count()).where(_is_held).group_by(_instance.schedule_worker_node_id)
 )
 
 
@@ -161,28 +160,36 @@ def fleet(connection: Connection) -> list[LiveWorker]:
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """The workers that are not dead, with their states; those of them that are silent beyond their limits; and the
-    database's time then, naive UTC."""
+    """The workers that are not dead, with their states; those of them that are silent beyond their limits; all that
+    hold anything, the dead too; and the database's time then, naive UTC."""
 
     alive: dict[int, str]
     silent: list[int]
+    holders: set[int]
     time: datetime
 
 
 _moment = select(UtcNow().label("time")).subquery("moment")
-_census = select(_moment.c.time, _worker.id, _worker.state, _silent).select_from(
-    _moment.outerjoin(schedule_worker_node, _worker.state.in_(_ALIVE))
+_held = select(_instance.schedule_worker_node_id).where(_is_held).distinct().subquery("held")
+_census = union_all(
+    select(_moment.c.time, _worker.id, _worker.state, _silent).select_from(
+        _moment.outerjoin(schedule_worker_node, _worker.state.in_(_ALIVE))
+    ),
+    select(null(), _held.c.schedule_worker_node_id, null(), null()),
 )
-"""The time comes with the workers, and where there are none."""
+"""The time comes with the workers, and where there are none; then, without a time, those that hold something. One
+statement sees one moment: whoever holds something and is not among the living, was dead when it was seen."""
 
 
 def census(connection: Connection) -> Census:
-    """Who is there, and when."""
+    """Who is there, who holds something, and when."""
     rows = connection.execute(_census).all()
+    there = [row for row in rows if row.time is not None]
     return Census(
-        alive={worker_id: state for _, worker_id, state, _ in rows if worker_id is not None},
-        silent=[worker_id for _, worker_id, _, silent in rows if silent],
-        time=rows[0].time,
+        alive={worker_id: state for _, worker_id, state, _ in there if worker_id is not None},
+        silent=[worker_id for _, worker_id, _, silent in there if silent],
+        holders={worker_id for time, worker_id, _, _ in rows if time is None},
+        time=there[0].time,
     )
 
 

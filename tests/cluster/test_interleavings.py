@@ -246,7 +246,7 @@ def test_a_fire_whose_plan_is_being_replaced_while_it_is_claimed_does_not_run(ur
     set_cron(url, b)
     with Gate(pair[0], advances_plans) as gate, Beside(scheduler.step):
         gate.reached()
-        assert claim(pair[1], worker, instance) == runs.Claim(waiting=[(instance, a)])
+        assert claim(pair[1], worker, instance) == runs.Claim(waiting=[(instance, a, None)])
         gate.open()
     assert claim(pair[1], worker, instance) == runs.Claim()
     assert instances(url, "schedule_datetime", "status") == [(b, "assigned")]

@@ -10,7 +10,7 @@ Tasks are of type REPORT, whose nodes are REPORT_EXTRACT and REPORT_SEND. Times 
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -20,6 +20,8 @@ from shared.domain.states import InstanceStatus, NodeStatus
 from shared.domain.task import TaskDefinition
 from shared.store import assignments, fires, instances, node_types, reports, runs, tasks, workers
 from shared.store.database import Database
+from shared.store.overlap import Doubt
+from shared.store.runs import NO_DOUBTS
 from shared.store.tables import PLAN_INPUTS, schedule_instance, schedule_task
 
 NODE_TYPES = ("REPORT_EXTRACT", "REPORT_SEND")
@@ -131,9 +133,12 @@ class Scenario:
 
         self.database.write(give)
 
-    def claim(self, worker: int, *instance_ids: int) -> runs.Claim:
-        """Claim instances now."""
-        return self.database.write(lambda c: runs.claim(c, worker, instance_ids, self.now(), self.types))
+    def claim(
+        self, worker: int, *instance_ids: int, now: datetime | None = None, doubts: Mapping[int, Doubt] = NO_DOUBTS
+    ) -> runs.Claim:
+        """Claim instances, now if at no other time."""
+        now = now or self.now()
+        return self.database.write(lambda c: runs.claim(c, worker, instance_ids, now, self.types, doubts=doubts))
 
     def report(self, worker: int, *batch: reports.Report) -> set[int]:
         """Report; returns the instances that are not the worker's any more."""

@@ -1,5 +1,6 @@
 """What a worker fetches and claims, in what order; and the comparison of what stands running with what it runs."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -7,9 +8,9 @@ import pytest
 from sqlalchemy import Connection
 
 from shared.settings import Settings
-from shared.store import losses, runs
+from shared.store import losses, overlap, runs
 from shared.store.runs import Run
-from tests.store.scenario import Scenario
+from tests.store.scenario import Scenario, ended
 from tests.unit.test_runner import Reports
 from worker_service import poller as pollers
 from worker_service.delay_queue import DelayQueue
@@ -206,6 +207,38 @@ def test_what_was_taken_back_is_not_even_asked_for(rows: Scenario, monkeypatch: 
     assert asked == [[kept]]
 
 
+def test_a_fire_is_not_skipped_for_a_predecessor_whose_report_was_slow(rows: Scenario) -> None:
+    task, worker, other = rows.task(overlap_policy="skip"), rows.worker(), rows.worker()
+    before = rows.running(other, task)
+    rows.sql("UPDATE schedule_instance SET gmt_started = schedule_datetime WHERE id = :id", id=before.id)
+    fire = rows.assigned(worker, task, rows.start)
+    puller = Puller(rows, worker)
+    puller.poller.poll()
+    assert puller.claim() == []
+    assert puller.claim() == []
+    report = ended(before)
+    assert report.instance is not None
+    early = replace(report.instance, gmt_completed=rows.start - timedelta(milliseconds=1))
+    rows.report(other, replace(report, instance=early))
+    assert puller.claim() == [fire]
+    assert (puller.poller._tries, puller.poller._doubts) == ({}, {})
+
+
+def test_a_fire_is_skipped_once_its_predecessor_has_had_time_to_report(
+    rows: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overlap, "REPORTED_WITHIN", timedelta(0))
+    task, worker, other = rows.task(overlap_policy="skip"), rows.worker(), rows.worker()
+    before = rows.running(other, task)
+    rows.sql("UPDATE schedule_instance SET gmt_started = schedule_datetime WHERE id = :id", id=before.id)
+    fire = rows.assigned(worker, task, rows.start)
+    puller = Puller(rows, worker)
+    puller.poller.poll()
+    assert puller.claim() == []
+    assert rows.status(fire) == "canceled"
+    assert (puller.poller._waiting, puller.poller._tries, puller.poller._doubts) == ({}, {}, {})
+
+
 def test_what_waits_too_long_for_a_slot_is_handed_back_and_never_failed(
     rows: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +255,17 @@ def test_what_waits_too_long_for_a_slot_is_handed_back_and_never_failed(
     assert {rows.row(i).reason for i in instances} == {"its worker had no slot for it"}
     assert (len(puller.starts), len(puller.runner)) == (0, 0)
     assert rows.node_statuses(instances[0]) == ["pending", "pending"]
+
+
+def test_what_a_claim_won_when_its_worker_had_stopped_is_handed_back_and_never_failed(rows: Scenario) -> None:
+    worker = rows.worker()
+    instance = rows.assigned(worker, rows.task(on_worker_lost="fail"))
+    puller = Puller(rows, worker)
+    puller.poller.poll()
+    assert puller.starts.close() == []
+    puller.poller.claim()
+    assert (rows.status(instance), rows.row(instance).reason) == ("pending", "its worker stopped")
+    assert (len(puller.starts), len(puller.runner)) == (0, 0)
 
 
 def test_what_a_worker_holds_and_does_not_run_is_handed_back(rows: Scenario) -> None:

@@ -306,6 +306,11 @@ def test_fires_and_their_nodes_are_written_without_a_scan(
 # The assigner and the reaper
 
 
+def test_whether_anything_is_pending_is_read_from_the_index_alone(big: Big) -> None:
+    [statement] = big.reads(lambda c: assignments.is_any(c, big.horizon), rows=1, by={WORK})
+    assert "Using index" in statement.plan[0].extra
+
+
 def test_rows_that_sql_inserted_are_adopted_by_index(big: Big) -> None:
     big.reads(lambda c: assignments.orphans(c, BATCH), rows=500, by={WORK})
     big.reads(lambda c: assignments.adopt(c, BATCH), rows=500, by={WORK, PRIMARY})
@@ -410,7 +415,12 @@ def test_what_a_lost_worker_ran_is_recovered_by_index(big: Big, running: list[re
 
 def test_the_silent_are_looked_for_among_the_living(big: Big) -> None:
     big.reads(lambda c: workers.bury_silent(c, "test"), rows=big_tables.LIVE_WORKERS, by={STATE})
-    big.reads(workers.census, rows=big_tables.LIVE_WORKERS, by={STATE})
+
+
+def test_the_census_reads_the_living_and_the_index_of_what_is_held(big: Big) -> None:
+    active = big_tables.ASSIGNED + big_tables.RUNNING
+    [statement] = big.reads(workers.census, rows=active + big_tables.LIVE_WORKERS, by={STATE, WORK})
+    assert statement.rows_read <= 3 * active
 
 
 # The worker

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -33,7 +34,7 @@ def poll(rows: Scenario, worker: int, horizon: datetime, limit: int = 100) -> li
 
 
 def waiting(claim: runs.Claim) -> list[int]:
-    return [instance for instance, _ in claim.waiting]
+    return [instance for instance, _, _ in claim.waiting]
 
 
 def ran(claim: runs.Claim) -> list[int]:
@@ -222,18 +223,52 @@ def overlapping(rows: Scenario, policy: str, **fields: Any) -> tuple[int, int, i
     return a, rows.assigned(a, task, at), b, rows.assigned(b, task, at + timedelta(seconds=1), due_at=rows.start)
 
 
-def test_a_fire_is_skipped_while_a_run_that_was_under_way_goes_on(rows: Scenario) -> None:
+def started(rows: Scenario, instance: int, at: datetime) -> None:
+    rows.sql("UPDATE schedule_instance SET gmt_started = :at WHERE id = :i", i=instance, at=f"{at:%F %T.%f}")
+
+
+def doubts_of(claim: runs.Claim) -> dict[int, overlap.Doubt]:
+    return {instance: doubt for instance, _, doubt in claim.waiting if doubt is not None}
+
+
+def test_a_fire_is_skipped_when_a_run_that_was_under_way_still_goes_on(rows: Scenario) -> None:
     a, first, b, second = overlapping(rows, "skip")
     assert ran(rows.claim(a, first)) == [first]
-    rows.sql(
-        "UPDATE schedule_instance SET gmt_started = :at WHERE id = :i", i=first, at=str(rows.start - MINUTE) + ".000000"
-    )
-    claim = rows.claim(b, second)
+    started(rows, first, rows.start - MINUTE)
+    now = rows.now()
+    claim = rows.claim(b, second, now=now)
+    assert (ran(claim), waiting(claim)) == ([], [second]), "it may have ended, and not be reported yet"
+    doubts = doubts_of(claim)
+    assert doubts == {second: overlap.Doubt(first, now + overlap.REPORTED_WITHIN)}
+    claim = rows.claim(b, second, now=doubts[second].until - timedelta(milliseconds=1), doubts=doubts)
+    assert (waiting(claim), doubts_of(claim)) == ([second], doubts), "it is not put off again"
+    claim = rows.claim(b, second, now=doubts[second].until, doubts=doubts)
     assert (claim.runs, claim.waiting) == ([], [])
     row = rows.row(second)
     assert (row.status, row.reason) == ("canceled", f"overlap: instance {first} still ran when it was due")
     assert rows.node_statuses(second) == ["canceled", "canceled"]
     assert rows.status(first) == "running"
+
+
+@pytest.mark.parametrize("after", [timedelta(milliseconds=-1), timedelta(milliseconds=1)], ids=["before", "after"])
+def test_whether_a_fire_is_skipped_is_told_by_the_end_of_its_predecessor_and_not_by_its_report(
+    rows: Scenario, after: timedelta
+) -> None:
+    a, first, b, second = overlapping(rows, "skip")
+    [run] = rows.claim(a, first).runs
+    started(rows, first, rows.start - MINUTE)
+    doubts = doubts_of(rows.claim(b, second))
+    report = ended(run)
+    assert report.instance is not None
+    ending = replace(report.instance, gmt_started=rows.start - MINUTE, gmt_completed=rows.start + after)
+    rows.report(a, replace(report, instance=ending))
+    claim = rows.claim(b, second, doubts=doubts)
+    assert waiting(claim) == []
+    assert ran(claim) == ([] if after > timedelta(0) else [second])
+    reason = f"overlap: instance {first} still ran when it was due" if after > timedelta(0) else None
+    row = rows.row(second)
+    assert (row.status, row.reason) == ("canceled" if reason else "running", reason)
+    assert rows.node_statuses(second) == (["canceled"] * 2 if reason else ["running", "pending"])
 
 
 def test_a_fire_that_came_late_together_with_its_predecessor_waits_rather_than_being_skipped(rows: Scenario) -> None:
@@ -367,8 +402,8 @@ def test_a_slot_that_is_taken_costs_the_others_of_the_batch_nothing(rows: Scenar
         rows.assigned(worker, rows.task(overlap_policy="allow")),
     ]
     late = rows.assigned(worker, busy)
-    batch, doubtful = [*free[:1], late, *free[1:]], {late} if expected else set()
-    claim = rows.database.write(lambda c: runs.claim(c, worker, batch, rows.now(), rows.types, doubtful=doubtful))
+    batch, tried = [*free[:1], late, *free[1:]], {late} if expected else set()
+    claim = rows.database.write(lambda c: runs.claim(c, worker, batch, rows.now(), rows.types, tried=tried))
     assert (sorted(ran(claim)), waiting(claim)) == (sorted(free), [late])
     assert [rows.row(i).status for i in (*free, running.id, late)] == ["running"] * 6 + ["assigned"]
     [begun] = rows.sql(

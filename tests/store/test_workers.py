@@ -129,7 +129,7 @@ def test_only_who_was_silent_for_longer_than_its_own_limit_is_declared_dead(rows
 def test_the_census_tells_the_time_where_nobody_is(rows: Scenario) -> None:
     before = rows.database.read(database_time)
     census = rows.database.read(workers.census)
-    assert (census.alive, census.silent) == ({}, [])
+    assert (census.alive, census.silent, census.holders) == ({}, [], set())
     assert before <= census.time <= rows.database.read(database_time)
 
 
@@ -151,6 +151,7 @@ def test_loads_count_what_is_assigned_and_running_of_the_dead_too(rows: Scenario
     rows.running(dead)
     rows.bury(dead)
     assert rows.database.read(workers.loads) == {live: 2, dead: 1}
+    assert rows.database.read(workers.census).holders == {live, dead}
 
 
 def test_the_fleet_is_who_is_live_and_was_heard_of(rows: Scenario) -> None:

@@ -144,6 +144,27 @@ def test_a_full_batch_is_not_held_up(world: World, monkeypatch: pytest.MonkeyPat
         assert world.result(20)
 
 
+def test_a_batch_that_fills_while_the_reporter_rests_is_not_held_up(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporters, "PACE_SECONDS", 1000)
+    monkeypatch.setattr(reporters, "LONGEST_REST_SECONDS", 1000)
+    monkeypatch.setattr(reporters, "BATCH_ROWS", 10)
+    resting, rest = threading.Event(), world.reporter._changed.wait_for
+
+    def noted(predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        resting.set()  # under the lock that ``put`` wants: it has looked before anything more is put
+        return rest(predicate, timeout)
+
+    monkeypatch.setattr(world.reporter._changed, "wait_for", noted)
+    world.put(report(1))
+    with world.running():
+        assert world.result(1)
+        assert resting.wait(10)
+        world.put(*many(2))
+        assert world.result(11)
+
+
 @pytest.mark.parametrize(
     ("results", "batches"),
     [
