@@ -1,6 +1,7 @@
 """``python -m benchmarks``: run the cases, round after round, and write the report."""
 
 import logging
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -50,6 +51,9 @@ def run(*, quick: bool, chosen: tuple[str, ...], results: Path | None, rounds: i
         for case in cases
         if number < (rounds or case.rounds) and not samples.has(case, number)
     ]
+    if not wanted:
+        click.echo(f"{results} has all of it already; rm {results.with_suffix('.*')} begins anew")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the facts are written
     began, before = datetime.now(UTC), facts.commit()
     try:
         failed = _run_all(wanted, samples)

@@ -45,10 +45,9 @@ class Scale:
     """How much of everything: the whole benchmark, or a quick look at it."""
 
     rounds: int = 5
-    """Of the ceiling, and of most that Rota does."""
+    """Of the ceiling, and of what Rota does."""
 
-    side_rounds: int = 3
-    """Of the peers, and of what takes long to set up or no goal is about: most of the time goes to these."""
+    peer_rounds: int = 3
 
     drain: int = 50_000
     herds: tuple[int, ...] = (1_000, 10_000)
@@ -61,7 +60,7 @@ class Scale:
     asked: int = 40
     """Instances asked for by hand."""
 
-    idle_seconds: int = 20
+    idle_seconds: int = 15
     piped: float = 1.0
     """The part of the pipelines' instances that is run."""
 
@@ -72,7 +71,7 @@ class Scale:
 FULL = Scale()
 QUICK = Scale(
     rounds=1,
-    side_rounds=1,
+    peer_rounds=1,
     drain=10_000,
     herds=(1_000,),
     rates=(200,),

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
 QUANTILES = 400
@@ -103,4 +104,4 @@ def curve(starts: Sequence[Start]) -> list[float]:
 
 def quantile(ordered: Sequence[float], share: float) -> float:
     """The value below which that share of ``ordered`` lies (nearest rank)."""
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+    return ordered[max(0, ceil(share * len(ordered)) - 1)]

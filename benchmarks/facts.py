@@ -48,7 +48,7 @@ def gather(began: datetime, begun_at: str, scale: Scale, cache: Path) -> Facts:
     return Facts(
         began=_written(began),
         ended=_written(datetime.now(UTC)),
-        commit=begun_at,
+        commit=begun_at if (ended_at := commit()) == begun_at else f"{begun_at}, at the end {ended_at}",
         scale=asdict(scale),
         machine=machine(),
         versions={**_servers(), "Python": platform.python_version(), **_libraries(), **dict(_peers(cache))},

@@ -41,8 +41,9 @@ ratios are taken within a round. In each of Rota's runs the handlers write down 
 fire that is missing, that ran twice or that started before it was due fails the run, and its figures do not count. Of
 peers these are counted.
 """
-AGAIN = """`make bench` runs all of it again; interrupted, the same command goes on. `make bench-quick` is a look in
-under 3 minutes. `python -m benchmarks run --only drain` runs one workload, `--only drain:rota` what Rota does of it.
+AGAIN = """`make bench` runs all of it; interrupted, the same command goes on, and when all is there, it only writes
+this page: `rm .bench/results.*` begins anew. `make bench-quick` is a look in under 3 minutes. `python -m benchmarks
+run --only drain` runs one workload, `--only drain:rota` what Rota does of it.
 """
 
 

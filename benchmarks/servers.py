@@ -64,7 +64,12 @@ class Server:
                 env=marked_environment(os.environ),
                 user=self.account,
             )
-        wait_until(self.answers, 30, f"{type(self).__name__} to answer")
+        try:
+            wait_until(self.answers, 30, f"{type(self).__name__} to answer")
+        except BaseException:
+            self.__exit__()
+            shutil.rmtree(self.folder)
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -3,7 +3,7 @@
 import json
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -25,8 +25,16 @@ LAST_HOLDER = "scheduler-of-the-last-fire:12345:0a1b2c3d:1"
 """The token that leased a task last, about as long as they are."""
 
 SETTLE_SECONDS = 2.0
+LOOK_SECONDS = 0.02
 QUIET_SECONDS = 15.0
 """Without a start for so long, and without an instance that is to run, a run is over."""
+
+WRITE_OUT_SECONDS = 600
+PAGES_A_SECOND = 20_000
+CLEAN_PAGES = 1_000
+
+ERRORS = ("Deadlock found", "failed and will be tried again")
+"""What no process may have logged: the database is there all the time, and deadlocks are retried where they are met."""
 
 COUNTERS = ("Questions", "Innodb_deadlocks", "Com_rollback")
 
@@ -104,12 +112,13 @@ class System:
     def wait_ended(self, expected: int, deadline: float) -> None:
         """Wait until so many instances are there and all have ended."""
         count = "SELECT COUNT(*) FROM schedule_instance"
-        wait_until(lambda: self.sql(count)[0][0] >= expected and not self.busy(), deadline, "all instances to end")
+        self._wait(lambda: self.sql(count)[0][0] >= expected and not self.busy(), deadline, "not all instances ended")
 
     def wait_drained(self, expected: int, deadline: float) -> None:
         """Wait until so many handlers were entered and all instances have ended.
 
-        Raises WrongRun when nothing is under way any more and it were fewer.
+        Raises WrongRun when nothing is under way any more and it were fewer, when a process has ended or has logged
+        what it must not, and at the deadline.
         """
         seen, since = 0, time.monotonic()
 
@@ -120,11 +129,30 @@ class System:
                 seen, since = count, time.monotonic()
             return count >= expected or (time.monotonic() - since > QUIET_SECONDS and not self.busy())
 
-        wait_until(is_over, deadline, f"{expected:,} starts")
+        self._wait(is_over, deadline, f"there were not {expected:,} starts")
         if seen < expected:
             ended = self.sql("SELECT status, reason, COUNT(*) FROM schedule_instance GROUP BY 1, 2 LIMIT 10")
             raise WrongRun(f"{seen:,} starts of {expected:,}; there are {ended}")
-        wait_until(lambda: not self.busy(), deadline, "all instances to end")
+        self._wait(lambda: not self.busy(), deadline, "not all instances ended")
+        for process in (*self.schedulers, *self.workers):
+            if said := [error for error in ERRORS if error in process.log]:
+                raise WrongRun(f"a process logged {said[0]!r}: {process.log_tail()}")
+
+    def kill(self, process: RotaProcess) -> None:
+        """``kill -9``; the others are to go on."""
+        process.kill()
+        for processes in (self.schedulers, self.workers):
+            if process in processes:
+                processes.remove(process)
+
+    def _wait(self, is_over: Callable[[], bool], seconds: float, otherwise: str) -> None:
+        deadline = time.monotonic() + seconds
+        while not is_over():
+            if ended := [process for process in (*self.schedulers, *self.workers) if not process.alive]:
+                raise WrongRun(f"a process ended: {ended[0].log_tail()}")
+            if time.monotonic() > deadline:
+                raise WrongRun(f"{otherwise} within {seconds:g} s")
+            time.sleep(LOOK_SECONDS)
 
     def add_tasks(
         self,
@@ -186,6 +214,18 @@ def fresh_system(lab: "Lab") -> Iterator[System]:
         yield rota
 
 
+def write_out(server: PrivateMariaDB) -> None:
+    """Let the server write out what millions of rows left in memory, or it does so in the run."""
+    url = server.admin_url()
+    names = ("innodb_max_dirty_pages_pct", "innodb_io_capacity", "innodb_io_capacity_max")
+    (usual,) = run_sql(url, "SELECT " + ", ".join(f"@@{name}" for name in names))
+    quick = zip(reversed(names), (PAGES_A_SECOND, PAGES_A_SECOND, 0), strict=True)
+    run_sql(url, *(f"SET GLOBAL {name} = {value}" for name, value in quick))
+    dirty = "SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_pages_dirty'"
+    wait_until(lambda: int(run_sql(url, dirty)[0][1]) < CLEAN_PAGES, WRITE_OUT_SECONDS, "the server to write out")
+    run_sql(url, *(f"SET GLOBAL {name} = {value}" for name, value in zip(names, usual, strict=True)))
+
+
 def settle() -> None:
     """Let processes that have just started come to rest."""
     time.sleep(SETTLE_SECONDS)
@@ -241,18 +281,16 @@ class Window:
         self._server = server
         self._rota, self._database = Meter(system.pids), Meter([server.pid])
         self._counted = counters(server)
-        self._began = time.monotonic()
 
     def counted(self) -> dict[str, int]:
         """What the server counted since then."""
-        return {name: value - self._counted[name] for name, value in counters(self._server).items()}
+        return {name: value - self._counted[name] for name, value in counters(self._server, but_its_own=True).items()}
 
-    def shares(self) -> dict[str, float]:
-        """CPU time as a part of the time that has passed."""
-        passed = time.monotonic() - self._began
+    def shares(self, seconds: float) -> dict[str, float]:
+        """CPU time as a part of so many seconds."""
         return {
-            "Rota CPU % of a core": self._rota.seconds() / passed * 100,
-            "database CPU % of a core": self._database.seconds() / passed * 100,
+            "Rota CPU % of a core": self._rota.seconds() / seconds * 100,
+            "database CPU % of a core": self._database.seconds() / seconds * 100,
         }
 
     def figures(self, instances: int) -> dict[str, float]:
@@ -267,9 +305,14 @@ class Window:
         }
 
 
-def counters(server: PrivateMariaDB) -> dict[str, int]:
-    """What the server counted since it started."""
+def counters(server: PrivateMariaDB, *, but_its_own: bool = False) -> dict[str, int]:
+    """What the server counted since it started; this question is counted, too, unless ``but_its_own``."""
     names = ", ".join(f"'{name}'" for name in COUNTERS)
     with closing(connect(server.admin_url())) as connection, connection.cursor() as cursor:
         cursor.execute(f"SHOW GLOBAL STATUS WHERE Variable_name IN ({names})")
-        return {str(name): int(value) for name, value in cursor.fetchall()}
+        counted = {str(name): int(value) for name, value in cursor.fetchall()}
+        if but_its_own:
+            cursor.execute("SHOW SESSION STATUS LIKE 'Questions'")
+            ((_, own),) = cursor.fetchall()
+            counted["Questions"] -= int(own) - 1
+        return counted

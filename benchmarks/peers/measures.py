@@ -25,22 +25,22 @@ STEADY_EXTRA_SECONDS = 15.0
 SETTLE_SECONDS = 2.0
 IDLE_SECONDS = 10.0
 
-HERDS = (1_000, 10_000)
-RATES = (50, 200)
+HERDS = (10_000,)
+RATES = (200,)
 REGISTERED = (10_000,)
 
 
 def drains(scale: Scale, subject: str, peer: Peer, count: int, note: str) -> list[Case]:
     """Its drain, of as many jobs as it does in some seconds."""
-    note = f"{count:,} jobs, stored before the processes start; from the first handler's start to the last. {note}"
-    return [Case("drain", subject, "", scale.side_rounds, partial(drain, peer=peer, count=count), note)]
+    note = f"{count:,} jobs, stored before the processes start; the rate of the middle eight tenths of starts. {note}"
+    return [Case("drain", subject, "", scale.peer_rounds, partial(drain, peer=peer, count=count), note)]
 
 
 def herds(scale: Scale, subject: str, peer: Peer, note: str, counts: Iterable[int] = HERDS) -> list[Case]:
     """Its herds."""
     note = f"Waited for {HERD_SECONDS:.0f} s at most; what had not started is missing, in the percentiles too. {note}"
     return [
-        Case("herd", subject, f"{count:,}", scale.side_rounds, partial(herd, peer=peer, count=count), note)
+        Case("herd", subject, f"{count:,}", scale.peer_rounds, partial(herd, peer=peer, count=count), note)
         for count in counts
         if count in scale.herds
     ]
@@ -53,7 +53,7 @@ def steadies(scale: Scale, subject: str, peer: Peer, note: str, rates: Iterable[
         f" what had not started is missing, in the percentiles too. {note}"
     )
     return [
-        Case("steady", subject, f"{rate:,}/s", scale.side_rounds, partial(steady, peer=peer, rate=rate), note)
+        Case("steady", subject, f"{rate:,}/s", scale.peer_rounds, partial(steady, peer=peer, rate=rate), note)
         for rate in rates
         if rate in scale.rates
     ]
@@ -61,8 +61,9 @@ def steadies(scale: Scale, subject: str, peer: Peer, note: str, rates: Iterable[
 
 def registries(scale: Scale, subject: str, peer: Peer, note: str, counts: Iterable[int] = REGISTERED) -> list[Case]:
     """Its idle hours."""
+    note = f"Memory is that of all its processes; what they share counts in each. {note}"
     return [
-        Case("registry", subject, f"{count:,}", scale.side_rounds, partial(registry, peer=peer, count=count), note)
+        Case("registry", subject, f"{count:,}", scale.peer_rounds, partial(registry, peer=peer, count=count), note)
         for count in counts
         if count in scale.registered
     ]
@@ -79,11 +80,12 @@ def drain(lab: Lab, peer: Peer, count: int) -> Outcome:
         metered = count - run.records.count()
         run.wait(deadline)
         starts = run.records.starts()
-        seconds = starts[-1].entered - starts[0].entered
+        tenth = len(starts) // 10
+        middle = starts[tenth : len(starts) - tenth]
         return Outcome(
             {
-                "instances/s": len(starts) / seconds,
-                "seconds": seconds,
+                "instances/s": len(middle) / (middle[-1].entered - middle[0].entered),
+                "seconds": starts[-1].entered - starts[0].entered,
                 "peer CPU s per 1,000": own.seconds() / metered * 1_000,
                 "database CPU s per 1,000": database.seconds() / metered * 1_000,
                 **_wrong(starts, run.load),

@@ -20,5 +20,8 @@ ALL = (ceiling, drain, herd, steady, registry, history, fleet, run_now, recovery
 
 
 def cases(scale: Scale) -> list[Case]:
-    """Every case of a benchmark of this size, in the order of a round."""
-    return [*(case for workload in ALL for case in workload.cases(scale)), *peers.cases(scale)]
+    """Every case of a benchmark of this size, in the order of a round: the peers of each workload right after Rota, as
+    a machine may be slower an hour later."""
+    found = [*(case for workload in ALL for case in workload.cases(scale)), *peers.cases(scale)]
+    order = list(dict.fromkeys(case.workload for case in found))
+    return sorted(found, key=lambda case: order.index(case.workload))

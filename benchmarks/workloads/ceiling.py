@@ -34,14 +34,18 @@ INSERT_NODES = (
     "INSERT INTO schedule_task_node (schedule_instance_id, schedule_task_node_type_id, sequence, creator, modifier)"
     " VALUES"
 )
-ADVANCE = "UPDATE schedule_task SET next_fire_at = ELT(INTERVAL(id, {0}), {1}) WHERE id IN ({0})"
+ADVANCE = "UPDATE schedule_task FORCE INDEX (PRIMARY) SET next_fire_at = ELT(INTERVAL(id, {0}), {1}) WHERE id IN ({0})"
 START = (
-    "UPDATE schedule_instance SET status = 'running', attempt = attempt + 1, overlap_slot = 0,"
+    "UPDATE schedule_instance FORCE INDEX (PRIMARY) SET status = 'running', attempt = attempt + 1, overlap_slot = 0,"
     " gmt_started = UTC_TIMESTAMP(6) WHERE id IN ({})"
 )
-START_NODES = "UPDATE schedule_task_node SET status = 'running', gmt_started = UTC_TIMESTAMP(6) WHERE id IN ({})"
+START_NODES = (
+    "UPDATE schedule_task_node FORCE INDEX (PRIMARY) SET status = 'running', gmt_started = UTC_TIMESTAMP(6)"
+    " WHERE id IN ({})"
+)
 END = (
-    "UPDATE {table} SET status = 'succeed', execution_result = ELT(INTERVAL(id, {ids}), {results}),"
+    "UPDATE {table} FORCE INDEX (PRIMARY)"
+    " SET status = 'succeed', execution_result = ELT(INTERVAL(id, {ids}), {results}),"
     " gmt_started = ELT(INTERVAL(id, {ids}), {times}), gmt_completed = ELT(INTERVAL(id, {ids}), {times}){more}"
     " WHERE id IN ({ids})"
 )
@@ -69,31 +73,33 @@ def ceiling(lab: Lab, count: int) -> Outcome:
             context.Process(target=_live, daemon=True, args=(url, range(low, high), worker, moment, (ready, go)))
             for worker, (low, high) in enumerate(pairwise(bounds), start=1)
         ]
-        for process in lives:
-            process.start()
-        for _ in lives:
-            assert ready.acquire(timeout=DEADLINE), "a process of the ceiling ended"
-        server = Meter([lab.mariadb.pid])
-        clients = Meter([process.pid for process in lives if process.pid is not None])
-        began = time.perf_counter()
-        go.set()
-        for _ in lives:
-            assert ready.acquire(timeout=DEADLINE), "a process of the ceiling ended"
-        seconds = time.perf_counter() - began
-        figures = {
-            "instances/s": count / seconds,
-            "seconds": seconds,
-            "client CPU s per 1,000": clients.seconds() / count * 1000,
-            "database CPU s per 1,000": server.seconds() / count * 1000,
-        }
-        ended = rota.sql(
-            "SELECT COUNT(*) FROM schedule_instance i JOIN schedule_task_node n ON n.schedule_instance_id = i.id"
-            " WHERE i.status = 'succeed' AND n.status = 'succeed'"
-        )
-        assert ended == [(count,)], ended
-        for process in lives:
-            process.kill()
-        return Outcome(figures)
+        try:
+            for process in lives:
+                process.start()
+            for _ in lives:
+                assert ready.acquire(timeout=DEADLINE), "a process of the ceiling ended"
+            server = Meter([lab.mariadb.pid])
+            clients = Meter([process.pid for process in lives if process.pid is not None])
+            began = time.perf_counter()
+            go.set()
+            for _ in lives:
+                assert ready.acquire(timeout=DEADLINE), "a process of the ceiling ended"
+            seconds = time.perf_counter() - began
+            figures = {
+                "instances/s": count / seconds,
+                "seconds": seconds,
+                "client CPU s per 1,000": clients.seconds() / count * 1000,
+                "database CPU s per 1,000": server.seconds() / count * 1000,
+            }
+            ended = rota.sql(
+                "SELECT COUNT(*) FROM schedule_instance i JOIN schedule_task_node n ON n.schedule_instance_id = i.id"
+                " WHERE i.status = 'succeed' AND n.status = 'succeed'"
+            )
+            assert ended == [(count,)], ended
+            return Outcome(figures)
+        finally:
+            for process in lives:
+                process.kill()
 
 
 def _live(url: str, tasks: range, worker: int, moment: datetime, gate: tuple[Any, Any]) -> None:
@@ -102,7 +108,10 @@ def _live(url: str, tasks: range, worker: int, moment: datetime, gate: tuple[Any
     following = written(moment + timedelta(days=1))
     row = INSERT_ROW.replace("{moment}", written(moment)).replace("{worker}", str(worker))
     with closing(connect(url)) as connection, connection.cursor() as cursor:
-        cursor.execute("SET time_zone = '+00:00', tx_isolation = 'READ-COMMITTED', autocommit = 0")
+        cursor.execute(
+            "SET time_zone = '+00:00', tx_isolation = 'READ-COMMITTED', autocommit = 0,"
+            " in_predicate_conversion_threshold = 0"
+        )
         ready.release()
         go.wait()
         for at in range(0, len(tasks), BATCH):

@@ -23,7 +23,7 @@ def cases(scale: Scale) -> list[Case]:
     """Rota with its default settings; and with some that suit a drain, in a whole benchmark."""
     default = Case("drain", "rota", "", scale.rounds, partial(drain, count=scale.drain))
     note = ", ".join(f"{name}={value}" for name, value in TUNED.items())
-    tuned = Case("drain", "rota, tuned", "", scale.side_rounds, partial(drain, count=scale.drain, settings=TUNED), note)
+    tuned = Case("drain", "rota, tuned", "", scale.rounds, partial(drain, count=scale.drain, settings=TUNED), note)
     return [default, tuned] if scale.rounds > 1 else [default]
 
 

@@ -9,7 +9,7 @@ from benchmarks.system import Window, fresh_system, settle
 from benchmarks.workloads.drain import drain, drained
 from benchmarks.workloads.tuning import Tuned
 
-IDLE_SECONDS = 15
+IDLE_SECONDS = 10
 """At most."""
 
 WORKERS_NOTE = "1 scheduler, which is started after the workers have been idle for a while."
@@ -28,7 +28,7 @@ def cases(scale: Scale) -> list[Case]:
             "fleet",
             "rota",
             _called(count, "scheduler"),
-            scale.side_rounds,
+            scale.rounds,
             partial(drain, count=scale.drain, schedulers=count),
             SCHEDULERS_NOTE,
         )
@@ -40,7 +40,7 @@ def cases(scale: Scale) -> list[Case]:
             "fleet",
             "rota, thread pool",
             _called(count, "worker"),
-            scale.side_rounds,
+            scale.rounds,
             partial(_pooled, scale, count),
             POOL,
         )

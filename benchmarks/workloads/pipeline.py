@@ -30,7 +30,7 @@ def cases(scale: Scale) -> list[Case]:
             "pipeline",
             "rota",
             f"{execution}, {size}",
-            scale.side_rounds,
+            scale.rounds,
             partial(pipeline, execution=execution, size=SIZES[size], count=int(count * scale.piped)),
             f"{int(count * scale.piped):,} instances of {len(PIPE_NODES)} nodes, each with such a result."
             + "".join(f" {name}={value}." for name, value in SETTINGS.get(execution, {}).items()),

@@ -21,7 +21,7 @@ def cases(scale: Scale) -> list[Case]:
     crontab = "One process with a crontab of as many lines, which is its configuration and not rows."
     return [
         *measures.drains(scale, SUBJECT, WORKERS, 20_000, SETTINGS),
-        *measures.drains(scale, f"{SUBJECT}, local queue", LOCAL_QUEUE, 20_000, local),
+        *measures.drains(scale, f"{SUBJECT}, local queue", LOCAL_QUEUE, 100_000, local),
         *measures.herds(scale, SUBJECT, WORKERS, RUN_AT),
         *measures.steadies(scale, SUBJECT, WORKERS, RUN_AT),
         *measures.registries(scale, SUBJECT, replace(WORKERS, processes=(WORKER,)), crontab),

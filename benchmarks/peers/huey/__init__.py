@@ -23,6 +23,6 @@ def cases(scale: Scale) -> list[Case]:
     return [
         *measures.drains(scale, SUBJECT, CONSUMERS, 20_000, SETTINGS),
         *measures.herds(scale, SUBJECT, CONSUMERS, RUN_AT),
-        *measures.steadies(scale, SUBJECT, CONSUMERS, RUN_AT, rates=(200,)),
+        *measures.steadies(scale, SUBJECT, CONSUMERS, RUN_AT),
         *measures.registries(scale, SUBJECT, replace(CONSUMERS, fill=None), periodic),
     ]

@@ -18,7 +18,7 @@ RUN_AT = f"Jobs with a startAfter. {SETTINGS}"
 def cases(scale: Scale) -> list[Case]:
     """No registry: a schedule of version 10 needs a queue of its own, and that a partition of the job table."""
     return [
-        *measures.drains(scale, SUBJECT, WORKERS, 20_000, SETTINGS),
+        *measures.drains(scale, SUBJECT, WORKERS, 50_000, SETTINGS),
         *measures.herds(scale, SUBJECT, WORKERS, RUN_AT),
-        *measures.steadies(scale, SUBJECT, WORKERS, RUN_AT, rates=(200,)),
+        *measures.steadies(scale, SUBJECT, WORKERS, RUN_AT),
     ]
