@@ -7,6 +7,7 @@ from benchmarks import facts as facts_of
 from benchmarks import plots
 from benchmarks.facts import Facts
 from benchmarks.goals import verdicts
+from benchmarks.peers import LEFT_OUT
 from benchmarks.samples import Samples, Spread
 from benchmarks.tables import ROTA, Table, brief, failures, shown, subject_name, tables, was_repeated
 
@@ -66,6 +67,8 @@ def markdown(samples: Samples, facts: Sequence[Facts], drawn: Sequence[str] = ()
         _grid(("", ""), _run(samples, facts)),
         AGAIN,
         *(part for table in tables(samples) for part in _section(table, drawn)),
+        "## What peers were not asked for\n",
+        _grid(("peer", "what", "why"), LEFT_OUT),
         "## Failed runs\n",
         *_failures(samples),
     ]

@@ -44,7 +44,7 @@ class Samples:
     """A file of samples.
 
     samples = Samples(Path("results.jsonl"))
-    samples.add(sample); samples.spread(("drain", "rota", ""), "per second")
+    samples.add(sample); samples.spread(("drain", "rota", ""), "instances/s")
     """
 
     def __init__(self, path: Path) -> None:

@@ -156,14 +156,14 @@ def brief(error: str | None, most: int = 400) -> str:
     return text if len(text) <= most else f"{text[:most]} …"
 
 
-def show(samples: Samples, chosen: Collection[Key] | None = None) -> None:
-    """Print the figures of these cases, or of all, to the terminal."""
+def show(samples: Samples, chosen: Collection[Key]) -> None:
+    """Print the figures of these cases to the terminal."""
     table = RichTable(title="median, and the range in brackets")
     for column in ("workload", "subject", "variant", "runs", "figures"):
         table.add_column(column, overflow="fold")
     for one in tables(samples):
         for row in one.rows:
-            if chosen is None or row.key in chosen:
+            if row.key in chosen:
                 said = [f"{name} {shown(cell)}" for name, cell in zip(one.figures, row.cells, strict=True) if cell]
                 said += [f"failed: {brief(bad.error)}" for bad in failures(samples) if bad.key == row.key]
                 workload, subject, variant = row.key

@@ -9,6 +9,19 @@ from benchmarks.peers import apscheduler3, apscheduler4, celery, graphile_worker
 ALL = (apscheduler3, apscheduler4, celery, procrastinate, huey, graphile_worker, pg_boss)
 
 
+LEFT_OUT = (
+    ("all", "a herd of 1,000, and 50 and 1,000/s", "10,000 and 200/s tell them apart, and all of it takes hours"),
+    ("all", "the cost of a tick, and more than 10,000 registered", "most keep their schedules in their code or memory"),
+    (
+        "APScheduler 4",
+        "a herd of 10,000, 200/s, 10,000 registered",
+        "it starts some 60 a second, and adds one at a time",
+    ),
+    ("pg-boss", "registry", "a schedule of version 10 needs a queue of its own, and that a partition of the job table"),
+)
+"""Who was not asked for what, and why."""
+
+
 def cases(scale: Scale) -> list[Case]:
     """What the peers do in a benchmark of this size: nothing in a quick one."""
     return [] if scale.rounds == 1 else [case for peer in ALL for case in peer.cases(scale)]

@@ -104,6 +104,12 @@ def test_failed_samples_are_shown_and_their_figures_are_not(samples: Samples) ->
     assert "| worker killed | **Rota** | 1, 1 failed | 15 |" in page
 
 
+def test_a_peer_that_started_nothing_is_told_as_missing_it_all(samples: Samples) -> None:
+    add(samples, 0, ("herd", "APScheduler 3, default grace", "10,000"), {"missing": 10_000})
+    (row,) = (line for line in report.markdown(samples, []).splitlines() if "default grace" in line)
+    assert re.findall(r"[\d,–]+", row.partition("grace")[2]) == ["1", "–", "–", "10,000"]  # noqa: RUF001
+
+
 def test_every_figure_is_in_a_table_known_or_not(samples: Samples) -> None:
     page = report.markdown(samples, [])
     for sample in samples.all:
