@@ -30,15 +30,21 @@ def main() -> None:
 
 @main.command()
 @click.option("--quick", is_flag=True, help="A look in under 3 minutes, without peers; it always starts anew.")
-@click.option("--only", "chosen", multiple=True, help="Only these workloads, or workload:subject; may be repeated.")
+@click.option(
+    "--only",
+    "chosen",
+    multiple=True,
+    help="Only a workload, workload:subject or workload:subject:variant; may be repeated.",
+)
 @click.option("--results", type=click.Path(path_type=Path), help=f"Default: {RESULTS}, or {QUICK_RESULTS}.")
 @click.option("--rounds", type=int, help="Rounds for every case, instead of its own.")
 def run(*, quick: bool, chosen: tuple[str, ...], results: Path | None, rounds: int | None) -> None:
     """Run what is not in the results file yet; interrupted, the same command goes on."""
     scale = QUICK if quick else FULL
-    cases = [case for case in workloads.cases(scale) if _is_chosen(case, chosen)]
-    if not cases:
-        raise click.UsageError(f"no such workload: {', '.join(chosen)}")
+    every = workloads.cases(scale)
+    if unknown := [one for one in chosen if not any(_is_chosen(case, [one]) for case in every)]:
+        raise click.UsageError(f"this benchmark has no {', '.join(unknown)}")
+    cases = [case for case in every if not chosen or _is_chosen(case, chosen)]
     if quick and results is None:
         for old in (QUICK_RESULTS, facts.beside(QUICK_RESULTS)):
             old.unlink(missing_ok=True)
@@ -101,8 +107,8 @@ def _run(lab: Lab, case: Case, number: int) -> Sample:
     return Sample(*case.key, number, outcome.figures, outcome.curve, note=case.note, seconds=seconds)
 
 
-def _is_chosen(case: Case, chosen: tuple[str, ...]) -> bool:
-    return not chosen or case.workload in chosen or f"{case.workload}:{case.subject}" in chosen
+def _is_chosen(case: Case, chosen: Sequence[str]) -> bool:
+    return any(one.split(":") == list(case.key[: one.count(":") + 1]) for one in chosen)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,10 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from benchmarks import workloads
+from benchmarks.__main__ import main
 from benchmarks.cases import FULL, QUICK, Case, Outcome
 from benchmarks.cpu import Meter
 from benchmarks.evidence import Records, Start, WrongRun, check, faults, quantile
@@ -75,6 +77,12 @@ def test_a_round_that_ran_well_does_not_run_again_and_a_failed_one_does(tmp_path
     again = Samples(tmp_path / "results.jsonl")
     assert [again.has(ran("rota"), number) for number in range(3)] == [True, False, False]
     assert not again.has(ran("Celery"), 0)
+
+
+@pytest.mark.parametrize("unknown", ["drian", "drain:rot", "fleet:rota:3 workers"])
+def test_a_choice_that_chooses_nothing_is_refused_by_name(unknown: str) -> None:
+    result = CliRunner().invoke(main, ["run", "--only", "drain", "--only", unknown])
+    assert (result.exit_code, f"no {unknown}\n" in result.stderr) == (2, True)
 
 
 def test_peers_come_right_after_rota_in_each_workload_of_a_round() -> None:
