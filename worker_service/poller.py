@@ -15,7 +15,7 @@ from shared.settings import Settings
 from shared.store import losses, reports, runs
 from shared.store.database import Database
 from shared.store.node_types import NodeTypeNames
-from shared.store.overlap import Doubt
+from shared.store.overlap import REPORTED_WITHIN, Doubt
 from shared.store.runs import Run
 from worker_service.delay_queue import DelayQueue
 from worker_service.runner import Runner
@@ -234,7 +234,7 @@ class Poller:
         )
         accepted, claimed = self._runner.accept(claim.runs), self._database.clock.now()
         starts = [(max(run.due_at, claimed), run, priorities.get(run.id, 0)) for run in accepted]
-        if not self._starts.put_all(starts):  # the worker stopped while this claim was under way
+        if accepted and not self._starts.put_all(starts):  # the worker stopped while this claim was under way
             self._hand_back(accepted, "its worker stopped")
         waiting = {instance_id for instance_id, _, _ in claim.waiting}
         with self._lock:
@@ -242,9 +242,9 @@ class Poller:
             for instance_id in priorities.keys() - waiting:
                 self._tries.pop(instance_id, None)
                 self._doubts.pop(instance_id, None)
-            for instance_id, due_at, doubt in claim.waiting:
-                if doubt is not None:
-                    self._doubts[instance_id] = doubt
+            for instance_id, due_at, holder_id in claim.waiting:
+                if holder_id is not None:
+                    self._doubts.setdefault(instance_id, Doubt(holder_id, claimed + REPORTED_WITHIN))
                 self._claims.put(self._next_try(instance_id, due_at, now), instance_id, rank=priorities[instance_id])
 
     def _next_try(self, instance_id: int, due_at: datetime, now: datetime) -> datetime:
@@ -253,4 +253,6 @@ class Poller:
         if due_at <= now:
             tries = self._tries[instance_id] = self._tries.get(instance_id, 0) + 1
             pause = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(tries - 1, 10))
-        return max(due_at, now) + timedelta(seconds=pause)
+        moment = max(due_at, now) + timedelta(seconds=pause)
+        doubt = self._doubts.get(instance_id)
+        return moment if doubt is None else min(moment, max(doubt.until, now))

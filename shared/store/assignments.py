@@ -6,7 +6,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, bindparam, func, or_, select, update
+from sqlalchemy import Connection, Select, and_, bindparam, func, or_, select, union_all, update
 
 from shared.domain.states import PLANNED_ORIGINS, InstanceStatus, OverlapPolicy
 from shared.store.dialects import UtcNow, among, bound, by_index, ignore_conflicts, json_rows
@@ -87,16 +87,12 @@ _adopt = (
 )
 
 
-_any = (
-    select(_instance.id)
-    .where(
-        _instance.status == PENDING,
-        _instance.schedule_worker_node_id.is_(None),
-        _instance.priority.in_(PRIORITIES),
-        or_(_instance.due_at <= bindparam("horizon"), _instance.due_at.is_(None)),
-    )
-    .limit(1)
+_waits = select(_instance.id).where(
+    _instance.status == PENDING, _instance.schedule_worker_node_id.is_(None), _instance.priority.in_(PRIORITIES)
 )
+_any = union_all(
+    _waits.where(_instance.due_at <= bindparam("horizon")), _waits.where(_instance.due_at.is_(None))
+).limit(1)
 
 
 def is_any(connection: Connection, horizon: datetime) -> bool:

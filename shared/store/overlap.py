@@ -62,8 +62,8 @@ class Doubt:
     until: datetime
 
 
-Waiting = tuple[int, datetime, Doubt | None]
-"""An instance that is to be tried again: its id, its due time, and what is not known of it yet."""
+Waiting = tuple[int, datetime, int | None]
+"""An instance that is to be tried again: its id, its due time, and the id of the run that it may be skipped for."""
 
 ASSIGNED, RUNNING = InstanceStatus.ASSIGNED.value, InstanceStatus.RUNNING.value
 
@@ -156,14 +156,19 @@ _cancel_nodes = (
 def skip_overrun(
     connection: Connection, worker_id: int, rows: Sequence[Contender], doubts: Mapping[int, Doubt]
 ) -> set[int]:
-    """Skip those of these fires whose predecessor has ended since, but after they were due; returns their ids."""
-    holders = {row.id: doubts[row.id].holder_id for row in rows if row.id in doubts}
-    if not holders:
+    """Skip those of these fires that were due while their predecessor ran, which has ended since; returns their ids."""
+    doubtful = [(row, doubts[row.id].holder_id) for row in rows if row.id in doubts and _skips(row)]
+    if not doubtful:
         return set()
-    ended = select(_instance.id, _instance.gmt_completed).where(_instance.id.in_(sorted(set(holders.values()))))
-    ends = {holder_id: end for holder_id, end in connection.execute(ended) if end is not None}
-    mine = [(row, holders[row.id]) for row in rows if row.id in holders]
-    overrun = [(row.id, _skipped_for(i)) for row, i in mine if i in ends and ends[i] > row.due_at]
+    ended = select(_instance.id, _instance.gmt_started, _instance.gmt_completed).where(
+        _instance.id.in_(sorted({holder_id for _, holder_id in doubtful})), _instance.gmt_completed.is_not(None)
+    )
+    spans = {holder_id: (start, end) for holder_id, start, end in connection.execute(ended)}
+    overrun = [
+        (row.id, _skipped_for(holder_id))
+        for row, holder_id in doubtful
+        if holder_id in spans and spans[holder_id][0] < row.due_at < spans[holder_id][1]
+    ]
     if overrun:
         _cancel(connection, worker_id, overrun)
     return {instance_id for instance_id, _ in overrun}
@@ -198,10 +203,10 @@ def settle(
             canceled.append((row.id, "its task was deleted"))
         elif status == TaskStatus.OFF and row.origin in PLANNED_ORIGINS:
             canceled.append((row.id, "its task was off when it was due"))
-        elif (doubt := _doubt(row, before, now, doubts)) is not None and doubt.until <= now:
-            canceled.append((row.id, _skipped_for(doubt.holder_id)))
+        elif (holder_id := _ran_when_due(row, before, now)) is not None and _is_sure(row, now, doubts):
+            canceled.append((row.id, _skipped_for(holder_id)))
         else:
-            waiting.append((row.id, row.due_at, doubt))
+            waiting.append((row.id, row.due_at, holder_id))
             if row.due_at <= now and _replaces(row):
                 replaced.update(holder.id for holder in before if holder.schedule_datetime < row.schedule_datetime)
     if canceled:
@@ -216,15 +221,15 @@ def _cancel(connection: Connection, worker_id: int, reasons: Sequence[tuple[int,
     connection.execute(_cancel_nodes, {"ids": [instance_id for instance_id, _ in reasons]})
 
 
-def _doubt(row: Contender, before: Sequence[Any], now: datetime, doubts: Mapping[int, Doubt]) -> Doubt | None:
-    """The run that a fire is to be skipped for, unless that turns out to have ended; None: it is not to be skipped."""
+def _ran_when_due(row: Contender, before: Sequence[Any], now: datetime) -> int | None:
+    """The id of the run that a fire is to be skipped for, if that has not ended yet; None: there is none."""
     if row.due_at > now or not _skips(row):
         return None
-    ran = next((holder for holder in before if holder.gmt_started < row.due_at), None)
-    if ran is None:
-        return None
-    earlier = doubts.get(row.id)
-    return Doubt(ran.id, earlier.until if earlier else now + REPORTED_WITHIN)
+    return next((holder.id for holder in before if holder.gmt_started < row.due_at), None)
+
+
+def _is_sure(row: Contender, now: datetime, doubts: Mapping[int, Doubt]) -> bool:
+    return row.id in doubts and doubts[row.id].until <= now
 
 
 def _skipped_for(holder_id: int) -> str:

@@ -207,36 +207,51 @@ def test_what_was_taken_back_is_not_even_asked_for(rows: Scenario, monkeypatch: 
     assert asked == [[kept]]
 
 
-def test_a_fire_is_not_skipped_for_a_predecessor_whose_report_was_slow(rows: Scenario) -> None:
+@pytest.fixture
+def behind(rows: Scenario) -> tuple[Puller, int, Run, int]:
+    """A puller that has met a run of its fire's task: that run's worker, it, and the fire."""
     task, worker, other = rows.task(overlap_policy="skip"), rows.worker(), rows.worker()
     before = rows.running(other, task)
     rows.sql("UPDATE schedule_instance SET gmt_started = schedule_datetime WHERE id = :id", id=before.id)
     fire = rows.assigned(worker, task, rows.start)
     puller = Puller(rows, worker)
     puller.poller.poll()
+    met = rows.now()
     assert puller.claim() == []
+    (doubt,) = puller.poller._doubts.values()
+    assert doubt.holder_id == before.id
+    assert doubt.until >= met + overlap.REPORTED_WITHIN
     assert puller.claim() == []
+    assert puller.poller._doubts == {fire: doubt}, "it is not put off again"
+    return puller, other, before, fire
+
+
+@pytest.mark.parametrize("skipped", [False, True], ids=["ended before", "ended after"])
+def test_a_slow_report_tells_whether_a_fire_is_skipped(
+    rows: Scenario, behind: tuple[Puller, int, Run, int], *, skipped: bool
+) -> None:
+    puller, other, before, fire = behind
     report = ended(before)
     assert report.instance is not None
-    early = replace(report.instance, gmt_completed=rows.start - timedelta(milliseconds=1))
-    rows.report(other, replace(report, instance=early))
-    assert puller.claim() == [fire]
-    assert (puller.poller._tries, puller.poller._doubts) == ({}, {})
+    end = rows.start + timedelta(milliseconds=1 if skipped else -1)
+    instance = replace(report.instance, gmt_started=rows.start - timedelta(seconds=9), gmt_completed=end)
+    rows.report(other, replace(report, instance=instance))
+    assert puller.claim() == ([] if skipped else [fire])
+    assert rows.status(fire) == ("canceled" if skipped else "running")
+    assert (puller.poller._waiting, puller.poller._tries, puller.poller._doubts) == ({}, {}, {})
 
 
 def test_a_fire_is_skipped_once_its_predecessor_has_had_time_to_report(
-    rows: Scenario, monkeypatch: pytest.MonkeyPatch
+    rows: Scenario, behind: tuple[Puller, int, Run, int]
 ) -> None:
-    monkeypatch.setattr(overlap, "REPORTED_WITHIN", timedelta(0))
-    task, worker, other = rows.task(overlap_policy="skip"), rows.worker(), rows.worker()
-    before = rows.running(other, task)
-    rows.sql("UPDATE schedule_instance SET gmt_started = schedule_datetime WHERE id = :id", id=before.id)
-    fire = rows.assigned(worker, task, rows.start)
-    puller = Puller(rows, worker)
-    puller.poller.poll()
-    assert puller.claim() == []
+    puller, _, _, fire = behind
+    until = puller.poller._doubts[fire].until
+    while fire in puller.poller._doubts:
+        assert rows.status(fire) == "assigned"
+        assert puller.claim() == []
     assert rows.status(fire) == "canceled"
-    assert (puller.poller._waiting, puller.poller._tries, puller.poller._doubts) == ({}, {}, {})
+    assert until <= rows.now() < until + timedelta(seconds=5)
+    assert (puller.poller._waiting, puller.poller._tries) == ({}, {})
 
 
 def test_what_waits_too_long_for_a_slot_is_handed_back_and_never_failed(

@@ -1,15 +1,20 @@
 """On SQLite, too, a batch of rows drives its statement: each is looked up by its key, and nothing is scanned for it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import event
 
+from shared.store import assignments
 from tests.store.scenario import Scenario
 from tests.store.test_statement_counts import life
 
 
-def test_every_statement_of_a_batchs_life_looks_its_rows_up(sqlite_rows: Scenario) -> None:
-    engine = sqlite_rows.database.engine
+@contextmanager
+def planned(rows: Scenario) -> Iterator[dict[str, list[str]]]:
+    """The plans of the statements executed inside the block, by their texts."""
+    engine = rows.database.engine
     plans: dict[str, list[str]] = {}
 
     def explain(connection: Any, cursor: Any, text: str, parameters: Any, _context: Any, executemany: bool) -> None:
@@ -18,8 +23,23 @@ def test_every_statement_of_a_batchs_life_looks_its_rows_up(sqlite_rows: Scenari
             plans[text] = [str(row[3]) for row in asked.fetchall()]
 
     event.listen(engine, "before_cursor_execute", explain)
-    life(sqlite_rows, 10)
-    event.remove(engine, "before_cursor_execute", explain)
+    try:
+        yield plans
+    finally:
+        event.remove(engine, "before_cursor_execute", explain)
+
+
+def test_an_idle_assigner_reads_nothing_of_what_is_due_later(sqlite_rows: Scenario) -> None:
+    with planned(sqlite_rows) as plans:
+        sqlite_rows.database.read(lambda c: assignments.is_any(c, sqlite_rows.start))
+    (plan,) = plans.values()
+    searched = [step.partition("AND priority=? ")[2] for step in plan if "schedule_instance" in step]
+    assert searched == ["AND due_at<?)", "AND due_at=?)"], plan
+
+
+def test_every_statement_of_a_batchs_life_looks_its_rows_up(sqlite_rows: Scenario) -> None:
+    with planned(sqlite_rows) as plans:
+        life(sqlite_rows, 10)
     driven = {text: plan for text, plan in plans.items() if "json_each" in text}
     assert len(driven) >= 10
     for text, plan in driven.items():

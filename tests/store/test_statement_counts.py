@@ -1,11 +1,16 @@
 """A batch takes as many statements as one row does: what costs is the round trip and the commit."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, text
 
+from scheduler_service.assigner import Assigner
+from scheduler_service.materializer import Materializer
+from scheduler_service.reaper import Reaper
+from shared.settings import Settings
 from shared.store import assignments, fires, locks, losses, plans, reports, runs
 from tests.store.scenario import Scenario, ended, succeeded
 from tests.store.statements import executed
@@ -121,6 +126,25 @@ def test_successes_are_reported_in_two_statements_however_many_they_are(rows: Sc
     batch_of_reports = [succeeded(run) for run in rows.claim(worker, *rows.statuses()).runs]
     assert counts(rows, {"report": lambda c: reports.report(c, worker, batch_of_reports)}) == {"report": 2}
     assert list(rows.statuses().values()) == ["succeed"] * number
+
+
+def test_an_idle_scheduler_asks_one_statement_for_each_duty(rows: Scenario) -> None:
+    settings = Settings.load()
+    rows.pending(due_at=rows.now() + timedelta(hours=1))
+    rows.sql("UPDATE schedule_task SET status = 'off'")
+    steps = [
+        Materializer(rows.database, settings).step,
+        Assigner(rows.database, settings).step,
+        Reaper(rows.database, settings, "test").step,
+    ]
+    for step in steps:  # a plan that is new, what was not started: what is looked at once, or now and then
+        step()
+    taken = []
+    for step in steps:
+        with executed(rows.database.engine) as texts:
+            step()
+        taken.append(len([one for one in texts if one != "BEGIN"]))
+    assert taken == [1, 1, 1]
 
 
 def test_a_node_type_is_asked_for_once(rows: Scenario) -> None:

@@ -94,7 +94,8 @@ class Player:
     def claim(self) -> None:
         worker, some = self._worker(), self._some()
         now = self._rows.start + MINUTE * self._rng.randrange(3)
-        self._write(lambda c: runs.claim(c, worker, some, now, self._rows.types))
+        doubts = {i: overlap.Doubt(self._rng.choice(some), self._rows.start + MINUTE) for i in some}
+        self._write(lambda c: runs.claim(c, worker, some, now, self._rows.types, doubts=doubts))
 
     def _fences(self, worker: int) -> list[tuple[int, int]]:
         """What the worker holds, or some that it does not: (instance id, attempt)."""
