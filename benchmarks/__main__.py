@@ -11,7 +11,8 @@ from pathlib import Path
 import click
 
 from benchmarks import facts, workloads
-from benchmarks.cases import FULL, QUICK, Case
+from benchmarks.cases import FULL, QUICK, Case, Outcome
+from benchmarks.cpu import Steal
 from benchmarks.lab import Lab
 from benchmarks.report import write
 from benchmarks.samples import Sample, Samples
@@ -95,16 +96,17 @@ def _run_all(wanted: Sequence[tuple[int, Case]], samples: Samples) -> int:
 
 
 def _run(lab: Lab, case: Case, number: int) -> Sample:
-    began = time.monotonic()
+    began, steal, error = time.monotonic(), Steal(), None
     try:
         outcome = case.run(lab)
-    except BaseException as error:  # a failed run is a sample, too, but an interrupt ends the whole
-        if isinstance(error, KeyboardInterrupt | SystemExit):
-            raise
-        said = f"{type(error).__name__}: {error}"[:2000]
-        return Sample(*case.key, number, {}, error=said, note=case.note, seconds=time.monotonic() - began)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as raised:  # noqa: BLE001 - a failed run is a sample, too; what fails may be a test's helper
+        outcome, error = Outcome({}), f"{type(raised).__name__}: {raised}"[:2000]
     seconds = time.monotonic() - began
-    return Sample(*case.key, number, outcome.figures, outcome.curve, note=case.note, seconds=seconds)
+    return Sample(
+        *case.key, number, outcome.figures, outcome.curve, error, case.note, seconds=seconds, stolen=steal.share()
+    )
 
 
 def _is_chosen(case: Case, chosen: Sequence[str]) -> bool:

@@ -8,7 +8,7 @@ from benchmarks import plots
 from benchmarks.facts import Facts
 from benchmarks.goals import verdicts
 from benchmarks.peers import LEFT_OUT
-from benchmarks.samples import Samples, Spread
+from benchmarks.samples import Samples, Spread, spread
 from benchmarks.tables import ROTA, Table, brief, failures, shown, subject_name, tables, was_repeated
 
 FOLDER = "benchmarks"
@@ -92,6 +92,8 @@ def _run(samples: Samples, facts: Sequence[Facts]) -> Iterator[tuple[str, str]]:
     sizes = ", ".join(f"{name} {_listed(value)}" for name, value in facts[-1].scale.items())
     yield ("size", sizes)
     yield from _of_all([one.machine for one in facts])
+    if stolen := spread(sample.stolen * 100 for sample in samples.all if sample.stolen is not None):
+        yield ("CPU time that the host gave to others", f"{shown(stolen)} % of all during a run, n={stolen.count}")
     yield from _of_all([one.versions for one in facts])
     for name, value in _of_all([one.settings for one in facts]):
         yield (f"settings: {name}", value)

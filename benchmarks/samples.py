@@ -24,6 +24,9 @@ class Sample:
     seconds: float = 0.0
     """How long it took, with all that was set up for it."""
 
+    stolen: float | None = None
+    """The part of this machine's CPU time meanwhile that its host gave to others; None where that is not known."""
+
     @property
     def key(self) -> tuple[str, str, str]:
         """The case it is of."""

@@ -66,12 +66,13 @@ class Assigner:
     def _page(self) -> list[Pending]:
         limit = self._settings.batch
         horizon = self._database.clock.now() + timedelta(seconds=self._settings.lookahead_seconds)
-        if self._cursor is None and not self._database.read(lambda c: assignments.is_any(c, horizon)):
-            return []
+        if self._cursor is None:
+            due, orphaned = self._database.read(lambda c: assignments.look(c, horizon))
+            if orphaned:
+                self._database.write(lambda c: assignments.adopt(c, limit))
+            elif not due:
+                return []
         page = self._database.read(lambda c: assignments.pending(c, horizon, limit, self._cursor))
-        if (not page or self._cursor is None) and self._database.read(lambda c: assignments.orphans(c, 1)):
-            self._database.write(lambda c: assignments.adopt(c, limit))
-            page = self._database.read(lambda c: assignments.pending(c, horizon, limit, self._cursor))
         if page:
             self._assign(page)
         return page

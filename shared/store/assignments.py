@@ -6,7 +6,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, bindparam, func, or_, select, union_all, update
+from sqlalchemy import Connection, Select, and_, bindparam, exists, func, or_, select, update
 
 from shared.domain.states import PLANNED_ORIGINS, InstanceStatus, OverlapPolicy
 from shared.store.dialects import UtcNow, among, bound, by_index, ignore_conflicts, json_rows
@@ -70,16 +70,12 @@ class Pending:
         return (self.priority, self.due_at, self.id)
 
 
-_orphans = (
-    select(_instance.id)
-    .where(
-        _instance.status == PENDING,
-        _instance.schedule_worker_node_id.is_(None),
-        _instance.priority.in_(PRIORITIES),
-        _instance.due_at.is_(None),
-    )
-    .limit(bindparam("limit"))
+_waits = select(_instance.id).where(
+    _instance.status == PENDING, _instance.schedule_worker_node_id.is_(None), _instance.priority.in_(PRIORITIES)
 )
+_without_moment = _waits.where(_instance.due_at.is_(None))
+_look = select(exists(_waits.where(_instance.due_at <= bindparam("horizon"))), exists(_without_moment))
+_orphans = _without_moment.limit(bindparam("limit"))
 _adopt = (
     update(schedule_instance)
     .where(among(_instance.id), _instance.due_at.is_(None))
@@ -87,17 +83,10 @@ _adopt = (
 )
 
 
-_waits = select(_instance.id).where(
-    _instance.status == PENDING, _instance.schedule_worker_node_id.is_(None), _instance.priority.in_(PRIORITIES)
-)
-_any = union_all(
-    _waits.where(_instance.due_at <= bindparam("horizon")), _waits.where(_instance.due_at.is_(None))
-).limit(1)
-
-
-def is_any(connection: Connection, horizon: datetime) -> bool:
-    """Whether there is anything for ``adopt`` or ``pending``: what an idle scheduler asks."""
-    return connection.execute(_any, {"horizon": horizon}).first() is not None
+def look(connection: Connection, horizon: datetime) -> tuple[bool, bool]:
+    """Whether there is anything for ``pending``, and anything for ``adopt``: what an idle scheduler asks."""
+    due, orphaned = connection.execute(_look, {"horizon": horizon}).one()
+    return bool(due), bool(orphaned)
 
 
 def orphans(connection: Connection, limit: int) -> list[int]:

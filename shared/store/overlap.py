@@ -161,7 +161,9 @@ def skip_overrun(
     if not doubtful:
         return set()
     ended = select(_instance.id, _instance.gmt_started, _instance.gmt_completed).where(
-        _instance.id.in_(sorted({holder_id for _, holder_id in doubtful})), _instance.gmt_completed.is_not(None)
+        _instance.id.in_(sorted({holder_id for _, holder_id in doubtful})),
+        _instance.gmt_started.is_not(None),
+        _instance.gmt_completed.is_not(None),
     )
     spans = {holder_id: (start, end) for holder_id, start, end in connection.execute(ended)}
     overrun = [

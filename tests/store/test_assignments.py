@@ -19,8 +19,8 @@ def pending(rows: Scenario, horizon: datetime | None = None, limit: int = 100) -
     return rows.database.read(lambda c: assignments.pending(c, horizon or rows.start, limit))
 
 
-def is_any(rows: Scenario) -> bool:
-    return rows.database.read(lambda c: assignments.is_any(c, rows.start))
+def look(rows: Scenario) -> tuple[bool, bool]:
+    return rows.database.read(lambda c: assignments.look(c, rows.start))
 
 
 def adopt(rows: Scenario, limit: int = 100) -> int:
@@ -56,7 +56,7 @@ def test_rows_that_sql_inserted_are_due_at_their_nominal_time(rows: Scenario) ->
     task = rows.task()
     inserted = [rows.by_sql(task, rows.start - SECOND * n) for n in range(3)]
     assert pending(rows) == []
-    assert is_any(rows)
+    assert look(rows) == (False, True)
     assert rows.database.read(lambda c: assignments.orphans(c, 2)) == inserted[:2]
     assert adopt(rows, limit=2) == 2
     assert adopt(rows, limit=2) == 1
@@ -72,9 +72,9 @@ def test_what_is_pending_and_due_is_found_and_nothing_else(rows: Scenario) -> No
     rows.running(worker)
     rows.ended(worker=worker)
     rows.pending(due_at=rows.start + SECOND)
-    assert not is_any(rows)
+    assert look(rows) == (False, False)
     due = rows.pending(due_at=rows.start)
-    assert is_any(rows)
+    assert look(rows) == (True, False)
     assert [p.id for p in pending(rows)] == [due]
 
 

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Connection
 
 from shared.domain.states import InstanceStatus
-from shared.store import instances, overlap, runs, tasks
+from shared.store import assignments, instances, overlap, reports, runs, tasks
 from shared.store.tables import OVERLAP_SLOTS
 from tests.databases import MariaDBServer
 from tests.store.scenario import Scenario, ended, to_retry
@@ -278,6 +278,17 @@ def test_a_fire_is_not_skipped_for_a_run_that_is_to_be_tried_again(rows: Scenari
     [run] = rows.claim(a, first).runs
     started(rows, first, rows.start - MINUTE)
     rows.report(a, to_retry(run, rows.start + MINUTE))
+    assert ran(rows.claim(b, second, doubts=doubted(rows, second, first))) == [second]
+
+
+def test_a_fire_is_not_skipped_for_a_run_that_was_handed_back_and_canceled(rows: Scenario) -> None:
+    a, first, b, second = overlapping(rows, "skip")
+    [run] = rows.claim(a, first).runs
+    rows.database.write(lambda c: reports.hand_back(c, a, [(run.id, run.attempt)], "test"))
+    rows.database.write(lambda c: assignments.refuse(c, {first: "test"}))
+    row = rows.row(first)
+    assert (row.status, row.gmt_started) == ("canceled", None)
+    assert row.gmt_completed > rows.row(second).due_at
     assert ran(rows.claim(b, second, doubts=doubted(rows, second, first))) == [second]
 
 

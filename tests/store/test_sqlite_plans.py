@@ -31,7 +31,7 @@ def planned(rows: Scenario) -> Iterator[dict[str, list[str]]]:
 
 def test_an_idle_assigner_reads_nothing_of_what_is_due_later(sqlite_rows: Scenario) -> None:
     with planned(sqlite_rows) as plans:
-        sqlite_rows.database.read(lambda c: assignments.is_any(c, sqlite_rows.start))
+        sqlite_rows.database.read(lambda c: assignments.look(c, sqlite_rows.start))
     (plan,) = plans.values()
     searched = [step.partition("AND priority=? ")[2] for step in plan if "schedule_instance" in step]
     assert searched == ["AND due_at<?)", "AND due_at=?)"], plan

@@ -165,6 +165,16 @@ def test_the_facts_of_the_last_session_are_told_with_what_was_another_before(sam
     assert "| size | herds 1,000, recovery yes |" in page
 
 
+def test_what_the_host_gave_to_others_is_told_of_the_runs_that_know(samples: Samples) -> None:
+    known = [Facts("begun", "ended", "abc", {}, {}, {}, {})]
+    assert "gave to others" not in report.markdown(samples, known)
+    for at, stolen in enumerate((0.01, 0.02, 0.3)):
+        add(samples, at, ("drain", "Huey", ""), {"instances/s": 1}, stolen=stolen)
+    assert "| CPU time that the host gave to others | 2 [1–30] % of all during a run, n=3 |" in report.markdown(  # noqa: RUF001
+        samples, known
+    )
+
+
 def test_what_the_servers_are_told_is_stated_with_the_last_of_each_option() -> None:
     told = facts.settings()["MariaDB"]
     assert told.count("--innodb-buffer-pool-size=") == 1
