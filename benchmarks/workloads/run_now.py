@@ -26,8 +26,8 @@ PERIOD_SECONDS = 1.0
 NOTE = (
     "By pull alone. 1 scheduler, 1 worker; a row (schedule_task_id, schedule_datetime) inserted by SQL, each"
     f" {PAUSE_SECONDS:g} to {PAUSE_SECONDS + PERIOD_SECONDS:g} s after the last one ran (evenly spaced, in the random"
-    f" order of seed {SEED}); of so few p99 is the largest. The first after the start, for which nothing is compiled yet,"
-    " is told apart."
+    f" order of seed {SEED}); of so few p99 is the largest. The first after the start, for which nothing is compiled"
+    " yet, is told apart."
 )
 
 
