@@ -119,7 +119,9 @@ def _kind(variant: str) -> str:
 
 def subject_name(subject: str) -> str:
     """A subject in the report's words."""
-    return {ROTA: "Rota", CEILING: "ceiling"}.get(subject, subject)
+    if subject == CEILING:
+        return "ceiling"
+    return f"R{subject[1:]}" if subject.startswith(ROTA) else subject
 
 
 def number(value: float) -> str:
