@@ -56,9 +56,10 @@ LONGEST_HURRY_SECONDS = 0.5
 take long, so that they take no larger part of the time than this. A backlog comes in pieces, and between two of them
 there may be nothing new: after a poll that brought more than this makes polls in a period, they go on so for one."""
 
-POLL_PHASE_SECONDS = TICK_PHASE_SECONDS + 0.05
+POLL_PHASE_SECONDS = TICK_PHASE_SECONDS + 0.075
 POLL_SPREAD_SECONDS = 0.05
-"""When workers ask, by the database's clock: a little later than the schedulers look, spread by their ids."""
+"""When workers ask, by the database's clock: a little later than the schedulers look, spread by their ids. What a
+scheduler has not placed by then waits for a period more: it takes 15 ms, and on a slow machine now and then 50."""
 
 
 class Poller:
