@@ -59,7 +59,7 @@ there may be nothing new: after a poll that brought more than this makes polls i
 POLL_PHASE_SECONDS = TICK_PHASE_SECONDS + 0.075
 POLL_SPREAD_SECONDS = 0.05
 """When workers ask, by the database's clock: a little later than the schedulers look, spread by their ids. What a
-scheduler has not placed by then waits for a period more: it takes 15 ms, and on a slow machine now and then 50."""
+scheduler has not placed by then waits for a period more; it takes some 15 ms, 40 where a machine is slow."""
 
 
 class Poller:
