@@ -28,6 +28,8 @@ PACKET_BYTES = 4 * 1024 * 1024
 
 CLOCK_SAMPLES = 5
 
+LOSES_THE_LAST = "faster, but a crash of the server's host loses the last commits, and what they ended may run again"
+
 
 @dataclass(frozen=True)
 class Check:
@@ -91,6 +93,7 @@ def _essential(database: Database, head: str) -> Checks:
             "engine": lambda: check_engine(database),
             "isolation": lambda: check_isolation(database),
             "time zone": lambda: check_time_zone(database),
+            "binlog_format": lambda: check_binlog_format(database),
         }
     return checks
 
@@ -103,6 +106,7 @@ def _advisory(database: Database) -> Checks:
         "sql_mode": lambda: check_sql_mode(database),
         "max_allowed_packet": lambda: check_packet(database),
         "innodb_flush_log_at_trx_commit": lambda: check_durability(database),
+        "sync_binlog": lambda: check_sync_binlog(database),
     }
 
 
@@ -219,6 +223,17 @@ def check_isolation(database: Database) -> Check:
     )
 
 
+def check_binlog_format(database: Database) -> Check:
+    """Whether it takes writes under READ COMMITTED: a server that logs statements refuses them (error 1665)."""
+    found = _variables(database, "log_bin", "binlog_format")
+    if found["log_bin"] == "OFF":
+        return Check("binlog_format", ok=True, found="no binary log", wanted="ROW or MIXED")
+    ok = found["binlog_format"] != "STATEMENT"
+    problem = f"{named(database.url)} refuses writes under READ COMMITTED"
+    advice = _unless(ok, "SET GLOBAL binlog_format = ROW, and in the server's configuration")
+    return Check("binlog_format", ok, found["binlog_format"], "ROW or MIXED", advice, problem)
+
+
 def check_time_zone(database: Database) -> Check:
     """Whether our sessions are in UTC, whatever the server's zone is."""
     found = _variables(database, "time_zone")["time_zone"]
@@ -263,10 +278,18 @@ def check_durability(database: Database) -> Check:
     """Whether what was committed survives a crash of the database's host."""
     name = "innodb_flush_log_at_trx_commit"
     found = _variables(database, name)[name]
-    advice = _unless(
-        found == "1", "faster, but a crash of the server's host loses the last second, and may run it again"
-    )
-    return Check(name, (found == "1") or None, found, "1", advice)
+    ok = found in ("1", "3")  # MariaDB's 3 flushes once more
+    advice = _unless(ok, LOSES_THE_LAST)
+    return Check(name, ok or None, found, "1", advice)
+
+
+def check_sync_binlog(database: Database) -> Check:
+    """Whether it survives where there is a binary log: what the log has lost, the server undoes when it recovers."""
+    found = _variables(database, "log_bin", "sync_binlog")
+    if found["log_bin"] == "OFF":
+        return Check("sync_binlog", ok=True, found="no binary log", wanted="1")
+    ok = found["sync_binlog"] == "1"
+    return Check("sync_binlog", ok or None, found["sync_binlog"], "1", _unless(ok, LOSES_THE_LAST))
 
 
 def _unless(ok: bool, advice: str) -> str:

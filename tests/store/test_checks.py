@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event, make_url
+from sqlalchemy import event, make_url, text
+from sqlalchemy.exc import DBAPIError
 
 import migrations
 from shared.domain.errors import DatabaseProblem
@@ -48,7 +49,7 @@ def test_a_database_as_it_should_be_passes(usable: Database) -> None:
     results = run_checks(usable, HEAD)
     assert [check for check in results if check.ok is False] == []
     essential = {"reachable", "version", "migrated", "writable"}
-    essential |= set() if usable.is_sqlite else {"engine", "isolation", "time zone"}
+    essential |= set() if usable.is_sqlite else {"engine", "isolation", "time zone", "binlog_format"}
     assert {check.name for check in results if check.ok} >= essential
     require_usable(usable, HEAD)
 
@@ -186,6 +187,26 @@ def test_a_server_that_is_set_otherwise_is_told(own_mariadb: PrivateMariaDB) -> 
         "innodb_flush_log_at_trx_commit": "2",
     }
     assert all(check.help for name, check in informed.items() if name != "clock")
+
+
+def test_a_server_that_logs_statements_is_refused_and_one_that_does_not_flush_its_log_is_told() -> None:
+    with PrivateMariaDB("--log-bin", "--binlog-format=STATEMENT", "--sync-binlog=0") as server:
+        url = server.create_database()
+        run_sql(server.admin_url(), "SET GLOBAL binlog_format = ROW")
+        migrations.upgrade(url)
+        with opened(url) as database:
+            checked = {check.name: check for check in run_checks(database, HEAD)}
+            assert (checked["binlog_format"].ok, checked["binlog_format"].found) == (True, "ROW")
+            assert (checked["sync_binlog"].ok, checked["sync_binlog"].found) == (None, "0")
+            assert "loses the last commits" in checked["sync_binlog"].help
+        run_sql(server.admin_url(), "SET GLOBAL binlog_format = STATEMENT", "SET GLOBAL sync_binlog = 1")
+        with opened(url) as database:
+            assert "refuses writes under READ COMMITTED (found STATEMENT, wanted ROW or MIXED)" in refusal(database)
+            assert next(c for c in run_checks(database, HEAD) if c.name == "sync_binlog").ok
+            with pytest.raises(DBAPIError, match="1665"):
+                database.write(
+                    lambda c: c.execute(text("INSERT INTO schedule_task_lock (schedule_task_id) VALUES (1)"))
+                )
 
 
 def test_a_file_that_is_read_only_is_refused(sqlite_url: str) -> None:
