@@ -25,7 +25,7 @@ CLOSING_SECONDS = 10.0
 
 
 class Scheduler:
-    """The duties of §3 over one database. Any number of schedulers may run at once.
+    """The duties of a scheduler over one database. Any number of schedulers may run at once.
 
     scheduler = Scheduler(database, settings)
     scheduler.start(); scheduler.stop()

@@ -7,7 +7,7 @@ or neither; its leases run out by themselves.
 
 import logging
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -23,7 +23,6 @@ from shared.domain.errors import InvalidInput, RotaError
 from shared.domain.jsontext import json_text, json_value
 from shared.domain.nodes import PlannedNode
 from shared.domain.planning import Decision, PlannedTask, Terms, decide
-from shared.domain.states import OverlapPolicy
 from shared.settings import Settings
 from shared.store import fires, locks, overlap, plans
 from shared.store.database import Database, is_refusal, sentence
@@ -42,6 +41,9 @@ BYTES_IN_WRITE = 4 * 1024 * 1024
 EARLIER_SECONDS = 0.05
 SPREAD_SECONDS = 0.05
 """How long before the assigner it looks, so that its first batch is written when the workers ask; schedulers apart."""
+
+TICK_SHARE = 0.25
+"""Its longest rest, as a part of the look-ahead: what it finds last is still to be polled before it is due."""
 
 OUTRUN_SECONDS = 0.02
 """The longest rest after another scheduler was quicker: it is at work on those, there may be more behind them."""
@@ -71,7 +73,7 @@ class Materializer:
         self._database = database
         self._settings = settings
         self._worlds = worlds or Worlds(database)
-        self._period = min(settings.tick_seconds, settings.lookahead_seconds / 2)
+        self._period = min(settings.tick_seconds, settings.lookahead_seconds * TICK_SHARE)
         earlier = EARLIER_SECONDS + random.uniform(0, SPREAD_SECONDS)  # noqa: S311 - schedulers part
         self._phase = TICK_PHASE_SECONDS - earlier
 
@@ -98,9 +100,9 @@ class Materializer:
         return seconds_to_next(self._database.clock.now(), self._period, self._phase)
 
     def _decide(self, tasks: Sequence[PlannedTask], now: datetime, horizon: datetime) -> list[Step]:
-        queued = {t.id: t.terms.max_instances or 1 for t in tasks if _queues(t.terms)}
-        full = self._database.read(lambda c: overlap.full(c, queued)) if queued else set()
-        batch = Batch(self._worlds.current(), full, now, horizon)
+        slots = {t.id: n for t in tasks if (n := _slots(t.terms)) is not None}
+        full = self._database.read(lambda c: overlap.full(c, slots)) if slots else set()
+        batch = Batch(self._worlds.current(), {task_id: slots[task_id] for task_id in full}, now, horizon)
         steps = []
         for task in tasks:
             try:
@@ -132,9 +134,13 @@ class Materializer:
 
 
 class Batch:
-    """The decisions of one batch. What many tasks have alike, as a herd does, is decided once."""
+    """The decisions of one batch. What many tasks have alike, as a herd does, is decided once.
 
-    def __init__(self, world: World, full: set[int], now: datetime, horizon: datetime) -> None:
+    ``full`` are tasks whose slots are all taken, with how many they have: their fires stay pending, and fill no
+    worker's queue.
+    """
+
+    def __init__(self, world: World, full: Mapping[int, int], now: datetime, horizon: datetime) -> None:
         self._world = world
         self._full = full
         self._now = now
@@ -157,7 +163,7 @@ class Batch:
         except InvalidInput as error:
             return Step(advance, _pending(task, decision.fires, None, str(error)))
         if task.id in self._full:
-            reason = overlap.in_turn(task.terms.max_instances or 1)
+            reason = overlap.in_turn(self._full[task.id])
             return Step(advance, _pending(task, decision.fires, task.param, reason))
         try:
             work = self._work(task.terms, value)
@@ -197,9 +203,8 @@ class Work:
     needs: Needs
 
 
-def _queues(terms: Terms) -> bool:
-    """Whether its fires wait for each other: those whose slots are taken stay pending, and fill no worker's queue."""
-    return terms.overlap_policy == OverlapPolicy.QUEUE or terms.max_instances is not None
+def _slots(terms: Terms) -> int | None:
+    return overlap.slots_waited_for(terms.overlap_policy, terms.max_instances)
 
 
 def _readable(param: str | None) -> Any:

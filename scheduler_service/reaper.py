@@ -21,6 +21,12 @@ log = logging.getLogger(__name__)
 CLOCK_STEP_SECONDS = 2.0
 """The database's clock was set if it differs by more from the time that has passed here since the last pass."""
 
+AWAY_SHARE = 0.5
+"""After so long without a pass, as a part of the liveness limit, the reaper was away."""
+
+REST_SHARE = 0.25
+"""How long it rests at most, as such a part, however long a tick is: or it would always think that it was away."""
+
 UNSTARTED_SHARE = 0.1
 """How often it is looked for what is not started in time, as a part of that time: each look is a statement."""
 
@@ -51,18 +57,17 @@ class Reaper:
         if boottime() - self._looked_for_unstarted >= self._settings.assignment_timeout_seconds * UNSTARTED_SHARE:
             self._looked_for_unstarted = boottime()
             self._take_back_unstarted(census.alive)
-        return self._settings.tick_seconds
+        return min(self._settings.tick_seconds, self._settings.liveness_seconds * REST_SHARE)
 
     def _declare_dead(self, census: workers.Census) -> int:
         liveness, now = self._settings.liveness_seconds, boottime()
         away = now - self._last_pass
         step = (census.time - self._last_time).total_seconds() - away
         self._last_pass, self._last_time = now, census.time
-        if away > liveness / 2 or abs(step) > CLOCK_STEP_SECONDS:
+        was_away = away > liveness * AWAY_SHARE
+        if was_away or abs(step) > CLOCK_STEP_SECONDS:
             self._watching_since = now
-            why = (
-                f"was away for {away:.0f} s" if away > liveness / 2 else f"saw the database's clock step {step:+.0f} s"
-            )
+            why = f"was away for {away:.0f} s" if was_away else f"saw the database's clock step {step:+.0f} s"
             log.warning("reaper: %s; it declares nobody dead for %d s", why, liveness)
         if now - self._watching_since < liveness or not census.silent:
             return 0

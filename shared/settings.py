@@ -27,7 +27,9 @@ class Settings(BaseSettings):
     call_timeout_seconds: float = Field(default=10, gt=0, description="limit for one database call")
 
     lookahead_seconds: float = Field(default=5, ge=0.1, le=300, description="how far ahead fires are materialized")
-    tick_seconds: float = Field(default=1, gt=0, le=60, description="longest rest of the scheduler")
+    tick_seconds: float = Field(
+        default=1, gt=0, le=60, description="longest rest of the scheduler, less for a short look-ahead"
+    )
     batch: int = Field(default=1000, ge=1, le=10_000, description="rows in one statement")
     lock_lease_seconds: float = Field(default=2, gt=0, description="after this a task lock may be taken over")
     assignment_timeout_seconds: float = Field(
@@ -41,7 +43,9 @@ class Settings(BaseSettings):
     labels: dict[str, str] = Field(default_factory=dict, description='labels the worker carries, as {"gpu": "a100"}')
     heartbeat_seconds: float = Field(default=3, gt=0, description="how often a worker beats")
     liveness_seconds: int = Field(default=15, ge=2, description="silent for longer, a worker is dead and stops itself")
-    poll_seconds: float = Field(default=1, gt=0, le=60, description="how often a worker asks for work")
+    poll_seconds: float = Field(
+        default=1, gt=0, le=60, description="how often a worker asks for work, twice in the look-ahead at least"
+    )
     grace_seconds: float = Field(default=30, ge=0, description="on SIGTERM, how long running work may go on")
     result_limit_bytes: int = Field(default=262_144, ge=1024, le=4_194_304, description="largest JSON result of a node")
     allow_shell: bool = Field(default=False, description="let this worker run SHELL_COMMAND")

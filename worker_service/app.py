@@ -51,7 +51,7 @@ class Worker:
         self._settings = settings
         self._database = self._connect()
         self._lease_database = self._connect(call_timeout=settings.liveness_seconds / 3)
-        self._database.clock = self._lease_database.clock  # which is measured at every heartbeat
+        self._database.clock = self._lease_database.clock  # which is measured beside the heartbeats
         self._app = app
         self._nodes: dict[str, Node] = {n.type: n for n in builtin.nodes(allow_shell=settings.allow_shell)}
         self._nodes.update(app.nodes)

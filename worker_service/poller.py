@@ -36,7 +36,7 @@ took, within these bounds. Where claims take long, since many workers are at the
 as far ahead as two of them take."""
 
 GIVE_BACK_AFTER = timedelta(seconds=1)
-"""How long a claimed instance waits for its slot at most."""
+"""What is claimed and has waited for its slot so long is handed back by the next poll."""
 
 FIRST_RETRY_SECONDS = 0.02
 LONGEST_RETRY_SECONDS = 0.5
@@ -46,6 +46,9 @@ then less and less often, for its predecessor may run for hours."""
 QUEUE_LIMIT = 5000
 """How many assigned instances are kept in mind; the rest stay rows until there is room."""
 
+POLL_SHARE = 0.5
+"""The longest between two polls, as a part of the look-ahead: what a poll just missed is due after the next one."""
+
 FEW = QUEUE_LIMIT // 5
 """With fewer in mind than this, there is room for a poll to bring more."""
 
@@ -54,7 +57,7 @@ HURRY_SHARE = 0.1
 LONGEST_HURRY_SECONDS = 0.5
 """After a poll that brought what was late already, and left few in mind, the next comes so soon; or later, where polls
 take long, so that they take no larger part of the time than this. A backlog comes in pieces, and between two of them
-there may be nothing new: after a poll that brought more than this makes polls in a period, they go on so for one."""
+there may be nothing new: after a poll that brought as much as this makes polls in a period, they go on so for one."""
 
 POLL_PHASE_SECONDS = TICK_PHASE_SECONDS + 0.075
 POLL_SPREAD_SECONDS = 0.05
@@ -97,6 +100,7 @@ class Poller:
         self._behind_until = 0.0
         self._claim_took = 0.0
         self._claim_ended = 0.0
+        self._period = min(settings.poll_seconds, settings.lookahead_seconds * POLL_SHARE)
         self._phase = POLL_PHASE_SECONDS + worker_id % 16 / 16 * POLL_SPREAD_SECONDS
         self.wake_poll: Callable[[], None] = lambda: None
 
@@ -117,10 +121,10 @@ class Poller:
         rows = self._database.read(lambda c: runs.poll(c, self._worker_id, horizon, QUEUE_LIMIT))
         with self._lock:
             new = self._keep_in_mind(rows)
-        rest = seconds_to_next(self._database.clock.now(), self._settings.poll_seconds, self._phase)
+        rest = seconds_to_next(self._database.clock.now(), self._period, self._phase)
         ended, late = boottime(), sum(due_at <= now for _, due_at, _ in new)
-        if late * HURRY_SECONDS >= self._settings.poll_seconds:
-            self._behind_until = ended + self._settings.poll_seconds
+        if late * HURRY_SECONDS >= self._period:
+            self._behind_until = ended + self._period
         if len(self._waiting) < FEW and (late or ended < self._behind_until):
             rest = min(rest, max(HURRY_SECONDS, (ended - began) / HURRY_SHARE), LONGEST_HURRY_SECONDS)
         return rest
@@ -256,4 +260,4 @@ class Poller:
             pause = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(tries - 1, 10))
         moment = max(due_at, now) + timedelta(seconds=pause)
         doubt = self._doubts.get(instance_id)
-        return moment if doubt is None else min(moment, max(doubt.until, now))
+        return moment if doubt is None or doubt.until <= now else min(moment, doubt.until)

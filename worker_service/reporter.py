@@ -30,9 +30,9 @@ BATCH_BYTES = 4 * 1024 * 1024
 
 PACE_SECONDS = 0.02
 LONGEST_REST_SECONDS = 0.2
-"""The least time between two batches of ends, which hold up nobody; the first after a while is written at once. A batch
-that takes longer is followed by a rest as long as itself, for then many workers are at the database, and batches are to
-grow; but not by a long one, for a batch also takes as long as the database is away."""
+"""The least time between two batches of ends, which hold up no next node; the first after a while is written at once. A
+batch that takes longer is followed by a rest as long as itself, for then many workers are at the database, and batches
+are to grow; but not by a long one, for a batch also takes as long as the database is away."""
 
 Written = Callable[[bool], None]
 """Told when a report is written; False: the instance is not ours any more."""

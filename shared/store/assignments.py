@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Select, and_, bindparam, exists, func, or_, select, update
 
 from shared.domain.states import PLANNED_ORIGINS, InstanceStatus, OverlapPolicy
+from shared.store import overlap
 from shared.store.dialects import UtcNow, among, bound, by_index, ignore_conflicts, json_rows
 from shared.store.tables import PRIORITIES, schedule_instance, schedule_task
 
@@ -52,12 +53,10 @@ class Pending:
 
         A fire that may be skipped or that replaces its predecessor does not wait: the claim decides about it.
         """
-        if self.overlap_policy == OverlapPolicy.ALLOW:
-            return self.max_instances
-        if self.overlap_policy == OverlapPolicy.QUEUE:
-            return 1
         begun = self.attempt > 0 or self.origin not in PLANNED_ORIGINS
-        return 1 if begun and self.overlap_policy in (OverlapPolicy.SKIP, OverlapPolicy.REPLACE) else None
+        if begun and self.overlap_policy in (OverlapPolicy.SKIP, OverlapPolicy.REPLACE):
+            return 1
+        return overlap.slots_waited_for(self.overlap_policy, self.max_instances)
 
     @property
     def fire(self) -> Fire:

@@ -68,6 +68,16 @@ Waiting = tuple[int, datetime, int | None]
 ASSIGNED, RUNNING = InstanceStatus.ASSIGNED.value, InstanceStatus.RUNNING.value
 
 
+def slots_waited_for(policy: str | None, max_instances: int | None) -> int | None:
+    """How many fires of a task may run at once, if one that finds no slot free waits for it; None: it does not wait.
+
+    ``max_instances`` counts with ``allow`` alone, whatever SQL has left there.
+    """
+    if policy == OverlapPolicy.ALLOW:
+        return max_instances
+    return 1 if policy == OverlapPolicy.QUEUE else None
+
+
 def full(connection: Connection, slots: Mapping[int, int]) -> set[int]:
     """Of these tasks (id: how many of its instances may run at once), those whose overlap slots are all taken."""
     if not slots:

@@ -67,6 +67,13 @@ def test_a_poll_that_brought_what_was_late_is_soon_followed_by_another(
     assert puller.poller.poll() == 42.0, "it brought nothing new"
 
 
+def test_polls_come_often_enough_for_the_lookahead(rows: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pollers, "seconds_to_next", lambda _, period, __: period)
+    for poll, lookahead, rest in ((1, 5, 1), (60, 5, 2.5), (1, 0.4, 0.2)):
+        puller = Puller(rows, rows.worker(), poll_seconds=poll, lookahead_seconds=lookahead)
+        assert puller.poller.poll() == rest
+
+
 @pytest.mark.parametrize(("late", "hurries"), [(10, True), (9, False)])
 def test_behind_a_piece_of_a_backlog_polls_hurry_for_a_period_though_they_bring_nothing(
     rows: Scenario, monkeypatch: pytest.MonkeyPatch, late: int, hurries: bool
@@ -239,6 +246,26 @@ def test_a_slow_report_tells_whether_a_fire_is_skipped(
     assert puller.claim() == ([] if skipped else [fire])
     assert rows.status(fire) == ("canceled" if skipped else "running")
     assert (puller.poller._waiting, puller.poller._tries, puller.poller._doubts) == ({}, {}, {})
+
+
+def test_when_another_run_has_taken_the_slot_a_doubt_that_is_over_hurries_nothing(
+    rows: Scenario, behind: tuple[Puller, int, Run, int]
+) -> None:
+    puller, other, before, fire = behind
+    until, report = puller.poller._doubts[fire].until, ended(before)
+    assert report.instance is not None
+    end = rows.start - timedelta(milliseconds=1)
+    instance = replace(report.instance, gmt_started=end, gmt_completed=end)
+    rows.report(other, replace(report, instance=instance))
+    replay = rows.running(other, rows.row(fire).schedule_task_id)
+    tried = 0
+    while rows.now() < until + timedelta(seconds=1):
+        assert puller.claim() == []
+        tried += 1
+    assert tried <= 12, "it is tried less and less often"
+    assert rows.status(fire) == "assigned"
+    rows.report(other, ended(replay))
+    assert puller.claim() == [fire]
 
 
 def test_a_fire_is_skipped_once_its_predecessor_has_had_time_to_report(

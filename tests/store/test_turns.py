@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Connection
 from sqlalchemy.exc import DataError, OperationalError
 
+from scheduler_service import materializer as materializer_module
 from scheduler_service import reaper as reaper_module
 from scheduler_service import world
 from scheduler_service.assigner import AHEAD, Assigner
@@ -100,15 +101,39 @@ def test_a_limited_task_is_full_when_all_its_slots_are_taken(rows: Scenario, dat
     assert database.read(lambda c: overlap.full(c, {task: 2})) == {task}
 
 
-def test_a_fire_that_is_to_queue_behind_a_run_is_materialized_pending(rows: Scenario, database: Database) -> None:
+@pytest.mark.parametrize("left_there", [None, 5])
+def test_a_fire_that_is_to_queue_behind_a_run_is_materialized_pending(
+    rows: Scenario, database: Database, left_there: int | None
+) -> None:
     worker = rows.worker()
     task = rows.planned_task(overlap_policy="queue")
     rows.running(worker, task, rows.start - timedelta(hours=1))
+    rows.sql("UPDATE schedule_task SET max_instances = :n", n=left_there)
     Materializer(database, Settings.load()).step()
     assert count(rows, task, "assigned") == 0
     assert count(rows, task, "pending") in (1, 2)  # the next minute may be within the look-ahead
     reasons = rows.sql("SELECT DISTINCT reason FROM schedule_instance WHERE status = 'pending'")
     assert list(reasons) == [("waits for its turn: its task runs one at a time",)]
+
+
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+def test_a_fire_that_waits_for_no_run_is_given_out_behind_one_whatever_sql_left_in_max_instances(
+    rows: Scenario, database: Database, policy: str
+) -> None:
+    worker = rows.worker()
+    task = rows.planned_task(overlap_policy=policy)
+    rows.running(worker, task, rows.start - timedelta(hours=1))
+    rows.sql("UPDATE schedule_task SET max_instances = 1")
+    Materializer(database, Settings.load()).step()
+    assert count(rows, task, "pending") == 0
+    assert count(rows, task, "assigned") in (1, 2)
+
+
+def test_ticks_are_short_enough_for_the_lookahead(rows: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(materializer_module, "seconds_to_next", lambda _, period, __: period)
+    for tick, lookahead, rest in ((1, 5, 1), (60, 5, 1.25), (1, 0.4, 0.1)):
+        settings = Settings.load(tick_seconds=tick, lookahead_seconds=lookahead)
+        assert Materializer(rows.database, settings).step() == rest
 
 
 def test_a_fire_that_fits_no_worker_is_complained_of_once_whatever_other_batches_hold(
@@ -148,39 +173,71 @@ def test_what_the_database_refuses_to_assign_is_canceled_alone(
     assert rows.row(ids[2]).reason == "the database refuses it: Data too long"
 
 
+class Clocks:
+    """What a reaper reads for the time: the host's since boot, and how far the database's has been set forward."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.boot, self.step, self._look = 1000.0, timedelta(0), workers.census
+        monkeypatch.setattr(reaper_module, "boottime", lambda: self.boot)
+        monkeypatch.setattr(reaper_module, "database_time", self._time)
+        monkeypatch.setattr(workers, "census", lambda c: replace(self._look(c), time=self._time(c)))
+
+    def go_on(self, seconds: float) -> None:
+        """Both alike."""
+        self.boot, self.step = self.boot + seconds, self.step + timedelta(seconds=seconds)
+
+    def _time(self, connection: Connection) -> datetime:
+        return real_time(connection) + self.step
+
+
+@pytest.fixture
+def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
+    return Clocks(monkeypatch)
+
+
+def silence(rows: Scenario) -> None:
+    """No worker was heard of for an hour."""
+    before = (rows.start - timedelta(hours=1)).strftime("%Y-%m-%d %H:%M:%S.%f")
+    rows.sql("UPDATE schedule_worker_node SET last_heartbeat = :before", before=before)
+
+
+def state(rows: Scenario, worker: int) -> str:
+    return str(rows.sql("SELECT state FROM schedule_worker_node WHERE id = :id", id=worker)[0][0])
+
+
 def test_a_step_of_the_databases_clock_kills_no_worker(
-    rows: Scenario, database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    rows: Scenario, database: Database, clocks: Clocks, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = rows.worker()
-    boot, stepped, look = 1000.0, timedelta(0), workers.census
-
-    def stepped_time(connection: Connection) -> datetime:
-        return real_time(connection) + stepped
-
-    def stepped_census(connection: Connection) -> workers.Census:
-        return replace(look(connection), time=stepped_time(connection))
-
-    monkeypatch.setattr(reaper_module, "boottime", lambda: boot)
-    monkeypatch.setattr(workers, "census", stepped_census)
-    monkeypatch.setattr(reaper_module, "database_time", stepped_time)
     reaper = Reaper(database, Settings.load(), "test")
-    for _ in range(4):  # the time here and the database's go on alike, past the watch that follows a start
-        boot, stepped = boot + 6, stepped + timedelta(seconds=6)
+    for _ in range(4):  # past the watch that follows a start
+        clocks.go_on(6)
         reaper.step()
     assert "clock step" not in caplog.text
-    rows.sql(
-        "UPDATE schedule_worker_node SET last_heartbeat = :old",
-        old=(rows.start - timedelta(hours=1)).strftime("%Y-%m-%d %H:%M:%S.%f"),
-    )
-    stepped += timedelta(hours=1)
+    silence(rows)
+    clocks.step += timedelta(hours=1)
     with caplog.at_level(logging.WARNING):
         reaper.step()
     assert "clock step +3600 s" in caplog.text
-    assert rows.sql("SELECT state FROM schedule_worker_node WHERE id = :id", id=worker)[0][0] == "live"
+    assert state(rows, worker) == "live"
     for _ in range(3):
-        boot, stepped = boot + 6, stepped + timedelta(seconds=6)
+        clocks.go_on(6)
         reaper.step()
-    assert rows.sql("SELECT state FROM schedule_worker_node WHERE id = :id", id=worker)[0][0] == "dead"
+    assert state(rows, worker) == "dead"
+
+
+@pytest.mark.parametrize(("tick", "liveness"), [(60, 15), (1, 2)])
+def test_however_long_a_tick_is_the_silent_are_declared_dead_once_the_limit_has_passed(
+    rows: Scenario, database: Database, clocks: Clocks, tick: float, liveness: int
+) -> None:
+    worker = rows.worker(liveness_seconds=liveness)
+    settings = Settings.load(tick_seconds=tick, heartbeat_seconds=0.5, liveness_seconds=liveness)
+    reaper, began = Reaper(database, settings, "test"), clocks.boot
+    silence(rows)
+    while state(rows, worker) == "live" and clocks.boot < began + 10 * liveness:
+        clocks.go_on(reaper.step() + 0.01)
+    assert state(rows, worker) == "dead"
+    assert liveness <= clocks.boot - began <= 1.6 * liveness
 
 
 def test_a_deploy_changes_no_instance_whose_nodes_are_pinned(
