@@ -31,16 +31,16 @@ WHAT = {
     "run_now": "An instance asked for by hand in an idle system: ms from the insert's commit to the handler.",
     "recovery": "kill -9 of a worker and of a scheduler.",
     "pipeline": "Five nodes for each instance, by executor and by size of a node's result.",
-    "tuning": "One setting at a time is not the default: a drain, a herd, or runs by hand in an idle system.",
+    "tuning": "One setting at a time is not the default: a drain and a herd, and for some of them runs by hand.",
 }
 HEAD = """# Benchmarks
 
 `python -m benchmarks report` wrote this page from the samples of a run; no figure is typed. What it means for you:
 `docs/performance.md`. A figure is the median over the runs of its row, with the lowest and the highest in brackets. The
-rounds of a session are interleaved (what was run in another session, "The run" says how many there were, is not), and
-ratios are taken within a round. In each of Rota's runs the handlers write down what ran and when they were entered: a
-fire that is missing, that ran twice or that started before it was due fails the run, and its figures do not count. Of
-peers these are counted.
+rounds of a session are interleaved (runs of different sessions are not; "The run" says how many there were), and ratios
+are taken within a round. In each of Rota's runs the handlers write down what ran and when they were entered: a fire that
+is missing, that ran twice or that started before it was due fails the run, and its figures do not count. Such fires fail
+no peer's run; the tables count them.
 """
 AGAIN = """`make bench` runs all of it; interrupted, the same command goes on, and when all is there, it only writes
 this page: `rm .bench/results.*` begins anew. `make bench-quick` is a look in under 3 minutes. `python -m benchmarks

@@ -32,7 +32,7 @@ WORKER_NOTE = (
     " assigned has started on the other. Each instance that it ran has a second start, with the next attempt."
 )
 SCHEDULER_NOTE = (
-    f"2 schedulers, {EVERY_SECOND} tasks due every second; one is killed while it holds leases. The latest start in the"
+    f"2 schedulers, {EVERY_SECOND} tasks due every second; one is killed when it is seen to hold leases. The latest start in the"
     f" {WATCHED_SECONDS} s after."
 )
 
