@@ -38,9 +38,9 @@ HEAD = """# Benchmarks
 `python -m benchmarks report` wrote this page from the samples of a run; no figure is typed. What it means for you:
 `docs/performance.md`. A figure is the median over the runs of its row, with the lowest and the highest in brackets. The
 rounds of a session are interleaved (runs of different sessions are not; "The run" says how many there were), and ratios
-are taken within a round. In each of Rota's runs the handlers write down what ran and when they were entered: a fire that
-is missing, that ran twice or that started before it was due fails the run, and its figures do not count. Such fires fail
-no peer's run; the tables count them.
+are taken within a round. In each of Rota's runs the handlers write down what ran and when they were entered: a fire
+that is missing, that ran twice or that started before it was due fails the run, and its figures do not count. Such
+fires fail no peer's run; the tables count them.
 """
 AGAIN = """`make bench` runs all of it; interrupted, the same command goes on, and when all is there, it only writes
 this page: `rm .bench/results.*` begins anew. `make bench-quick` is a look in under 3 minutes. `python -m benchmarks

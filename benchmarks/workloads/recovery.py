@@ -32,8 +32,8 @@ WORKER_NOTE = (
     " assigned has started on the other. Each instance that it ran has a second start, with the next attempt."
 )
 SCHEDULER_NOTE = (
-    f"2 schedulers, {EVERY_SECOND} tasks due every second; one is killed when it is seen to hold leases. The latest start in the"
-    f" {WATCHED_SECONDS} s after."
+    f"2 schedulers, {EVERY_SECOND} tasks due every second; one is killed when it is seen to hold leases. The latest"
+    f" start in the {WATCHED_SECONDS} s after."
 )
 
 
