@@ -8,14 +8,14 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, inspect
+from sqlalchemy import Connection, false, inspect, update
 from sqlalchemy.exc import DBAPIError
 
 from shared.clock import boottime
 from shared.domain.errors import DatabaseProblem
 from shared.store.database import Database
 from shared.store.problems import in_words, named, sqlite_file
-from shared.store.tables import metadata
+from shared.store.tables import metadata, schedule_task
 
 VERSION_TABLE = "rota_schema_version"
 """Where Alembic notes the schema's revision."""
@@ -28,7 +28,10 @@ PACKET_BYTES = 4 * 1024 * 1024
 
 CLOCK_SAMPLES = 5
 
-LOSES_THE_LAST = "faster, but a crash of the server's host loses the last commits, and what they ended may run again"
+LOSES_THE_LAST = (
+    "faster, but a crash of the server's host loses the last commits: what they claimed or reported may run again, "
+    "even where its task says on_worker_lost = fail"
+)
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,6 @@ def _essential(database: Database, head: str) -> Checks:
             "engine": lambda: check_engine(database),
             "isolation": lambda: check_isolation(database),
             "time zone": lambda: check_time_zone(database),
-            "binlog_format": lambda: check_binlog_format(database),
         }
     return checks
 
@@ -180,24 +182,28 @@ def check_migrated(database: Database, head: str) -> Check:
 
 
 def check_writable(database: Database) -> Check:
-    """Whether it is the primary and takes writes."""
-    problem = f"{named(database.url)} is read-only"
-    if database.is_sqlite:
-        try:
-            database.write(_attempt_write)
-        except (DBAPIError, DatabaseProblem) as error:
-            return Check("writable", False, in_words(database.url, error), "a file to write to", problem=problem)
-        return Check("writable", ok=True, found="writable", wanted="writable")
-    settings = _variables(database, "read_only", "super_read_only", "innodb_read_only")
+    """Whether it is the primary and takes writes.
+
+    A server that logs statements does not take them under READ COMMITTED (error 1665), and an account may not write.
+    """
+    url = named(database.url)
+    settings = {} if database.is_sqlite else _variables(database, "read_only", "super_read_only", "innodb_read_only")
     closed = [f"{name} = {value}" for name, value in settings.items() if value not in ("OFF", "0")]
-    advice = _unless(not closed, "connect to the primary, not to a replica")
-    return Check("writable", not closed, ", ".join(closed) or "writable", "writable", advice, problem)
+    if closed:
+        advice = "connect to the primary, not to a replica"
+        return Check("writable", False, ", ".join(closed), "writable", advice, f"{url} is read-only")
+    try:
+        database.write(_attempt_write)
+    except (DBAPIError, DatabaseProblem) as error:
+        said = in_words(database.url, error).removeprefix(f"{url}: ")
+        return Check("writable", False, said, "writable", problem=f"{url} takes no writes of Rota's")
+    return Check("writable", ok=True, found="writable", wanted="writable")
 
 
 def _attempt_write(connection: Connection) -> None:
-    """On a file that is read-only SQLite grants BEGIN IMMEDIATE and refuses the first UPDATE, even of no row."""
-    if schema_revision(connection) is not None:
-        connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num = version_num WHERE 1 = 0")
+    """What will not be written is refused even where it is no row."""
+    if inspect(connection).has_table(schedule_task.name):
+        connection.execute(update(schedule_task).where(false()).values(status=schedule_task.c.status))
 
 
 def check_engine(database: Database) -> Check:
@@ -221,17 +227,6 @@ def check_isolation(database: Database) -> Check:
     return Check(
         "isolation", ok, found, "READ-COMMITTED", advice, f"sessions of {named(database.url)} are isolated otherwise"
     )
-
-
-def check_binlog_format(database: Database) -> Check:
-    """Whether it takes writes under READ COMMITTED: a server that logs statements refuses them (error 1665)."""
-    found = _variables(database, "log_bin", "binlog_format")
-    if found["log_bin"] == "OFF":
-        return Check("binlog_format", ok=True, found="no binary log", wanted="ROW or MIXED")
-    ok = found["binlog_format"] != "STATEMENT"
-    problem = f"{named(database.url)} refuses writes under READ COMMITTED"
-    advice = _unless(ok, "SET GLOBAL binlog_format = ROW, and in the server's configuration")
-    return Check("binlog_format", ok, found["binlog_format"], "ROW or MIXED", advice, problem)
 
 
 def check_time_zone(database: Database) -> Check:
@@ -286,10 +281,10 @@ def check_durability(database: Database) -> Check:
 def check_sync_binlog(database: Database) -> Check:
     """Whether it survives where there is a binary log: what the log has lost, the server undoes when it recovers."""
     found = _variables(database, "log_bin", "sync_binlog")
-    if found["log_bin"] == "OFF":
+    if found.get("log_bin") != "ON":
         return Check("sync_binlog", ok=True, found="no binary log", wanted="1")
-    ok = found["sync_binlog"] == "1"
-    return Check("sync_binlog", ok or None, found["sync_binlog"], "1", _unless(ok, LOSES_THE_LAST))
+    value = found.get("sync_binlog", "unknown")
+    return Check("sync_binlog", value == "1" or None, value, "1", _unless(value == "1", LOSES_THE_LAST))
 
 
 def _unless(ok: bool, advice: str) -> str:

@@ -13,6 +13,7 @@ from shared.store.database import code, sentence, shown
 NO_DATABASE, NOT_FOR_THIS_USER, ACCESS_DENIED = 1049, 1044, frozenset({1045, 1698})
 COMMAND_DENIED = frozenset({1142, 1143, 1227})
 READ_ONLY = frozenset({1290, 1792, 1836})
+LOGS_STATEMENTS = 1665
 UNREACHABLE = frozenset({2002, 2003, 2005})
 
 
@@ -70,6 +71,7 @@ def _server(url: URL, error: BaseException) -> str:
         **dict.fromkeys(ACCESS_DENIED, "check the user and the password in the URL"),
         **dict.fromkeys(COMMAND_DENIED, f"as an administrator: {grant}"),
         **dict.fromkeys(READ_ONLY, "Rota writes: give it the URL of the primary, not of a replica"),
+        LOGS_STATEMENTS: "SET GLOBAL binlog_format = ROW, and in the server's configuration",
         **dict.fromkeys(UNREACHABLE, f"no server answers at {url.host or 'localhost'}:{url.port or 3306}"),
     }
     number, said = code(error), sentence(error)
