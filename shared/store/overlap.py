@@ -99,7 +99,11 @@ def in_turn(slots: int) -> str:
 
 def free_slots(connection: Connection, rows: Sequence[Contender]) -> list[tuple[int, int | None]]:
     """The overlap slot each instance is to run in: (id, slot); without those that find no slot free."""
-    limited = {row.schedule_task_id for row in rows if row.max_instances is not None}
+    limited = {
+        row.schedule_task_id
+        for row in rows
+        if row.overlap_policy == OverlapPolicy.ALLOW and row.max_instances is not None
+    }
     taken = _taken(connection, limited) if limited else {}
     slots: list[tuple[int, int | None]] = []
     for row in rows:
