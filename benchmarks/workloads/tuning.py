@@ -38,8 +38,8 @@ class Factor:
         return " ".join((*told, *(option.removeprefix("--") for option in self.options))) or "default"
 
 
-def _of_rota(name: str, *values: str, by_hand: bool = False) -> list[Factor]:
-    return [Factor({name: value}, by_hand=by_hand) for value in values]
+def _of_rota(name: str, *values: str) -> list[Factor]:
+    return [Factor({name: value}) for value in values]
 
 
 FACTORS = (
@@ -48,8 +48,9 @@ FACTORS = (
     *_of_rota("ROTA_BATCH", "100", "5000"),
     *_of_rota("ROTA_PREFETCH", "100", "1000"),
     *_of_rota("ROTA_LOOKAHEAD_SECONDS", "2", "15"),
-    *_of_rota("ROTA_TICK_SECONDS", "0.25", "3", by_hand=True),
-    *_of_rota("ROTA_POLL_SECONDS", "0.25", "3", by_hand=True),
+    Factor({"ROTA_TICK_SECONDS": "0.25", "ROTA_POLL_SECONDS": "0.25"}, by_hand=True),
+    Factor({"ROTA_TICK_SECONDS": "3", "ROTA_LOOKAHEAD_SECONDS": "15"}, by_hand=True),
+    Factor({"ROTA_POLL_SECONDS": "3", "ROTA_LOOKAHEAD_SECONDS": "15"}, by_hand=True),
     *(Factor(options=(f"--innodb-flush-log-at-trx-commit={value}",)) for value in (2, 0)),
     Factor(options=("--innodb-buffer-pool-size=128M",)),
     Factor(options=("--innodb-log-file-size=96M",)),
