@@ -5,8 +5,10 @@ Every pass, not only when a worker is declared dead: another scheduler may have 
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial
+from typing import TypeVar
 
 from sqlalchemy import Connection
 
@@ -18,60 +20,97 @@ from shared.store.database import Database, database_time
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 CLOCK_STEP_SECONDS = 2.0
-"""The database's clock was set if it differs by more from the time that has passed here since the last pass."""
+CLOCK_STEP_SHARE = 0.25
+"""The database's clock was set if it is off by more from the time that has passed here since the last pass; or by more
+than this part of a shorter limit, the scheduler's own or that of a worker that looks silent."""
 
 AWAY_SHARE = 0.5
-"""After so long without a pass, as a part of the liveness limit, the reaper was away."""
-
-REST_SHARE = 0.25
-"""How long it rests at most, as such a part, however long a tick is: or it would always think that it was away."""
+"""After so long without an answer of the database, as a part of the liveness limit, the reaper was away."""
 
 UNSTARTED_SHARE = 0.1
 """How often it is looked for what is not started in time, as a part of that time: each look is a statement."""
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The database's time, and the host's since boot when it was asked and when it had answered."""
+
+    asked: float
+    time: datetime
+    answered: float
+
+    def step_since(self, earlier: "Look") -> float:
+        """How far, in seconds, the database's clock was set between two looks: no more than is certain, as either was
+        taken at some moment between question and answer."""
+        passed = (self.time - earlier.time).total_seconds()
+        least, most = self.asked - earlier.answered, self.answered - earlier.asked
+        return passed - min(max(passed, least), most)
+
+
 class Reaper:
     """The duty: declare the silent dead, recover what they held, take back what is not started in time.
 
-    While the database is away no worker can beat, and when its clock is set forward all look silent. So after an outage
-    of its own, after such a step, and when it starts, the reaper watches for one full liveness limit before it declares
-    anyone dead.
+    While the database is away no worker can beat, and when its clock is set forward all look silent. So after an
+    outage, after such a step, and when it starts, the reaper declares nobody dead before it has watched for that
+    worker's whole liveness limit.
     """
 
     def __init__(self, database: Database, settings: Settings, by: str) -> None:
         self._database = database
         self._settings = settings
         self._by = by
-        self._watching_since = boottime()
-        self._last_pass = boottime()
-        self._last_time = database.read(database_time)
+        self._seen = Look(boottime(), database.read(database_time), boottime())
+        self._watching_since = self._heard = self._seen.answered
         self._looked_for_unstarted = float("-inf")
 
     def step(self) -> float:
         """One pass; returns the seconds to rest."""
-        census = self._database.read(workers.census)
+        asked = boottime()
+        census = self._ask(workers.census)
+        self._check_clock(Look(asked, census.time, self._heard), census.silent.values())
         if self._declare_dead(census):
-            census = self._database.read(workers.census)
+            census = self._ask(workers.census)
         self._recover(census.holders, census.alive)
         if boottime() - self._looked_for_unstarted >= self._settings.assignment_timeout_seconds * UNSTARTED_SHARE:
             self._looked_for_unstarted = boottime()
             self._take_back_unstarted(census.alive)
-        return min(self._settings.tick_seconds, self._settings.liveness_seconds * REST_SHARE)
+        return self._settings.tick_period
+
+    def _ask(self, work: Callable[[Connection], T]) -> T:
+        answer = self._database.read(work)
+        self._hear()
+        return answer
+
+    def _change(self, work: Callable[[Connection], int]) -> int:
+        changed = self._database.write(work)
+        self._hear()
+        return changed
+
+    def _hear(self) -> None:
+        now = boottime()
+        silence, self._heard = now - self._heard, now
+        if silence > self._settings.liveness_seconds * AWAY_SHARE:
+            self._watch(f"heard nothing from the database for {silence:.0f} s")
+
+    def _check_clock(self, look: Look, limits: Collection[int]) -> None:
+        step, self._seen = look.step_since(self._seen), look
+        shortest = min([self._settings.liveness_seconds, *limits])
+        if abs(step) > min(CLOCK_STEP_SECONDS, shortest * CLOCK_STEP_SHARE):
+            self._watch(f"saw the database's clock step {step:+.1f} s")
+
+    def _watch(self, why: str) -> None:
+        self._watching_since = self._heard
+        log.warning("reaper: %s; it declares nobody dead before it has watched for a liveness limit", why)
 
     def _declare_dead(self, census: workers.Census) -> int:
-        liveness, now = self._settings.liveness_seconds, boottime()
-        away = now - self._last_pass
-        step = (census.time - self._last_time).total_seconds() - away
-        self._last_pass, self._last_time = now, census.time
-        was_away = away > liveness * AWAY_SHARE
-        if was_away or abs(step) > CLOCK_STEP_SECONDS:
-            self._watching_since = now
-            why = f"was away for {away:.0f} s" if was_away else f"saw the database's clock step {step:+.0f} s"
-            log.warning("reaper: %s; it declares nobody dead for %d s", why, liveness)
-        if now - self._watching_since < liveness or not census.silent:
+        watched = self._heard - self._watching_since
+        silent = [worker_id for worker_id, limit in census.silent.items() if limit <= watched]
+        if not silent:
             return 0
-        buried = self._database.write(lambda c: workers.bury_silent(c, self._by))
+        buried = self._change(partial(workers.bury_silent, worker_ids=silent, by=self._by))
         if buried:
             log.warning("reaper: declared %d silent worker(s) dead", buried)
         return buried
@@ -91,7 +130,7 @@ class Reaper:
     def _all(self, work: Callable[[Connection], int]) -> int:
         total = 0
         while True:
-            done = self._database.write(work)
+            done = self._change(work)
             total += done
             if done < self._settings.batch:
                 return total
@@ -99,8 +138,8 @@ class Reaper:
     def _take_back_unstarted(self, alive: Collection[int]) -> None:
         cutoff = self._database.clock.now() - timedelta(seconds=self._settings.assignment_timeout_seconds)
         limit = self._settings.batch
-        if not self._database.read(lambda c: assignments.overdue(c, alive, cutoff, 1)):
+        if not self._ask(lambda c: assignments.overdue(c, alive, cutoff, 1)):
             return
-        taken = self._database.write(lambda c: assignments.take_back_unstarted(c, alive, cutoff, limit))
+        taken = self._change(lambda c: assignments.take_back_unstarted(c, alive, cutoff, limit))
         if taken:
             log.info("reaper: took back %d assignments that were not started in time", taken)

@@ -47,7 +47,7 @@ def register(database: Database, declaration: WorkerDeclaration) -> int:
             elif namesake.last_heartbeat != seen:
                 raise
             elif boottime() - since > namesake.liveness_seconds:
-                database.write(partial(workers.bury_silent, by=declaration.name, worker_id=namesake.id))
+                database.write(partial(workers.bury_silent, worker_ids=[namesake.id], by=declaration.name))
         time.sleep(RETRY_SECONDS)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, func, insert, null, select, union_all, update
+from sqlalchemy import Connection, Row, and_, bindparam, case, func, insert, null, select, union_all, update
 from sqlalchemy.exc import IntegrityError
 
 from shared.domain.errors import NameTaken
@@ -108,13 +108,13 @@ def bury(connection: Connection, worker_ids: Collection[int], reason: str, by: s
     return _bury(connection, _worker.id.in_(sorted(worker_ids)), reason, by) if worker_ids else 0
 
 
-def bury_silent(connection: Connection, by: str, worker_id: int | None = None) -> int:
-    """Mark dead every worker, or this one, if silent for longer than its liveness limit; the database's clock decides.
+def bury_silent(connection: Connection, worker_ids: Collection[int], by: str) -> int:
+    """Mark dead those of these workers that are silent beyond their liveness limits; the database's clock decides.
 
     The same row is updated by the heartbeat: whichever comes first, the other finds its guard false.
     """
-    condition = _silent if worker_id is None else and_(_silent, _worker.id == worker_id)
-    return _bury(connection, condition, "silent for longer than its liveness limit", by)
+    silent = and_(_worker.id.in_(sorted(worker_ids)), _silent)
+    return _bury(connection, silent, "silent for longer than its liveness limit", by) if worker_ids else 0
 
 
 def _bury(connection: Connection, condition: Any, reason: str, by: str) -> int:
@@ -160,11 +160,11 @@ def fleet(connection: Connection) -> list[LiveWorker]:
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """The workers that are not dead, with their states; those of them that are silent beyond their limits; all that
-    hold anything, the dead too; and the database's time then, naive UTC."""
+    """The workers that are not dead, with their states; those of them that are silent beyond their limits, with these
+    in seconds; all that hold anything, the dead too; and the database's time then, naive UTC."""
 
     alive: dict[int, str]
-    silent: list[int]
+    silent: dict[int, int]
     holders: set[int]
     time: datetime
 
@@ -172,7 +172,7 @@ class Census:
 _moment = select(UtcNow().label("time")).subquery("moment")
 _held = select(_instance.schedule_worker_node_id).where(_is_held).distinct().subquery("held")
 _census = union_all(
-    select(_moment.c.time, _worker.id, _worker.state, _silent).select_from(
+    select(_moment.c.time, _worker.id, _worker.state, case((_silent, _worker.liveness_seconds))).select_from(
         _moment.outerjoin(schedule_worker_node, _worker.state.in_(_ALIVE))
     ),
     select(null(), _held.c.schedule_worker_node_id, null(), null()),
@@ -187,7 +187,7 @@ def census(connection: Connection) -> Census:
     there = [row for row in rows if row.time is not None]
     return Census(
         alive={worker_id: state for _, worker_id, state, _ in there if worker_id is not None},
-        silent=[worker_id for _, worker_id, _, silent in there if silent],
+        silent={worker_id: limit for _, worker_id, _, limit in there if limit is not None},
         holders={worker_id for time, worker_id, _, _ in rows if time is None},
         time=there[0].time,
     )

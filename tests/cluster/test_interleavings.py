@@ -418,7 +418,7 @@ def test_what_is_assigned_to_a_worker_just_declared_dead_comes_back_with_the_nex
     with Gate(pair[0], last) as gate, Beside(duty(pair[0]).step):
         gate.reached()  # after its assignments, before its commit
         run_sql(url, f"UPDATE schedule_worker_node SET last_heartbeat = '2000-01-01' WHERE id = {dying}")
-        assert pair[1].write(lambda c: workers.bury_silent(c, "another scheduler")) == 1
+        assert pair[1].write(lambda c: workers.bury_silent(c, [dying], "another scheduler")) == 1
         reaper.step()  # finds nothing as yet
         gate.open()
     assert (dying, "assigned") in instances(url, "schedule_worker_node_id", "status")

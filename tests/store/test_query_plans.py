@@ -420,8 +420,8 @@ def test_what_a_lost_worker_ran_is_recovered_by_index(big: Big, running: list[re
     big.reads(lambda c: losses.recover(c, WORKER, BATCH), rows=2 * len(running), by={WORK, PRIMARY, NODES})
 
 
-def test_the_silent_are_looked_for_among_the_living(big: Big) -> None:
-    big.reads(lambda c: workers.bury_silent(c, "test"), rows=big_tables.LIVE_WORKERS, by={STATE})
+def test_the_silent_are_buried_by_their_ids(big: Big) -> None:
+    big.reads(lambda c: workers.bury_silent(c, [WORKER, WORKER + 1], "test"), rows=2, by={PRIMARY})
 
 
 def test_the_census_reads_the_living_and_the_index_of_what_is_held(big: Big) -> None:

@@ -26,8 +26,8 @@ def beat(rows: Scenario, worker: int, load: int = 0) -> bool:
     return rows.database.write(lambda c: workers.heartbeat(c, worker, load))
 
 
-def bury_silent(rows: Scenario) -> int:
-    return rows.database.write(lambda c: workers.bury_silent(c, "test"))
+def bury_silent(rows: Scenario, *worker_ids: int) -> int:
+    return rows.database.write(lambda c: workers.bury_silent(c, worker_ids, "test"))
 
 
 def silence(rows: Scenario, worker: int) -> None:
@@ -111,17 +111,18 @@ def test_death_is_final_and_counted_once(rows: Scenario) -> None:
 def test_only_who_was_silent_for_longer_than_its_own_limit_is_declared_dead(rows: Scenario) -> None:
     silent, draining, patient, live = (
         rows.worker(),
-        rows.worker(),
+        rows.worker(liveness_seconds=20),
         rows.worker(liveness_seconds=2_000_000_000),
         rows.worker(),
     )
     rows.database.write(lambda c: workers.drain(c, draining, "test", "test"))
     for worker in (silent, draining, patient):
         silence(rows, worker)
-    assert sorted(rows.database.read(workers.census).silent) == [silent, draining]
-    assert bury_silent(rows) == 2
-    assert rows.database.read(workers.census).silent == []
-    assert bury_silent(rows) == 0
+    everyone = (silent, draining, patient, live)
+    assert rows.database.read(workers.census).silent == {silent: 15, draining: 20}
+    assert [bury_silent(rows), bury_silent(rows, draining), bury_silent(rows, *everyone)] == [0, 1, 1]
+    assert rows.database.read(workers.census).silent == {}
+    assert bury_silent(rows, *everyone) == 0
     assert rows.database.read(workers.census).alive == {patient: "live", live: "live"}
     assert row(rows, silent).reason == "silent for longer than its liveness limit"
 
@@ -129,7 +130,7 @@ def test_only_who_was_silent_for_longer_than_its_own_limit_is_declared_dead(rows
 def test_the_census_tells_the_time_where_nobody_is(rows: Scenario) -> None:
     before = rows.database.read(database_time)
     census = rows.database.read(workers.census)
-    assert (census.alive, census.silent, census.holders) == ({}, [], set())
+    assert (census.alive, census.silent, census.holders) == ({}, {}, set())
     assert before <= census.time <= rows.database.read(database_time)
 
 
@@ -137,7 +138,7 @@ def test_of_a_heartbeat_and_a_burial_at_once_one_wins_and_both_know(rows: Scenar
     for _ in range(10):
         worker = rows.worker()
         silence(rows, worker)
-        renewed, buried = together(partial(beat, rows, worker), partial(bury_silent, rows))
+        renewed, buried = together(partial(beat, rows, worker), partial(bury_silent, rows, worker))
         assert (renewed, buried) in ((True, 0), (False, 1))
         assert row(rows, worker).state == ("live" if renewed else "dead")
 
