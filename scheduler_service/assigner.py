@@ -59,7 +59,7 @@ class Assigner:
                 self._cursor = None
                 self._notices.now(self._complaints)
                 self._complaints = set()
-                return seconds_to_next(self._database.clock.now(), self._settings.tick_seconds, TICK_PHASE_SECONDS)
+                return seconds_to_next(self._database.clock.now(), self._settings.tick_period, TICK_PHASE_SECONDS)
             self._cursor = page[-1].cursor
         return 0
 

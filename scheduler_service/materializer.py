@@ -42,11 +42,9 @@ EARLIER_SECONDS = 0.05
 SPREAD_SECONDS = 0.05
 """How long before the assigner it looks, so that its first batch is written when the workers ask; schedulers apart."""
 
-TICK_SHARE = 0.25
-"""Its longest rest, as a part of the look-ahead: what it finds last is still to be polled before it is due."""
-
 OUTRUN_SECONDS = 0.02
-"""The longest rest after another scheduler was quicker: it is at work on those, there may be more behind them."""
+"""The longest rest after another scheduler was quicker: it is at work on those, there may be more behind them. Twice as
+long after each more in a row, up to a period."""
 
 
 @dataclass(slots=True)
@@ -73,7 +71,7 @@ class Materializer:
         self._database = database
         self._settings = settings
         self._worlds = worlds or Worlds(database)
-        self._period = min(settings.tick_seconds, settings.lookahead_seconds * TICK_SHARE)
+        self._outrun = OUTRUN_SECONDS
         earlier = EARLIER_SECONDS + random.uniform(0, SPREAD_SECONDS)  # noqa: S311 - schedulers part
         self._phase = TICK_PHASE_SECONDS - earlier
 
@@ -84,11 +82,15 @@ class Materializer:
         limit, lease = self._settings.batch, self._settings.lock_lease_seconds
         due = self._database.read(lambda c: plans.due(c, now, horizon, limit, lease))
         if not due:
+            self._outrun = OUTRUN_SECONDS
             return self._until_next_tick()
         token = new_token()
         got = self._database.write(lambda c: locks.acquire(c, token, due, lease))
         if not got:
-            return random.uniform(0, OUTRUN_SECONDS)  # noqa: S311 - schedulers that meet part
+            longest = min(self._outrun, self._settings.tick_period)
+            self._outrun = 2 * longest
+            return random.uniform(0, longest)  # noqa: S311 - schedulers that meet part
+        self._outrun = OUTRUN_SECONDS
         tasks = self._database.read(lambda c: plans.locked(c, token, got))
         steps = self._decide(tasks, now, horizon)
         for portion in _portions(steps):
@@ -97,7 +99,7 @@ class Materializer:
         return 0 if len(due) >= limit or unfinished else self._until_next_tick()
 
     def _until_next_tick(self) -> float:
-        return seconds_to_next(self._database.clock.now(), self._period, self._phase)
+        return seconds_to_next(self._database.clock.now(), self._settings.tick_period, self._phase)
 
     def _decide(self, tasks: Sequence[PlannedTask], now: datetime, horizon: datetime) -> list[Step]:
         slots = {t.id: n for t in tasks if (n := _slots(t.terms)) is not None}

@@ -28,7 +28,10 @@ class Settings(BaseSettings):
 
     lookahead_seconds: float = Field(default=5, ge=0.1, le=300, description="how far ahead fires are materialized")
     tick_seconds: float = Field(
-        default=1, gt=0, le=60, description="longest rest of the scheduler, less for a short look-ahead"
+        default=1,
+        gt=0,
+        le=60,
+        description="between two looks of the scheduler; halved until they are four in look-ahead and liveness limit",
     )
     batch: int = Field(default=1000, ge=1, le=10_000, description="rows in one statement")
     lock_lease_seconds: float = Field(default=2, gt=0, description="after this a task lock may be taken over")
@@ -44,12 +47,33 @@ class Settings(BaseSettings):
     heartbeat_seconds: float = Field(default=3, gt=0, description="how often a worker beats")
     liveness_seconds: int = Field(default=15, ge=2, description="silent for longer, a worker is dead and stops itself")
     poll_seconds: float = Field(
-        default=1, gt=0, le=60, description="how often a worker asks for work, twice in the look-ahead at least"
+        default=1,
+        gt=0,
+        le=60,
+        description="between two polls of a worker; halved until they are two in the look-ahead, one in a heartbeat",
     )
     grace_seconds: float = Field(default=30, ge=0, description="on SIGTERM, how long running work may go on")
     result_limit_bytes: int = Field(default=262_144, ge=1024, le=4_194_304, description="largest JSON result of a node")
     allow_shell: bool = Field(default=False, description="let this worker run SHELL_COMMAND")
     health_file: str | None = Field(default=None, description="file that a process touches as it beats; rota health")
+
+    @property
+    def tick_period(self) -> float:
+        """How often the scheduler looks, in seconds: what it finds is still to be polled before it is due, and a
+        scheduler that rested for long would take itself for one that was away.
+
+        Settings(tick_seconds=1, lookahead_seconds=3).tick_period   # 0.5
+        """
+        return _within(self.tick_seconds, min(self.lookahead_seconds, self.liveness_seconds) / 4)
+
+    @property
+    def poll_period(self) -> float:
+        """How often a worker asks, in seconds: together with the scheduler's tick well within the look-ahead, and no
+        cancel is seen later than a heartbeat.
+
+        Settings(poll_seconds=4, lookahead_seconds=5).poll_period   # 2.0
+        """
+        return _within(self.poll_seconds, min(self.lookahead_seconds / 2, self.heartbeat_seconds))
 
     @field_validator("database_url")
     @classmethod
@@ -89,6 +113,14 @@ class Settings(BaseSettings):
             raise ConfigurationError(faults(error)) from None
         except SettingsError:  # of the environment, the one field that is JSON
             raise ConfigurationError('ROTA_LABELS is not JSON; write it as {"gpu": "a100"}') from None
+
+
+def _within(seconds: float, most: float) -> float:
+    """A period halved until it is no longer than this: of two so made from one, the longer one's moments are also the
+    shorter one's."""
+    while seconds > most:
+        seconds /= 2
+    return seconds
 
 
 def faults(error: ValidationError) -> str:

@@ -46,9 +46,6 @@ then less and less often, for its predecessor may run for hours."""
 QUEUE_LIMIT = 5000
 """How many assigned instances are kept in mind; the rest stay rows until there is room."""
 
-POLL_SHARE = 0.5
-"""The longest between two polls, as a part of the look-ahead: what a poll just missed is due after the next one."""
-
 FEW = QUEUE_LIMIT // 5
 """With fewer in mind than this, there is room for a poll to bring more."""
 
@@ -100,7 +97,7 @@ class Poller:
         self._behind_until = 0.0
         self._claim_took = 0.0
         self._claim_ended = 0.0
-        self._period = min(settings.poll_seconds, settings.lookahead_seconds * POLL_SHARE)
+        self._period = settings.poll_period
         self._phase = POLL_PHASE_SECONDS + worker_id % 16 / 16 * POLL_SPREAD_SECONDS
         self.wake_poll: Callable[[], None] = lambda: None
 
@@ -111,9 +108,9 @@ class Poller:
         wakes it when only little is left of much.
         """
         self._give_back()
-        if boottime() - self._compared >= self._settings.heartbeat_seconds:
-            self.compare()
+        if boottime() - self._compared >= self._settings.heartbeat_seconds - self._period / 2:
             self._compared = boottime()
+            self.compare()
         began, now = boottime(), self._database.clock.now()
         horizon = now + timedelta(seconds=self._settings.lookahead_seconds)
         with self._lock:

@@ -1,7 +1,7 @@
 """Reporting: results and states together, many runs in one commit.
 
 Group commit: while one batch is being written the next gathers, so batches grow under load and vanish when idle, and a
-lone report waits for nobody.
+first after a pause waits for nothing.
 """
 
 import logging

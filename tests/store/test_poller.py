@@ -69,8 +69,10 @@ def test_a_poll_that_brought_what_was_late_is_soon_followed_by_another(
 
 def test_polls_come_often_enough_for_the_lookahead(rows: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pollers, "seconds_to_next", lambda _, period, __: period)
-    for poll, lookahead, rest in ((1, 5, 1), (60, 5, 2.5), (1, 0.4, 0.2)):
-        puller = Puller(rows, rows.worker(), poll_seconds=poll, lookahead_seconds=lookahead)
+    for poll, lookahead, heartbeat, rest in ((1, 5, 3, 1), (60, 5, 3, 1.875), (1, 3, 0.4, 0.25), (1, 0.4, 3, 0.125)):
+        puller = Puller(
+            rows, rows.worker(), poll_seconds=poll, lookahead_seconds=lookahead, heartbeat_seconds=heartbeat
+        )
         assert puller.poller.poll() == rest
 
 
@@ -258,11 +260,12 @@ def test_when_another_run_has_taken_the_slot_a_doubt_that_is_over_hurries_nothin
     instance = replace(report.instance, gmt_started=end, gmt_completed=end)
     rows.report(other, replace(report, instance=instance))
     replay = rows.running(other, rows.row(fire).schedule_task_id)
-    tried = 0
-    while rows.now() < until + timedelta(seconds=1):
+    while (now := rows.now()) < until:
         assert puller.claim() == []
-        tried += 1
-    assert tried <= 12, "it is tried less and less often"
+    assert puller.claim() == []
+    assert puller.poller._doubts[fire].until == until
+    puller.poller._tries[fire] = 9
+    assert puller.poller._next_try(fire, rows.start, now) == now + timedelta(seconds=pollers.LONGEST_RETRY_SECONDS)
     assert rows.status(fire) == "assigned"
     rows.report(other, ended(replay))
     assert puller.claim() == [fire]

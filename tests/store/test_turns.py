@@ -1,6 +1,7 @@
 """What waits for its own task stays pending and leaves the workers' queues to others; the reaper and clock steps."""
 
 import logging
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -9,19 +10,21 @@ import pytest
 from sqlalchemy import Connection
 from sqlalchemy.exc import DataError, OperationalError
 
+from scheduler_service import assigner as assigner_module
 from scheduler_service import materializer as materializer_module
 from scheduler_service import reaper as reaper_module
 from scheduler_service import world
 from scheduler_service.assigner import AHEAD, Assigner
 from scheduler_service.materializer import Materializer
-from scheduler_service.reaper import Reaper
+from scheduler_service.reaper import Look, Reaper
 from shared.settings import Settings
-from shared.store import assignments, instances, losses, node_types, overlap, reports, workers
+from shared.store import assignments, instances, locks, losses, node_types, overlap, plans, reports, workers
 from shared.store.database import Database
-from shared.store.database import database_time as real_time
 from shared.store.node_types import NodeTypeDeclaration
 from tests.store.scenario import Scenario, to_retry
 from tests.store.statements import executed
+
+NOON = datetime.fromisoformat("2026-11-22 12:00:00")
 
 
 @pytest.fixture
@@ -129,11 +132,34 @@ def test_a_fire_that_waits_for_no_run_is_given_out_behind_one_whatever_sql_left_
     assert count(rows, task, "assigned") in (1, 2)
 
 
-def test_ticks_are_short_enough_for_the_lookahead(rows: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(materializer_module, "seconds_to_next", lambda _, period, __: period)
-    for tick, lookahead, rest in ((1, 5, 1), (60, 5, 1.25), (1, 0.4, 0.1)):
+def test_the_duties_of_a_scheduler_look_often_enough(rows: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (materializer_module, assigner_module):
+        monkeypatch.setattr(module, "seconds_to_next", lambda _, period, __: period)
+    for tick, lookahead, rest in ((1, 5, 1), (60, 5, 0.9375), (60, 300, 3.75), (1, 0.4, 0.0625)):
         settings = Settings.load(tick_seconds=tick, lookahead_seconds=lookahead)
-        assert Materializer(rows.database, settings).step() == rest
+        duties = Materializer(rows.database, settings), Assigner(rows.database, settings)
+        assert [duty.step() for duty in (*duties, Reaper(rows.database, settings, "test"))] == [rest] * 3
+
+
+def test_a_scheduler_that_is_outrun_again_and_again_looks_less_and_less_often(
+    rows: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random, "uniform", lambda _, longest: longest)
+    rows.planned_task()
+    materializer, acquire = Materializer(rows.database, Settings.load()), locks.acquire
+    monkeypatch.setattr(locks, "acquire", lambda *_: set())
+    assert [materializer.step() for _ in range(8)] == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1, 1]
+    monkeypatch.setattr(locks, "acquire", acquire)
+    materializer.step()
+    rows.planned_task()
+    monkeypatch.setattr(locks, "acquire", lambda *_: set())
+    assert [materializer.step() for _ in range(2)] == [0.02, 0.04]
+    monkeypatch.setattr(plans, "due", lambda *_: [])
+    materializer.step()
+    monkeypatch.undo()
+    monkeypatch.setattr(random, "uniform", lambda _, longest: longest)
+    monkeypatch.setattr(locks, "acquire", lambda *_: set())
+    assert materializer.step() == 0.02
 
 
 def test_a_fire_that_fits_no_worker_is_complained_of_once_whatever_other_batches_hold(
@@ -174,20 +200,22 @@ def test_what_the_database_refuses_to_assign_is_canceled_alone(
 
 
 class Clocks:
-    """What a reaper reads for the time: the host's since boot, and how far the database's has been set forward."""
+    """What a reaper reads for the time: the host's since boot, and the database's."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.boot, self.step, self._look = 1000.0, timedelta(0), workers.census
+        self.boot, self.time, look = 1000.0, NOON, workers.census
         monkeypatch.setattr(reaper_module, "boottime", lambda: self.boot)
-        monkeypatch.setattr(reaper_module, "database_time", self._time)
-        monkeypatch.setattr(workers, "census", lambda c: replace(self._look(c), time=self._time(c)))
+        monkeypatch.setattr(reaper_module, "database_time", lambda _: self.time)
+        monkeypatch.setattr(workers, "census", lambda c: replace(look(c), time=self.time))
 
     def go_on(self, seconds: float) -> None:
         """Both alike."""
-        self.boot, self.step = self.boot + seconds, self.step + timedelta(seconds=seconds)
+        self.boot += seconds
+        self.set(seconds)
 
-    def _time(self, connection: Connection) -> datetime:
-        return real_time(connection) + self.step
+    def set(self, seconds: float) -> None:
+        """The database's alone."""
+        self.time += timedelta(seconds=seconds)
 
 
 @pytest.fixture
@@ -215,10 +243,10 @@ def test_a_step_of_the_databases_clock_kills_no_worker(
         reaper.step()
     assert "clock step" not in caplog.text
     silence(rows)
-    clocks.step += timedelta(hours=1)
+    clocks.set(3600)
     with caplog.at_level(logging.WARNING):
         reaper.step()
-    assert "clock step +3600 s" in caplog.text
+    assert "clock step +3600.0 s" in caplog.text
     assert state(rows, worker) == "live"
     for _ in range(3):
         clocks.go_on(6)
@@ -226,12 +254,83 @@ def test_a_step_of_the_databases_clock_kills_no_worker(
     assert state(rows, worker) == "dead"
 
 
+@pytest.mark.parametrize(
+    ("step", "limits", "kills"),
+    [(1.9, (15, 15), True), (2.1, (15, 15), False), (1.9, (15, 6), False), (0.6, (2, 2), False)],
+)
+def test_a_step_counts_from_2_seconds_on_or_a_quarter_of_the_liveness_limit(
+    rows: Scenario, clocks: Clocks, step: float, limits: tuple[int, int], kills: bool
+) -> None:
+    limit, workers_limit = limits
+    reaper = Reaper(rows.database, Settings.load(heartbeat_seconds=0.5, liveness_seconds=limit), "test")
+    for _ in range(5):
+        clocks.go_on(limit / 4)
+        reaper.step()
+    worker = rows.worker(liveness_seconds=workers_limit)
+    silence(rows)
+    clocks.set(-step)
+    reaper.step()
+    assert state(rows, worker) == ("dead" if kills else "live")
+
+
+def test_a_step_is_no_longer_than_the_answers_that_tell_of_it_leave_certain() -> None:
+    look = Look(100.0, NOON, 100.5)
+    for asked, answered, passed, step in (
+        (110.0, 110.1, 10, 0),
+        (110.0, 110.1, 9.5, 0),
+        (110.0, 110.1, 9.4, -0.1),
+        (110.0, 113.0, 13, 0),
+        (110.0, 113.0, 14, 1),
+    ):
+        later = Look(asked, NOON + timedelta(seconds=passed), answered)
+        assert later.step_since(look) == pytest.approx(step)
+
+
+def test_nobody_is_declared_dead_who_was_not_watched_for_its_own_limit(
+    rows: Scenario, database: Database, clocks: Clocks
+) -> None:
+    quick, patient = rows.worker(liveness_seconds=15), rows.worker(liveness_seconds=60)
+    reaper = Reaper(database, Settings.load(liveness_seconds=15), "test")
+    silence(rows)
+    seen = []
+    for _ in range(13):
+        clocks.go_on(5)
+        reaper.step()
+        seen.append((state(rows, quick), state(rows, patient)))
+    assert seen == 2 * [("live", "live")] + 9 * [("dead", "live")] + 2 * [("dead", "dead")]
+
+
+@pytest.mark.parametrize(("seconds", "dies"), [(7, True), (8, False)])
+def test_an_outage_in_the_middle_of_a_pass_is_watched_after_like_any_other(
+    rows: Scenario, clocks: Clocks, monkeypatch: pytest.MonkeyPatch, seconds: int, dies: bool
+) -> None:
+    worker, holder = rows.worker(), rows.worker()
+    rows.assigned(holder)
+    rows.bury(holder)
+    reaper, take_back = Reaper(rows.database, Settings.load(), "test"), assignments.take_back_assigned
+    for _ in range(4):
+        clocks.go_on(3.7)
+        reaper.step()
+
+    def hanging(connection: Connection, **options: int) -> int:
+        clocks.go_on(seconds)
+        return take_back(connection, **options)
+
+    rows.assigned(holder)
+    monkeypatch.setattr(assignments, "take_back_assigned", hanging)
+    reaper.step()
+    silence(rows)
+    clocks.go_on(1)
+    reaper.step()
+    assert state(rows, worker) == ("dead" if dies else "live")
+
+
 @pytest.mark.parametrize(("tick", "liveness"), [(60, 15), (1, 2)])
 def test_however_long_a_tick_is_the_silent_are_declared_dead_once_the_limit_has_passed(
     rows: Scenario, database: Database, clocks: Clocks, tick: float, liveness: int
 ) -> None:
     worker = rows.worker(liveness_seconds=liveness)
-    settings = Settings.load(tick_seconds=tick, heartbeat_seconds=0.5, liveness_seconds=liveness)
+    settings = Settings.load(tick_seconds=tick, lookahead_seconds=300, heartbeat_seconds=0.5, liveness_seconds=liveness)
     reaper, began = Reaper(database, settings, "test"), clocks.boot
     silence(rows)
     while state(rows, worker) == "live" and clocks.boot < began + 10 * liveness:

@@ -1,8 +1,11 @@
 """Settings: from the environment and from options, and every fault at once."""
 
+import math
 import os
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shared.domain.errors import ConfigurationError
 from shared.settings import DEFAULT_DATABASE_URL, Settings
@@ -31,6 +34,28 @@ def test_an_option_goes_before_the_environment_and_none_is_no_option(monkeypatch
     monkeypatch.setenv("ROTA_LABELS", '{"gpu": "a100"}')
     settings = Settings.load(capacity=9, batch=None)
     assert (settings.capacity, settings.batch, settings.labels) == (9, 20, {"gpu": "a100"})
+
+
+SECONDS = st.floats(0.01, 60)
+
+
+@given(tick=SECONDS, poll=SECONDS, lookahead=st.floats(0.1, 300), heartbeat=SECONDS, more=st.integers(1, 60))
+def test_whatever_is_set_a_fire_is_found_and_polled_before_it_is_due(
+    tick: float, poll: float, lookahead: float, heartbeat: float, more: int
+) -> None:
+    settings = Settings(
+        tick_seconds=tick,
+        poll_seconds=poll,
+        lookahead_seconds=lookahead,
+        heartbeat_seconds=heartbeat,
+        liveness_seconds=int(2 * heartbeat) + 1 + more,
+    )
+    assert settings.tick_period + settings.poll_period <= 0.75 * lookahead
+    assert settings.tick_period <= settings.liveness_seconds / 4
+    assert settings.poll_period <= heartbeat
+    for asked, period in ((tick, settings.tick_period), (poll, settings.poll_period)):
+        assert math.frexp(asked)[0] == math.frexp(period)[0], "halved, or as it was"
+        assert period <= asked
 
 
 def test_every_fault_is_told_at_once_by_the_name_of_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
