@@ -204,8 +204,8 @@ def _engine(url: URL, call_timeout: float) -> Engine:
         hide_parameters=True,  # they hold params and results: errors are logged
         json_deserializer=json_value,
         pool_use_lifo=True,
-        pool_size=10,
-        max_overflow=20,
+        pool_size=10,  # a process has five threads that use it at most
+        max_overflow=0,
         connect_args={
             "charset": "utf8mb4",
             "connect_timeout": call_timeout,
