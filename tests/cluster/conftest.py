@@ -15,7 +15,11 @@ def running(url: str, folder: Path, session: pytest.Session) -> Iterator[Cluster
     """A cluster whose logs are printed if a test failed in it."""
     failures = session.testsfailed
     with Cluster(url, folder) as cluster:
-        yield cluster
+        try:
+            yield cluster
+        except BaseException:  # of a test that has it as a block, not as a fixture
+            cluster.print_logs()
+            raise
         if session.testsfailed > failures:
             cluster.print_logs()
 

@@ -1,14 +1,18 @@
-"""Kills in the midst of thousands that are due at once: every fire has its one instance, and every instance its end."""
+"""Kills, freezes and a crash of the database in the midst of thousands that are due at once: every fire has its one
+instance, and every instance its end."""
 
 import random
+import signal
 from collections import Counter
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from tests.cluster import invariants
 from tests.cluster.cluster import Cluster
-from tests.databases import run_sql
+from tests.cluster.conftest import running
+from tests.databases import PrivateMariaDB, run_sql
 from tests.processes import wait_until
 
 HERD = 1_500
@@ -17,7 +21,7 @@ HERD = 1_500
 ASKED = 1_500
 """Instances that SQL inserts to run in that second: the assigners' part."""
 
-TICKING, SECONDS = 20, 15
+TICKING, SECONDS = 20, 20
 """Tasks that fire in every second, from that one on, and for how long."""
 
 TOTAL = HERD + ASKED + TICKING * SECONDS
@@ -28,9 +32,16 @@ SMALL_BATCHES = {**LIVENESS, "ROTA_BATCH": "20"}
 
 DEADLINE_SECONDS = 90
 
+THERE = "SELECT COUNT(*) AS n FROM schedule_instance WHERE origin = 'cron' AND schedule_datetime = %s"
+STARTS = "SELECT COUNT(*) AS n FROM test_journal WHERE becomes = 'running'"
+ENDED = "SELECT COUNT(*) AS n FROM schedule_instance WHERE status = 'succeed'"
+LOST = "SELECT lost_by, worker_losses, COUNT(*) AS n FROM schedule_instance WHERE worker_losses > 0 GROUP BY 1, 2"
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_scheduler_and_a_worker_killed_under_load_lose_no_fire_and_double_none(cluster: Cluster, seed: int) -> None:
+
+@pytest.mark.parametrize(("fault", "seed"), [("killed", 0), ("killed", 1), ("frozen", 2)])
+def test_a_scheduler_and_a_worker_lost_under_load_lose_no_fire_and_double_none(
+    cluster: Cluster, fault: str, seed: int
+) -> None:
     print("seed", seed)
     chosen = random.Random(seed)
     workers = {f"w{number}": cluster.worker(f"w{number}", environment=LIVENESS) for number in range(3)}
@@ -41,26 +52,66 @@ def test_a_scheduler_and_a_worker_killed_under_load_lose_no_fire_and_double_none
     due = cluster.now().replace(microsecond=0) + timedelta(seconds=7)
     add_load(cluster, due)
 
-    there = "SELECT COUNT(*) AS n FROM schedule_instance WHERE origin = 'cron' AND schedule_datetime = %s"
-    wait_until(lambda: cluster.row(there, due)["n"] >= fired, 30, f"{fired} fires to be materialized")
-    chosen.choice(schedulers).kill()
-    print(f"a scheduler was killed at {cluster.row(there, due)['n']} of {HERD + TICKING} fires of that second")
-    starts = "SELECT COUNT(*) AS n FROM test_journal WHERE becomes = 'running'"
-    wait_until(lambda: cluster.row(starts)["n"] >= begun, 30, f"{begun} instances to start")
-    cluster.kill(workers[victim])
-    killed_at = cluster.now()
+    wait_until(lambda: cluster.row(THERE, due)["n"] >= fired, 30, f"{fired} fires to be materialized")
+    scheduler = chosen.choice(schedulers)
+    if fault == "killed":
+        scheduler.kill()
+    else:
+        scheduler.stop_signal(signal.SIGSTOP)
+    print(f"a scheduler was {fault} at {cluster.row(THERE, due)['n']} of {HERD + TICKING} fires of that second")
+    wait_until(lambda: cluster.row(STARTS)["n"] >= begun, 30, f"{begun} instances to start")
+    (cluster.kill if fault == "killed" else cluster.freeze)(workers[victim])
+    lost_at = cluster.now()
     held = "SELECT status, COUNT(*) AS n FROM schedule_instance WHERE schedule_worker_node_id = %s GROUP BY 1"
     left = {row["status"]: row["n"] for row in cluster.rows(held, ids[victim])}
-    print(f"worker {victim} was killed at {cluster.row(starts)['n']} starts of {TOTAL}, with {left}")
+    print(f"worker {victim} was {fault} at {cluster.row(STARTS)['n']} starts of {TOTAL}, with {left}")
     assert left.keys() & {"assigned", "running"}, "it held some"
 
-    ended = "SELECT COUNT(*) AS n FROM schedule_instance WHERE status = 'succeed'"
-    wait_until(lambda: cluster.row(ended)["n"] >= TOTAL, DEADLINE_SECONDS, f"{TOTAL} instances to succeed")
-    print(f"all had succeeded {(cluster.now() - killed_at).total_seconds():.1f} s after that")
+    if fault == "frozen":
+        state = "SELECT state FROM schedule_worker_node WHERE id = %s"
+        wait_until(lambda: cluster.row(state, ids[victim])["state"] == "dead", 30, "the worker to be declared dead")
+        scheduler.stop_signal(signal.SIGCONT)
+        scheduler.wait_for_log("heard nothing from the database for")
+        print(f"the scheduler went on at {cluster.row(ENDED)['n']} ends of {TOTAL}")
+    wait_until(lambda: cluster.row(ENDED)["n"] >= TOTAL, DEADLINE_SECONDS, f"{TOTAL} instances to succeed")
+    print(f"all had succeeded {(cluster.now() - lost_at).total_seconds():.1f} s after that")
+    if fault == "frozen":
+        assert scheduler.alive
+        workers[victim].stop_signal(signal.SIGCONT)
+        assert workers[victim].wait_exit() == 70
     check_fires(cluster, due)
-    lost = "SELECT lost_by, worker_losses, COUNT(*) AS n FROM schedule_instance WHERE worker_losses > 0 GROUP BY 1, 2"
-    assert [(row["lost_by"], row["worker_losses"]) for row in cluster.rows(lost)] in ([], [(victim, 1)])
+    assert [(row["lost_by"], row["worker_losses"]) for row in cluster.rows(LOST)] in ([], [(victim, 1)])
     invariants.check(cluster)
+
+
+def test_a_database_that_crashes_under_load_loses_no_fire_and_doubles_none(
+    own_mariadb: PrivateMariaDB, mariadb_template: list[str], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = own_mariadb.create_database()
+    run_sql(url, *mariadb_template)
+    with running(url, tmp_path / "cluster", request.session) as cluster:
+        workers = {f"w{number}": cluster.worker(f"w{number}") for number in range(3)}
+        schedulers = [cluster.scheduler(environment={"ROTA_BATCH": "20"}) for _ in range(2)]
+        live = cluster.wait_live(*workers, deadline=40)
+        due = cluster.now().replace(microsecond=0) + timedelta(seconds=7)
+        add_load(cluster, due)
+        cluster.database_failed = True
+        for what, statement, values, all_of_it in (
+            ("fires of that second", THERE, (due,), HERD + TICKING),
+            ("starts", STARTS, (), TOTAL),
+        ):
+            wait_until(lambda: cluster.row(statement, *values)["n"] >= all_of_it // 4, 30, f"a quarter of the {what}")  # noqa: B023
+            there = cluster.row(statement, *values)["n"]
+            own_mariadb.kill()
+            print(f"it crashed at {there} of {all_of_it} {what}")
+            assert there < all_of_it
+            own_mariadb.start()
+        wait_until(lambda: cluster.row(ENDED)["n"] >= TOTAL, DEADLINE_SECONDS, f"{TOTAL} instances to succeed")
+        assert all(process.alive for process in (*workers.values(), *schedulers))
+        check_fires(cluster, due)
+        assert cluster.wait_live(*workers) == live, "no worker was given up"
+        assert cluster.rows(LOST) == []
+        invariants.check(cluster)
 
 
 def add_load(cluster: Cluster, due: datetime) -> None:
