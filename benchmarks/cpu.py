@@ -1,4 +1,4 @@
-"""CPU seconds and memory of processes and all they started."""
+"""CPU seconds of processes and all they started, and of the machine what its host gave to others."""
 
 import time
 from collections.abc import Iterable
@@ -38,11 +38,6 @@ class Steal:
         now = psutil.cpu_times()
         passed = sum(now[:8]) - sum(self._before[:8])  # guests' time is in the users'
         return (now.steal - self._before.steal) / passed if passed and hasattr(now, "steal") else None
-
-
-def megabytes(pids: Iterable[int]) -> float:
-    """The resident memory of these processes, without their children."""
-    return sum(psutil.Process(pid).memory_info().rss for pid in pids) / 1e6
 
 
 def _seconds(process: psutil.Process) -> float:

@@ -4,14 +4,25 @@ A folder each: what it is made from (``requirements.txt`` or ``package.json``), 
 """
 
 from benchmarks.cases import Case, Scale
-from benchmarks.peers import apscheduler3, apscheduler4, celery, graphile_worker, huey, pg_boss, procrastinate
+from benchmarks.peers import (
+    apscheduler3,
+    apscheduler4,
+    celery,
+    graphile_worker,
+    huey,
+    measures,
+    pg_boss,
+    procrastinate,
+)
 
 ALL = (apscheduler3, apscheduler4, celery, procrastinate, huey, graphile_worker, pg_boss)
 
 
 LEFT_OUT = (
     ("all", "a herd of 1,000, and 50 and 1,000/s", "10,000 and 200/s tell them apart, and all of it takes hours"),
-    ("all", "the cost of a tick, and more than 10,000 registered", "most keep their schedules in their code or memory"),
+    ("all", "the cost of a tick, and more than 10,000 registered", "it takes hours, and what a tick is differs"),
+    ("all", "60 s of a steady load", f"{measures.STEADY_SECONDS} s tell them apart; more would find rarer stalls"),
+    ("APScheduler 3, Huey", "their stores in memory and in SQLite", "what they keep is gone, or one machine's"),
     (
         "APScheduler 4",
         "a herd of 10,000, 200/s, 10,000 registered",

@@ -22,7 +22,9 @@ DRAIN_SECONDS = 120.0
 HERD_SECONDS = 30.0
 STEADY_SECONDS = 10
 STEADY_EXTRA_SECONDS = 15.0
-SETTLE_SECONDS = 2.0
+SETTLE_SECONDS = 15.0
+"""Until then some of them still read what is registered."""
+
 IDLE_SECONDS = 10.0
 
 HERDS = (10_000,)
@@ -61,7 +63,7 @@ def steadies(scale: Scale, subject: str, peer: Peer, note: str, rates: Iterable[
 
 def registries(scale: Scale, subject: str, peer: Peer, note: str, counts: Iterable[int] = REGISTERED) -> list[Case]:
     """Its idle hours."""
-    note = f"Memory is that of all its processes; what they share counts in each. {note}"
+    note = f"Memory is that of all its processes; what they share counts once (PSS). {note}"
     return [
         Case("registry", subject, f"{count:,}", scale.peer_rounds, partial(registry, peer=peer, count=count), note)
         for count in counts

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import psutil
 
 from benchmarks import record
-from benchmarks.cpu import Meter, megabytes
+from benchmarks.cpu import Meter
 from benchmarks.environments import PEERS
 from benchmarks.evidence import Records, WrongRun
 from benchmarks.lab import Lab
@@ -124,9 +124,9 @@ class Run:
         return Meter([process.pid for process in self._processes]), Meter([self.store.pid])
 
     def megabytes(self) -> float:
-        """The resident memory of its processes, children included; what they share counts in each."""
+        """The memory of its processes, children included; what they share counts once."""
         trees = [psutil.Process(process.pid) for process in self._processes]
-        return megabytes([one.pid for tree in trees for one in (tree, *tree.children(recursive=True))])
+        return sum(one.memory_full_info().pss for tree in trees for one in (tree, *tree.children(recursive=True))) / 1e6
 
     def log_tail(self) -> str:
         """The ends of the logs of its processes."""

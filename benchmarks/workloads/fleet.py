@@ -14,6 +14,7 @@ IDLE_SECONDS = 10
 
 WORKERS_NOTE = "1 scheduler, which is started after the workers have been idle for a while."
 POOL = "--thread-handling=pool-of-threads"
+POOL_NOTE = f"{POOL}, on a server that was just started."
 SCHEDULERS_NOTE = "2 workers."
 
 
@@ -42,7 +43,7 @@ def cases(scale: Scale) -> list[Case]:
             _called(count, "worker"),
             scale.rounds,
             partial(_pooled, scale, count),
-            POOL,
+            POOL_NOTE,
         )
         for count in scale.workers[-1:]
         if scale.rounds > 1

@@ -69,21 +69,16 @@ def herds(lab: Lab, rate: int, seconds: int) -> Outcome:
     """One stretch of tasks that all fire every second."""
     with fresh_system(lab) as rota:
         rota.start()
-        return every_second(rota, lab.mariadb, rate, seconds)
+        first, expected = add_every_second(rota, rate, seconds)
+        return _watched(rota, lab.mariadb, first, seconds, expected)
 
 
-def every_second(rota: System, server: PrivateMariaDB, rate: int, seconds: int, prefix: str = "t") -> Outcome:
-    """Add tasks that all fire every second, so many times, and wait for the last."""
-    first, expected = add_every_second(rota, rate, seconds, prefix)
-    return _watched(rota, server, first, seconds, expected)
-
-
-def add_every_second(rota: System, rate: int, seconds: int, prefix: str = "t") -> tuple[datetime, set[str]]:
+def add_every_second(rota: System, rate: int, seconds: int) -> tuple[datetime, set[str]]:
     """Add tasks that all fire every second, so many times; their first fire, and the keys of all."""
     first = in_seconds(AHEAD_SECONDS)
     fires = [first + timedelta(seconds=passed) for passed in range(seconds)]
-    rota.add_tasks(rate, "* * * * * *", next_fire_at=first, ends_at=fires[-1], prefix=prefix)
-    return first, {key_of(f"{prefix}{number}", epoch(fire)) for number in range(rate) for fire in fires}
+    rota.add_tasks(rate, "* * * * * *", next_fire_at=first, ends_at=fires[-1])
+    return first, {key_of(f"t{number}", epoch(fire)) for number in range(rate) for fire in fires}
 
 
 def _watched(rota: System, server: PrivateMariaDB, first: datetime, seconds: int, expected: set[str]) -> Outcome:

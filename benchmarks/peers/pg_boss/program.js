@@ -1,11 +1,13 @@
 "use strict";
-// pg-boss: `program.js fill` makes its schema and inserts jobs in batches, `program.js work` is a worker.
+// pg-boss: `program.js fill` makes its schema and inserts jobs in batches, `program.js work` is a worker, `program.js
+// fetch` one that calls fetch() itself.
 
 const PgBoss = require("pg-boss");
 const { items, main, moment, ready, record, store } = require("../load.js");
 
 const QUEUE = "run";
 const BATCH = 1000;
+const PAUSE_MS = 50;
 
 async function started() {
   const boss = new PgBoss(store);
@@ -36,4 +38,16 @@ async function work() {
   ready();
 }
 
-main({ fill, work });
+/** Its own loop around fetch(), which work() is too, but with a pause only when there was nothing (or an error: fetch() hides it). */
+async function fetch() {
+  const boss = await started();
+  ready();
+  for (;;) {
+    const jobs = await boss.fetch(QUEUE, { batchSize: BATCH });
+    for (const { data } of jobs) record(data.key, data.due);
+    if (jobs.length) await boss.complete(QUEUE, jobs.map(({ id }) => id));
+    else await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
+  }
+}
+
+main({ fill, work, fetch });
