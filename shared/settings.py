@@ -68,8 +68,8 @@ class Settings(BaseSettings):
 
     @property
     def poll_period(self) -> float:
-        """How often a worker asks, in seconds: together with the scheduler's tick well within the look-ahead, and no
-        cancel is seen later than a heartbeat.
+        """How often a worker asks, in seconds: together with the scheduler's tick well within the look-ahead, and often
+        enough to see a cancel within two heartbeats.
 
         Settings(poll_seconds=4, lookahead_seconds=5).poll_period   # 2.0
         """

@@ -108,9 +108,9 @@ class Poller:
         wakes it when only little is left of much.
         """
         self._give_back()
-        if boottime() - self._compared >= self._settings.heartbeat_seconds - self._period / 2:
-            self._compared = boottime()
+        if boottime() - self._compared >= self._settings.heartbeat_seconds:
             self.compare()
+            self._compared = boottime()
         began, now = boottime(), self._database.clock.now()
         horizon = now + timedelta(seconds=self._settings.lookahead_seconds)
         with self._lock:
