@@ -433,6 +433,7 @@ def _data_template() -> Path:
             _program("mariadb-install-db"),
             "--no-defaults",
             f"--datadir={directory / 'data'}",
+            f"--tmpdir={directory}",  # at its start a server deletes what others have in a common one
             f"--user={account}",
             "--auth-root-authentication-method=normal",
             "--skip-test-db",

@@ -130,14 +130,14 @@ def test_successes_are_reported_in_two_statements_however_many_they_are(rows: Sc
 
 def test_an_idle_scheduler_asks_one_statement_for_each_duty(rows: Scenario) -> None:
     settings = Settings.load()
-    rows.pending(due_at=rows.now() + timedelta(hours=1))
-    rows.sql("UPDATE schedule_task SET status = 'off'")
+    later = rows.now() + timedelta(hours=1)
+    rows.pending(rows.planned_task(later), due_at=later)
     steps = [
         Materializer(rows.database, settings).step,
         Assigner(rows.database, settings).step,
         Reaper(rows.database, settings, "test").step,
     ]
-    for step in steps:  # a plan that is new, what was not started: what is looked at once, or now and then
+    for step in steps:  # what was not started is looked at now and then
         step()
     taken = []
     for step in steps:
