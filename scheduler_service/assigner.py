@@ -3,7 +3,9 @@
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
@@ -11,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from scheduler_service.leases import new_token
 from scheduler_service.notices import Notices
 from scheduler_service.placement import needs_of
-from scheduler_service.world import World, Worlds
+from scheduler_service.world import WORLD_SECONDS, World, Worlds
 from shared.clock import TICK_PHASE_SECONDS, seconds_to_next
 from shared.domain.errors import InvalidInput, UnknownType
 from shared.domain.jsontext import json_text
@@ -27,7 +29,7 @@ REASON_LIMIT = 1000
 """Characters of a reason that are kept."""
 
 PAGES = 10
-"""Pages that one pass looks at before it rests; the next goes on where this one stood."""
+"""Pages that one pass looks at: the first, and those behind the place where the pass before stood."""
 
 AHEAD = 20
 """How many instances that must wait for each other are given out beyond the slots of their task."""
@@ -36,11 +38,23 @@ Placed = tuple[Pending, int, list[PlannedNode], str | None]
 """An instance, its worker, its nodes, and the param to pin as JSON (None: it has its own)."""
 
 
+@dataclass(slots=True)
+class Pass:
+    """What a pass saw and settled, that is gave to a worker or canceled; whether some may be left that it did not see,
+    and whether all workers are full."""
+
+    seen: int = 0
+    settled: int = 0
+    left: bool = True
+    full: bool = False
+
+
 class Assigner:
     """The duty: page through what is pending, place what fits, say why the rest waits.
 
-    Instances that no worker fits stay where they are in the order; a pass goes on behind them, so that they do not hold
-    up those that somebody could run.
+    Instances that no worker fits stay where they are in the order, as do those for which there is no room. So that they
+    hold up nobody, each pass begins with the first, and after a page of which some must wait it goes on behind the last
+    that were seen to wait: the cursor, which in a long backlog moves on from pass to pass.
     """
 
     def __init__(self, database: Database, settings: Settings, worlds: Worlds | None = None) -> None:
@@ -49,46 +63,67 @@ class Assigner:
         self._worlds = worlds or Worlds(database)
         self._notices = Notices("assigner")
         self._cursor: Cursor | None = None
-        self._complaints: set[str] = set()
 
     def step(self) -> float:
-        """One pass; returns the seconds to rest: until the next tick by the database's clock."""
-        for _ in range(PAGES):
-            page = self._page()
-            if len(page) < self._settings.batch:
-                self._cursor = None
-                self._notices.now(self._complaints)
-                self._complaints = set()
-                return seconds_to_next(self._database.clock.now(), self._settings.tick_period, TICK_PHASE_SECONDS)
-            self._cursor = page[-1].cursor
-        return 0
-
-    def _page(self) -> list[Pending]:
+        """One pass; returns the seconds to rest: until the next tick by the database's clock, less if more can be done
+        before, 0 if at once."""
         limit = self._settings.batch
         horizon = self._database.clock.now() + timedelta(seconds=self._settings.lookahead_seconds)
-        if self._cursor is None:
-            due, orphaned = self._database.read(lambda c: assignments.look(c, horizon))
-            if orphaned:
-                self._database.write(lambda c: assignments.adopt(c, limit))
-            elif not due:
-                return []
-        page = self._database.read(lambda c: assignments.pending(c, horizon, limit, self._cursor))
-        if page:
-            self._assign(page)
-        return page
+        due, orphaned = self._database.read(lambda c: assignments.look(c, horizon))
+        adopted = self._database.write(lambda c: assignments.adopt(c, limit)) if orphaned else 0
+        done = self._pass(horizon) if due or adopted else self._end(Pass(left=False))
+        if adopted >= limit or (done.left and not done.full and 2 * done.settled >= done.seen):
+            return 0
+        tick = seconds_to_next(self._database.clock.now(), self._settings.tick_period, TICK_PHASE_SECONDS)
+        room_is_rare = done.settled > 0 and (done.left or done.settled < done.seen)
+        return min(WORLD_SECONDS, tick) if room_is_rare else tick
 
-    def _assign(self, page: Sequence[Pending]) -> None:
+    def _pass(self, horizon: datetime) -> Pass:
+        """Page through what is pending. While no worker has room one page more than the first is enough: there are but
+        reasons to be told."""
+        limit = self._settings.batch
+        done = Pass()
+        after: Cursor | None = None
+        waiting = skipping = False
+        for number in range(PAGES):
+            page = self._database.read(partial(assignments.pending, horizon=horizon, limit=limit, after=after))
+            settled = self._assign(page) if page else 0
+            done.seen += len(page)
+            done.settled += settled
+            if len(page) < limit:
+                done.left = skipping
+                return self._end(done)
+            after = page[-1].cursor
+            if waiting:
+                self._cursor = after
+            elif settled < len(page):
+                waiting, skipping = True, self._cursor is not None
+                after = self._cursor = self._cursor or after
+            done.full = not self._worlds.current().fleet.has_room()
+            if done.full and number > 0:
+                break
+        return done
+
+    def _end(self, done: Pass) -> Pass:
+        """This pass came to the end of what is pending."""
+        self._cursor = None
+        self._notices.looked_at_all()
+        return done
+
+    def _assign(self, page: Sequence[Pending]) -> int:
+        """Place what fits; returns how many of the page are settled."""
         bounded = {p.task_id: p.slots for p in page if p.slots is not None}
         again = [p.id for p in page if p.attempt > 0 or p.reason is not None]  # whatever comes back has a reason
         full, pinned = self._database.read(lambda c: (overlap.full(c, bounded), fires.pinned(c, again)))
         near, later = _in_turn(page, full)
         placed, waiting, refused = _place(near, self._worlds.current(), pinned, self._database.clock.now())
-        self._complaints.update(f"task type {p.task_type}: {reason}" for p, reason in waiting)
+        self._notices.complain(f"task type {p.task_type}: {reason}" for p, reason in waiting)
         unexplained = {p.id: reason for p, reason in (*waiting, *later) if p.reason != reason}
         if unexplained or refused:
             self._database.write(lambda c: _explain(c, unexplained, refused))
         if placed:
             self._give(placed)
+        return len(placed) + len(refused)
 
     def _give(self, placed: Sequence[Placed]) -> None:
         token = new_token()

@@ -67,6 +67,11 @@ class Fleet:
             return f"no live worker that can run it carries the labels {wanted}"
         return "every worker that fits is full"
 
+    def has_room(self) -> bool:
+        """Whether any worker may be given one more."""
+        with self._lock:
+            return any(self._given[w.id] < w.capacity + w.prefetch for w in self._workers.values())
+
     def _heap(self, needs: Needs, late: bool) -> list[Entry]:
         heap = self._heaps.get((needs, late))
         if heap is None:

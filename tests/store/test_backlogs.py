@@ -1,0 +1,152 @@
+"""A backlog that nobody can run holds up nothing else: neither the urgent, nor what is behind it, nor the machine."""
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from unittest.mock import Mock
+
+import pytest
+from sqlalchemy import Connection, insert
+
+from scheduler_service import assigner as assigner_module
+from scheduler_service import world
+from scheduler_service.assigner import PAGES, Assigner
+from scheduler_service.world import WORLD_SECONDS
+from shared.settings import Settings
+from shared.store import assignments
+from shared.store.database import Database
+from shared.store.tables import schedule_instance
+from tests.store.scenario import Scenario
+
+BATCH = 5
+TICK = 1.0
+
+
+@pytest.fixture
+def rows(database: Database) -> Scenario:
+    return Scenario(database)
+
+
+@pytest.fixture
+def assigner(database: Database, monkeypatch: pytest.MonkeyPatch) -> Assigner:
+    """An assigner of small pages, which sees the workers as they are then, and whose ticks never come sooner."""
+    monkeypatch.setattr(world, "LONGEST_WORLD_SECONDS", -1)
+    monkeypatch.setattr(assigner_module, "seconds_to_next", lambda _, period, __: period)
+    return Assigner(database, Settings.load(batch=BATCH))
+
+
+def backlog(rows: Scenario, task: int, number: int) -> None:
+    """Pending fires of a task, due before whatever else a test has, and the earlier the lower their ids."""
+    moments = [rows.start - timedelta(hours=2, seconds=-n) for n in range(number)]
+    fires = [{"schedule_task_id": task, "schedule_datetime": at, "due_at": at} for at in moments]
+    rows.database.write(lambda c: c.execute(insert(schedule_instance), fires).rowcount)
+
+
+def stuck(rows: Scenario, number: int) -> None:
+    """A backlog that no worker is there for."""
+    backlog(rows, rows.task(required_labels={"lane": "x"}), number)
+
+
+@pytest.fixture
+def pages(assigner: Assigner, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """One pass: how many pages it reads."""
+    pending = Mock(side_effect=assignments.pending)
+    monkeypatch.setattr(assignments, "pending", pending)
+
+    def count() -> int:
+        pending.reset_mock()
+        assigner.step()
+        return pending.call_count
+
+    return count
+
+
+def test_what_is_urgent_is_given_out_by_the_next_pass_wherever_the_last_one_stood(
+    rows: Scenario, assigner: Assigner
+) -> None:
+    rows.worker()
+    stuck(rows, 3 * PAGES * BATCH)
+    assigner.step()
+    urgent = rows.pending(rows.task(priority=1), priority=1)
+    assigner.step()
+    assert rows.status(urgent) == "assigned"
+
+
+def test_what_is_behind_a_backlog_that_nobody_can_run_is_given_out_some_passes_later(
+    rows: Scenario, assigner: Assigner
+) -> None:
+    rows.worker()
+    stuck(rows, 2 * PAGES * BATCH)
+    behind = rows.pending(at=rows.start)
+    passes = [(assigner.step(), rows.status(behind)) for _ in range(3)]
+    assert passes == [(TICK, "pending"), (TICK, "pending"), (WORLD_SECONDS, "assigned")]
+
+
+def test_a_pass_that_settles_nothing_rests_and_one_that_settles_most_goes_on(
+    rows: Scenario, assigner: Assigner
+) -> None:
+    worker = rows.worker(capacity=10, prefetch=0)
+    backlog(rows, rows.task(overlap_policy="allow"), 3 * PAGES * BATCH)
+    assert assigner.step() == WORLD_SECONDS, "there was room for a few"
+    assert assigner.step() == TICK, "there was none"
+    rows.sql("UPDATE schedule_worker_node SET prefetch = 1000 WHERE id = :id", id=worker)
+    assert [assigner.step() for _ in range(3)] == [0, 0, TICK]
+    assert set(rows.statuses().values()) == {"assigned"}
+
+
+def test_where_no_worker_has_room_a_pass_is_two_pages_and_each_row_says_why_in_the_end(
+    rows: Scenario, pages: Callable[[], int]
+) -> None:
+    stuck(rows, 4 * BATCH)
+    assert pages() == 2
+    assert rows.sql("SELECT count(*) FROM schedule_instance WHERE reason IS NULL") == [(2 * BATCH,)]
+    for _ in range(3):
+        assert pages() == 2
+    assert list(rows.sql("SELECT DISTINCT reason FROM schedule_instance")) == [("no worker is live",)]
+    rows.worker()
+    assert pages() == 5
+
+
+def test_the_order_of_what_waits_for_room_is_that_of_priority_and_due_time(rows: Scenario, assigner: Assigner) -> None:
+    worker = rows.worker(capacity=1, prefetch=0)
+    backlog(rows, rows.task(overlap_policy="allow"), 3 * PAGES * BATCH)
+    for more in (1, 1, 1, 4 * BATCH, 1):
+        assigner.step()
+        rows.sql("UPDATE schedule_worker_node SET capacity = capacity + :more WHERE id = :id", id=worker, more=more)
+    given = [i for i, status in sorted(rows.statuses().items()) if status == "assigned"]
+    assert given == sorted(rows.statuses())[: 4 + 4 * BATCH]
+
+
+def test_all_that_sql_inserted_without_a_due_time_is_taken_up_at_once(rows: Scenario, assigner: Assigner) -> None:
+    rows.worker(capacity=100)
+    task = rows.task(overlap_policy="allow")
+    moments = [
+        {"schedule_task_id": task, "schedule_datetime": rows.start - timedelta(days=n)} for n in range(3 * BATCH)
+    ]
+
+    def by_sql(connection: Connection) -> int:
+        return connection.execute(insert(schedule_instance), moments).rowcount
+
+    rows.database.write(by_sql)
+    assert [assigner.step() for _ in range(4)] == [0, 0, 0, TICK]
+    assert set(rows.statuses().values()) == {"assigned"}
+
+
+def test_what_nobody_can_run_is_complained_of_at_once_and_is_over_when_all_was_looked_at(
+    rows: Scenario, assigner: Assigner, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    rows.worker()
+    stuck(rows, 2 * PAGES * BATCH)
+    said = []
+    for _ in range(3):
+        assigner.step()
+        said.append([record.getMessage() for record in caplog.records if "lane" in record.getMessage()])
+        caplog.clear()
+    complaint = "task type REPORT: no live worker that can run it carries the labels lane=x"
+    assert said == [[f"assigner: {complaint}"], [], []]
+    rows.sql("DELETE FROM schedule_instance")
+    for over in ([f"assigner: over: {complaint}"], []):
+        assigner.step()
+        assert [record.getMessage() for record in caplog.records if "lane" in record.getMessage()] == over
+        caplog.clear()
