@@ -63,8 +63,8 @@ class Step:
 class Materializer:
     """The duty: find, lock, read again, decide and place, write.
 
-    What it cannot place is pending, each fire with its reason; the assigner, which sees all that is pending in each of
-    its passes, says so in the log.
+    What it cannot place is pending, each fire with its reason; the assigner, which sees all that is pending, says so in
+    the log.
     """
 
     def __init__(self, database: Database, settings: Settings, worlds: Worlds | None = None) -> None:
