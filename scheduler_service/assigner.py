@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from scheduler_service.leases import new_token
 from scheduler_service.notices import Notices
-from scheduler_service.placement import needs_of
+from scheduler_service.placement import FULL, needs_of
 from scheduler_service.world import WORLD_SECONDS, World, Worlds
 from shared.clock import TICK_PHASE_SECONDS, seconds_to_next
 from shared.domain.errors import InvalidInput, UnknownType
@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 REASON_LIMIT = 1000
 """Characters of a reason that are kept."""
 
-PAGES = 10
-"""Pages that one pass looks at: the first, and those behind the place where the pass before stood."""
+ROWS = 10_000
+"""How many instances one pass looks at, in pages: the first, and others further on."""
 
 AHEAD = 20
 """How many instances that must wait for each other are given out beyond the slots of their task."""
@@ -40,13 +40,13 @@ Placed = tuple[Pending, int, list[PlannedNode], str | None]
 
 @dataclass(slots=True)
 class Pass:
-    """What a pass saw and settled, that is gave to a worker or canceled; whether some may be left that it did not see,
-    and whether all workers are full."""
+    """How many a pass saw, and settled, that is gave to a worker or canceled; whether some wait for room, and whether
+    it was cut off by how many it may look at."""
 
     seen: int = 0
     settled: int = 0
-    left: bool = True
-    full: bool = False
+    crowded: bool = False
+    cut: bool = False
 
 
 class Assigner:
@@ -65,43 +65,41 @@ class Assigner:
         self._cursor: Cursor | None = None
 
     def step(self) -> float:
-        """One pass; returns the seconds to rest: until the next tick by the database's clock, less if more can be done
-        before, 0 if at once."""
+        """One pass; returns the seconds to rest: until the next tick by the database's clock; where workers are full
+        and room is being made, until they are counted again; 0 if most was settled and there is more."""
         limit = self._settings.batch
         horizon = self._database.clock.now() + timedelta(seconds=self._settings.lookahead_seconds)
         due, orphaned = self._database.read(lambda c: assignments.look(c, horizon))
         adopted = self._database.write(lambda c: assignments.adopt(c, limit)) if orphaned else 0
-        done = self._pass(horizon) if due or adopted else self._end(Pass(left=False))
-        if adopted >= limit or (done.left and not done.full and 2 * done.settled >= done.seen):
+        done = self._pass(horizon) if due or adopted else self._end(Pass())
+        if adopted >= limit or (done.cut and 2 * done.settled >= done.seen):
             return 0
-        tick = seconds_to_next(self._database.clock.now(), self._settings.tick_period, TICK_PHASE_SECONDS)
-        room_is_rare = done.settled > 0 and (done.left or done.settled < done.seen)
-        return min(WORLD_SECONDS, tick) if room_is_rare else tick
+        if done.crowded and done.settled:
+            return max(WORLD_SECONDS, self._worlds.seconds_good())
+        return seconds_to_next(self._database.clock.now(), self._settings.tick_period, TICK_PHASE_SECONDS)
 
     def _pass(self, horizon: datetime) -> Pass:
-        """Page through what is pending. While no worker has room one page more than the first is enough: there are but
+        """Page through what is pending. While no worker has room one page behind the first is enough: there are but
         reasons to be told."""
         limit = self._settings.batch
         done = Pass()
         after: Cursor | None = None
-        waiting = skipping = False
-        for number in range(PAGES):
+        some_wait = False
+        for number in range(max(2, ROWS // limit)):
             page = self._database.read(partial(assignments.pending, horizon=horizon, limit=limit, after=after))
-            settled = self._assign(page) if page else 0
-            done.seen += len(page)
-            done.settled += settled
+            settled = self._assign(page, done) if page else 0
             if len(page) < limit:
-                done.left = skipping
                 return self._end(done)
             after = page[-1].cursor
-            if waiting:
+            if some_wait:
                 self._cursor = after
             elif settled < len(page):
-                waiting, skipping = True, self._cursor is not None
+                some_wait = True
                 after = self._cursor = self._cursor or after
-            done.full = not self._worlds.current().fleet.has_room()
-            if done.full and number > 0:
-                break
+            if number > 0 and not self._worlds.current().fleet.has_room():
+                done.crowded = True
+                return done
+        done.cut = True
         return done
 
     def _end(self, done: Pass) -> Pass:
@@ -110,7 +108,7 @@ class Assigner:
         self._notices.looked_at_all()
         return done
 
-    def _assign(self, page: Sequence[Pending]) -> int:
+    def _assign(self, page: Sequence[Pending], done: Pass) -> int:
         """Place what fits; returns how many of the page are settled."""
         bounded = {p.task_id: p.slots for p in page if p.slots is not None}
         again = [p.id for p in page if p.attempt > 0 or p.reason is not None]  # whatever comes back has a reason
@@ -121,17 +119,21 @@ class Assigner:
         unexplained = {p.id: reason for p, reason in (*waiting, *later) if p.reason != reason}
         if unexplained or refused:
             self._database.write(lambda c: _explain(c, unexplained, refused))
-        if placed:
-            self._give(placed)
-        return len(placed) + len(refused)
+        settled = len(refused) + (self._give(placed) if placed else 0)
+        done.seen += len(page)
+        done.settled += settled
+        done.crowded |= any(reason == FULL for _, reason in waiting)
+        return settled
 
-    def _give(self, placed: Sequence[Placed]) -> None:
+    def _give(self, placed: Sequence[Placed]) -> int:
+        """Returns how many it could: those of tasks that another scheduler has leased are left to it."""
         token = new_token()
         task_ids = {p.task_id for p, *_ in placed}
         lease = self._settings.lock_lease_seconds
         got = self._database.write(lambda c: locks.acquire(c, token, task_ids, lease))
         if got:
             self._write(token, got, placed)
+        return sum(p.task_id in got for p, *_ in placed)
 
     def _write(self, token: str, got: set[int], placed: Sequence[Placed]) -> None:
         """Write a batch; one that the database refuses is halved until the instance at fault is alone, and canceled."""

@@ -9,6 +9,9 @@ from shared.domain.errors import InvalidInput
 from shared.domain.nodes import PlannedNode
 from shared.store.workers import LiveWorker
 
+FULL = "every worker that fits is full"
+"""Why an instance waits for room, and not for a worker."""
+
 Needs = tuple[frozenset[str], frozenset[tuple[str, str]]]
 """What an instance needs of a worker: node types it can run, labels it carries."""
 
@@ -65,7 +68,7 @@ class Fleet:
         if not any(_carries(worker, labels) for worker in able):
             wanted = ", ".join(f"{name}={value}" for name, value in sorted(labels))
             return f"no live worker that can run it carries the labels {wanted}"
-        return "every worker that fits is full"
+        return FULL
 
     def has_room(self) -> bool:
         """Whether any worker may be given one more."""

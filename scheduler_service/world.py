@@ -47,3 +47,8 @@ class Worlds:
                 now = boottime()
                 self._good_until = now + min(max(WORLD_SECONDS, (now - began) / WORLD_SHARE), LONGEST_WORLD_SECONDS)
             return self._seen
+
+    def seconds_good(self) -> float:
+        """How long until ``current`` reads the world again."""
+        with self._lock:
+            return max(0.0, self._good_until - boottime())

@@ -10,15 +10,16 @@ from sqlalchemy import Connection, insert
 
 from scheduler_service import assigner as assigner_module
 from scheduler_service import world
-from scheduler_service.assigner import PAGES, Assigner
+from scheduler_service.assigner import Assigner
 from scheduler_service.world import WORLD_SECONDS
 from shared.settings import Settings
-from shared.store import assignments
+from shared.store import assignments, locks
 from shared.store.database import Database
 from shared.store.tables import schedule_instance
 from tests.store.scenario import Scenario
 
 BATCH = 5
+PAGES = 10
 TICK = 1.0
 
 
@@ -31,6 +32,7 @@ def rows(database: Database) -> Scenario:
 def assigner(database: Database, monkeypatch: pytest.MonkeyPatch) -> Assigner:
     """An assigner of small pages, which sees the workers as they are then, and whose ticks never come sooner."""
     monkeypatch.setattr(world, "LONGEST_WORLD_SECONDS", -1)
+    monkeypatch.setattr(assigner_module, "ROWS", PAGES * BATCH)
     monkeypatch.setattr(assigner_module, "seconds_to_next", lambda _, period, __: period)
     return Assigner(database, Settings.load(batch=BATCH))
 
@@ -79,7 +81,7 @@ def test_what_is_behind_a_backlog_that_nobody_can_run_is_given_out_some_passes_l
     stuck(rows, 2 * PAGES * BATCH)
     behind = rows.pending(at=rows.start)
     passes = [(assigner.step(), rows.status(behind)) for _ in range(3)]
-    assert passes == [(TICK, "pending"), (TICK, "pending"), (WORLD_SECONDS, "assigned")]
+    assert passes == [(TICK, "pending"), (TICK, "pending"), (TICK, "assigned")]
 
 
 def test_a_pass_that_settles_nothing_rests_and_one_that_settles_most_goes_on(
@@ -94,6 +96,15 @@ def test_a_pass_that_settles_nothing_rests_and_one_that_settles_most_goes_on(
     assert set(rows.statuses().values()) == {"assigned"}
 
 
+def test_what_can_never_run_is_canceled_without_a_rest(rows: Scenario, assigner: Assigner) -> None:
+    deleted = rows.task()
+    backlog(rows, deleted, 2 * PAGES * BATCH + 1)
+    rows.sql("UPDATE schedule_task SET is_deleted = 1 WHERE id = :id", id=deleted)
+    rows.worker()
+    assert [assigner.step() for _ in range(3)] == [0, 0, TICK]
+    assert set(rows.statuses().values()) == {"canceled"}
+
+
 def test_where_no_worker_has_room_a_pass_is_two_pages_and_each_row_says_why_in_the_end(
     rows: Scenario, pages: Callable[[], int]
 ) -> None:
@@ -105,6 +116,35 @@ def test_where_no_worker_has_room_a_pass_is_two_pages_and_each_row_says_why_in_t
     assert list(rows.sql("SELECT DISTINCT reason FROM schedule_instance")) == [("no worker is live",)]
     rows.worker()
     assert pages() == 5
+
+
+def test_what_another_scheduler_has_leased_holds_up_nothing_behind_it(rows: Scenario, assigner: Assigner) -> None:
+    rows.worker(capacity=1000)
+    leased = rows.task(overlap_policy="allow")
+    backlog(rows, leased, 2 * PAGES * BATCH)
+    behind = rows.pending(at=rows.start)
+    rows.database.write(lambda c: locks.acquire(c, "frozen", [leased], 600))
+    rows.sql("UPDATE schedule_task_lock SET locked_at = '2100-01-01'")
+    assert [assigner.step() for _ in range(3)] == [TICK] * 3
+    assert rows.status(behind) == "assigned"
+    rows.sql("UPDATE schedule_task_lock SET locked_at = '2000-01-01'")
+    while assigner.step() == 0:
+        pass
+    assert set(rows.statuses().values()) == {"assigned"}
+
+
+def test_after_its_rest_a_pass_finds_the_room_that_was_made(
+    rows: Scenario, assigner: Assigner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boot = [1000.0]
+    monkeypatch.setattr(world, "LONGEST_WORLD_SECONDS", 1.0)
+    monkeypatch.setattr(world, "boottime", lambda: boot[0])
+    worker = rows.worker(capacity=3, prefetch=0)
+    backlog(rows, rows.task(overlap_policy="allow"), 2 * PAGES * BATCH)
+    for given in (3, 6, 9):
+        boot[0] += assigner.step() + 0.001
+        assert list(rows.statuses().values()).count("assigned") == given
+        rows.sql("UPDATE schedule_worker_node SET capacity = capacity + 3 WHERE id = :id", id=worker)
 
 
 def test_the_order_of_what_waits_for_room_is_that_of_priority_and_due_time(rows: Scenario, assigner: Assigner) -> None:

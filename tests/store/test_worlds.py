@@ -54,9 +54,11 @@ def test_a_look_that_took_long_is_good_for_longer_but_not_for_ever(
 
     monkeypatch.setattr(workers, "fleet", slow)
     seen = known.current()
+    assert known.seconds_good() == pytest.approx(good_for)
     boot.seconds += good_for - 0.001
     assert known.current() is seen
     boot.seconds += 0.002
+    assert known.seconds_good() == 0
     assert known.current() is not seen
 
 

@@ -64,6 +64,16 @@ def test_of_those_with_as_many_whole_capacities_to_go_the_least_loaded_is_filled
     assert given_to(fleet, 1, late=True) == [1]
 
 
+def test_there_is_room_until_every_worker_has_its_capacity_and_its_prefetch() -> None:
+    fleet = Fleet([worker(1, capacity=2, prefetch=1), worker(2, capacity=1, load=1)])
+    room = []
+    for _ in range(4):
+        room.append(fleet.has_room())
+        fleet.choose(needs_of([EXTRACT], {}))
+    assert room == [True, True, True, False]
+    assert not Fleet([]).has_room()
+
+
 def test_what_is_prepared_ahead_is_spread_one_by_one_however_much_waits() -> None:
     fleet = Fleet([worker(1, prefetch=100, load=30), worker(2, prefetch=100, load=30)])
     assert all(len(set(given_to(fleet, 2))) == 2 for _ in range(20))
