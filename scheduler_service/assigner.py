@@ -53,8 +53,8 @@ class Assigner:
     """The duty: page through what is pending, place what fits, say why the rest waits.
 
     Instances that no worker fits stay where they are in the order, as do those for which there is no room. So that they
-    hold up nobody, each pass begins with the first, and after a page of which some must wait it goes on behind the last
-    that were seen to wait: the cursor, which in a long backlog moves on from pass to pass.
+    hold up others little, each pass begins with the first, and after a page of which some must wait it goes on behind
+    the last that were seen to wait: the cursor, which in a long backlog moves on from pass to pass.
     """
 
     def __init__(self, database: Database, settings: Settings, worlds: Worlds | None = None) -> None:
@@ -66,7 +66,8 @@ class Assigner:
 
     def step(self) -> float:
         """One pass; returns the seconds to rest: until the next tick by the database's clock; where workers are full
-        and room is being made, until they are counted again; 0 if most was settled and there is more."""
+        and room is being made, until they are counted again, a period at most; 0 if most was settled and there is more.
+        """
         limit = self._settings.batch
         horizon = self._database.clock.now() + timedelta(seconds=self._settings.lookahead_seconds)
         due, orphaned = self._database.read(lambda c: assignments.look(c, horizon))
@@ -74,9 +75,10 @@ class Assigner:
         done = self._pass(horizon) if due or adopted else self._end(Pass())
         if adopted >= limit or (done.cut and 2 * done.settled >= done.seen):
             return 0
+        period = self._settings.tick_period
         if done.crowded and done.settled:
-            return max(WORLD_SECONDS, self._worlds.seconds_good())
-        return seconds_to_next(self._database.clock.now(), self._settings.tick_period, TICK_PHASE_SECONDS)
+            return min(max(WORLD_SECONDS, self._worlds.seconds_good()), period)
+        return seconds_to_next(self._database.clock.now(), period, TICK_PHASE_SECONDS)
 
     def _pass(self, horizon: datetime) -> Pass:
         """Page through what is pending. While no worker has room one page behind the first is enough: there are but

@@ -73,7 +73,7 @@ class Fleet:
     def has_room(self) -> bool:
         """Whether any worker may be given one more."""
         with self._lock:
-            return any(self._given[w.id] < w.capacity + w.prefetch for w in self._workers.values())
+            return any(self._takes_more(worker) for worker in self._workers.values())
 
     def _heap(self, needs: Needs, late: bool) -> list[Entry]:
         heap = self._heaps.get((needs, late))
@@ -89,13 +89,16 @@ class Fleet:
         while heap:
             load, _, _, worker_id = heap[0]
             worker = self._workers[worker_id]
-            if self._given[worker_id] >= worker.capacity + worker.prefetch:
+            if not self._takes_more(worker):
                 heapq.heappop(heap)
             elif load < self._load(worker, late):
                 heapq.heapreplace(heap, self._entry(worker, late))
             else:
                 return worker_id
         return None
+
+    def _takes_more(self, worker: LiveWorker) -> bool:
+        return self._given[worker.id] < worker.capacity + worker.prefetch
 
     def _entry(self, worker: LiveWorker, late: bool) -> Entry:
         share = self._given[worker.id] / worker.capacity

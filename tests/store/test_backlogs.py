@@ -1,4 +1,4 @@
-"""A backlog that nobody can run holds up nothing else: neither the urgent, nor what is behind it, nor the machine."""
+"""A backlog that nobody can run is passed over: by what is urgent, by what is behind it, and at little cost."""
 
 import logging
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from datetime import timedelta
 from unittest.mock import Mock
 
 import pytest
-from sqlalchemy import Connection, insert
+from sqlalchemy import insert
 
 from scheduler_service import assigner as assigner_module
 from scheduler_service import world
@@ -37,10 +37,11 @@ def assigner(database: Database, monkeypatch: pytest.MonkeyPatch) -> Assigner:
     return Assigner(database, Settings.load(batch=BATCH))
 
 
-def backlog(rows: Scenario, task: int, number: int) -> None:
+def backlog(rows: Scenario, task: int, number: int, *, with_due_at: bool = True) -> None:
     """Pending fires of a task, due before whatever else a test has, and the earlier the lower their ids."""
     moments = [rows.start - timedelta(hours=2, seconds=-n) for n in range(number)]
-    fires = [{"schedule_task_id": task, "schedule_datetime": at, "due_at": at} for at in moments]
+    due = [{"due_at": at} if with_due_at else {} for at in moments]
+    fires = [{"schedule_task_id": task, "schedule_datetime": at, **more} for at, more in zip(moments, due, strict=True)]
     rows.database.write(lambda c: c.execute(insert(schedule_instance), fires).rowcount)
 
 
@@ -128,8 +129,7 @@ def test_what_another_scheduler_has_leased_holds_up_nothing_behind_it(rows: Scen
     assert [assigner.step() for _ in range(3)] == [TICK] * 3
     assert rows.status(behind) == "assigned"
     rows.sql("UPDATE schedule_task_lock SET locked_at = '2000-01-01'")
-    while assigner.step() == 0:
-        pass
+    assert [assigner.step() for _ in range(3)] == [0, 0, TICK]
     assert set(rows.statuses().values()) == {"assigned"}
 
 
@@ -147,6 +147,14 @@ def test_after_its_rest_a_pass_finds_the_room_that_was_made(
         rows.sql("UPDATE schedule_worker_node SET capacity = capacity + 3 WHERE id = :id", id=worker)
 
 
+@pytest.mark.usefixtures("assigner")
+def test_a_rest_is_no_longer_than_a_period(rows: Scenario) -> None:
+    quick = Assigner(rows.database, Settings.load(batch=BATCH, tick_seconds=0.1))
+    rows.worker(capacity=3, prefetch=0)
+    backlog(rows, rows.task(overlap_policy="allow"), 2 * BATCH)
+    assert quick.step() == 0.1
+
+
 def test_the_order_of_what_waits_for_room_is_that_of_priority_and_due_time(rows: Scenario, assigner: Assigner) -> None:
     worker = rows.worker(capacity=1, prefetch=0)
     backlog(rows, rows.task(overlap_policy="allow"), 3 * PAGES * BATCH)
@@ -159,15 +167,7 @@ def test_the_order_of_what_waits_for_room_is_that_of_priority_and_due_time(rows:
 
 def test_all_that_sql_inserted_without_a_due_time_is_taken_up_at_once(rows: Scenario, assigner: Assigner) -> None:
     rows.worker(capacity=100)
-    task = rows.task(overlap_policy="allow")
-    moments = [
-        {"schedule_task_id": task, "schedule_datetime": rows.start - timedelta(days=n)} for n in range(3 * BATCH)
-    ]
-
-    def by_sql(connection: Connection) -> int:
-        return connection.execute(insert(schedule_instance), moments).rowcount
-
-    rows.database.write(by_sql)
+    backlog(rows, rows.task(overlap_policy="allow"), 3 * BATCH, with_due_at=False)
     assert [assigner.step() for _ in range(4)] == [0, 0, 0, TICK]
     assert set(rows.statuses().values()) == {"assigned"}
 
