@@ -1,7 +1,8 @@
 # Every target does its own set-up (tests/setup.sh). Options for pytest: make test ARGS="-k materializer -x"
-# Two processes share the tests by file, as many of these mostly wait; ARGS="-n0" runs them in one.
+# Two processes share the tests by file, as many of these mostly wait; ARGS="-n0" runs them in one. They take the files in
+# the order of the alphabet, so that the last ones are those of tests/unit, which are short.
 .DEFAULT_GOAL := help
-.PHONY: help up test test-compose lint bench bench-quick
+.PHONY: help up test test-long test-compose golden lint bench bench-quick
 ARGS ?=
 
 help: ## list the targets
@@ -13,11 +14,21 @@ up: ## run a scheduler and a worker on this machine, with the example tasks
 
 test: ## run the tests, on SQLite and on MariaDB
 	@tests/setup.sh
-	.venv/bin/pytest -m "not compose" -n 2 --dist loadfile $(ARGS)
+	.venv/bin/pytest -m "not compose" --ignore tests/long -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+LONG = tests/long tests/unit/test_cron_properties.py tests/store/test_random_moves.py tests/store/test_turns.py
+
+test-long: ## run the long ones: kills under load, outages, a million tasks, simulated days, all random examples
+	@tests/setup.sh
+	ROTA_TEST_EXAMPLES=all .venv/bin/pytest $(LONG) -n 2 --dist loadfile $(ARGS)
 
 test-compose: ## build the images and test them under Docker Compose
 	@tests/setup.sh venv
 	.venv/bin/pytest -m compose tests/compose $(ARGS)
+
+golden: ## write down anew the statements that the hot paths execute; then read the diff
+	@tests/setup.sh
+	ROTA_WRITE_GOLDEN=1 .venv/bin/pytest -n0 -q tests/store/test_golden_statements.py
 
 lint: ## check style and types
 	@tests/setup.sh venv
@@ -33,4 +44,4 @@ bench: ## run the whole benchmark, peers included, for hours, and write docs/ben
 
 bench-quick: ## a look at Rota's own figures in under 3 minutes
 	@tests/setup.sh quick
-	.venv/bin/python -m benchmarks run --quick
+	.venv/bin/python -m benchmarks run --scale quick

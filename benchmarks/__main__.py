@@ -11,7 +11,8 @@ from pathlib import Path
 import click
 
 from benchmarks import facts, workloads
-from benchmarks.cases import FULL, QUICK, Case, Outcome
+from benchmarks.cases import SCALES, Case, Outcome
+from benchmarks.compare import COMPARED, compared
 from benchmarks.cpu import Steal
 from benchmarks.lab import Lab
 from benchmarks.report import write
@@ -30,7 +31,14 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--quick", is_flag=True, help="A look in under 3 minutes, without peers; it always starts anew.")
+@click.option(
+    "--scale",
+    "size",
+    type=click.Choice(list(SCALES)),
+    default="full",
+    show_default=True,
+    help="quick: a look in under 3 minutes, without peers, which always starts anew; pairs: what compare runs.",
+)
 @click.option(
     "--only",
     "chosen",
@@ -39,9 +47,9 @@ def main() -> None:
 )
 @click.option("--results", type=click.Path(path_type=Path), help=f"Default: {RESULTS}, or {QUICK_RESULTS}.")
 @click.option("--rounds", type=int, help="Rounds for every case, instead of its own.")
-def run(*, quick: bool, chosen: tuple[str, ...], results: Path | None, rounds: int | None) -> None:
+def run(*, size: str, chosen: tuple[str, ...], results: Path | None, rounds: int | None) -> None:
     """Run what is not in the results file yet; interrupted, the same command goes on."""
-    scale = QUICK if quick else FULL
+    scale, quick = SCALES[size], size == "quick"
     every = workloads.cases(scale)
     if unknown := [one for one in chosen if not any(_is_chosen(case, [one]) for case in every)]:
         raise click.UsageError(f"this benchmark has no {', '.join(unknown)}")
@@ -80,6 +88,21 @@ def report(*, results: Path, out: Path) -> None:
         click.echo(write(results, out))
     except ModuleNotFoundError as error:
         raise click.ClickException(f'{error}: the plots need the extra "bench", pip install -e .[bench]') from None
+
+
+@main.command()
+@click.argument("other", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--pairs", type=click.IntRange(2), default=12, show_default=True, help="Pairs of each workload.")
+@click.option("--only", "chosen", multiple=True, type=click.Choice(list(COMPARED)), help="Only this; may be repeated.")
+@click.option("--results", type=click.Path(path_type=Path), default=CACHE / "pairs.jsonl", show_default=True)
+def compare(*, other: Path, pairs: int, chosen: tuple[str, ...], results: Path) -> None:
+    """Run workloads here and in another checkout of Rota, in turn, and say the median ratio of the pairs.
+
+    OTHER has its own .venv (make bench-quick makes it). A pair that was interrupted is run anew; those before it stay.
+    """
+    results.parent.mkdir(parents=True, exist_ok=True)
+    for line in compared(Path.cwd(), other.resolve(), chosen or tuple(COMPARED), pairs, results):
+        click.echo(line)
 
 
 def _run_all(wanted: Sequence[tuple[int, Case]], samples: Samples) -> int:

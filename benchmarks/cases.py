@@ -1,7 +1,7 @@
 """What a benchmark is made of: a case is one subject doing one variant of one workload, run again in every round."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class Scale:
     rates: tuple[int, ...] = (50, 200, 1_000)
     seconds: int = 60
     registered: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
+    edited: tuple[int, ...] = (300_000,)
     finished: tuple[int, ...] = (0, 1_000_000, 10_000_000)
     workers: tuple[int, ...] = (1, 2, 4, 8, 16)
     schedulers: tuple[int, ...] = (1, 2, 4)
@@ -65,6 +66,9 @@ class Scale:
     """The part of the pipelines' instances that is run."""
 
     results: tuple[str, ...] = ("1 KB", "100 KB")
+    distances: tuple[int, ...] = (10, 100, 200)
+    """Round trips to the database, in milliseconds."""
+
     recovery: bool = True
 
 
@@ -77,6 +81,7 @@ QUICK = Scale(
     rates=(200,),
     seconds=10,
     registered=(100_000,),
+    edited=(),
     finished=(),
     workers=(4,),
     schedulers=(),
@@ -84,5 +89,10 @@ QUICK = Scale(
     idle_seconds=5,
     piped=0.1,
     results=("1 KB",),
+    distances=(),
     recovery=False,
 )
+PAIRS = replace(QUICK, drain=50_000, herds=(10_000,), seconds=20, asked=12, finished=(300_000,))
+"""For ``compare``: as much as tells two commits apart in a minute and a half each."""
+
+SCALES = {"full": FULL, "quick": QUICK, "pairs": PAIRS}

@@ -1,4 +1,4 @@
-"""CPU seconds of processes and all they started, and of the machine what its host gave to others."""
+"""CPU seconds of processes and their children, and the share of this machine's CPU time that its host took (steal)."""
 
 import time
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ import psutil
 
 
 class Meter:
-    """CPU seconds of some process trees from its making on; children that come later count from their birth.
+    """CPU seconds of some process trees, counted since this meter was made. Later children count from their start.
 
     meter = Meter([server.pid]); ...; meter.seconds()
     """
@@ -25,7 +25,7 @@ class Meter:
 
 
 class Steal:
-    """What part of this machine's CPU time its host gave to others, from its making on.
+    """The share of this machine's CPU time that its host gave to others, since this meter was made.
 
     steal = Steal(); ...; steal.share()   # 0.03
     """

@@ -17,8 +17,8 @@ from benchmarks.cases import Scale
 from benchmarks.environments import PEERS
 from benchmarks.machine import machine
 from benchmarks.servers import MARIADB_OPTIONS, POSTGRESQL_SETTINGS, REDIS_OPTIONS, postgresql
-from tests.databases import SERVER_OPTIONS
-from tests.processes import ROOT
+from tests.harness.databases import SERVER_OPTIONS
+from tests.harness.processes import ROOT
 
 LIBRARIES = ("SQLAlchemy", "PyMySQL", "croniter")
 SERVERS = {"MariaDB": "mariadbd", "PostgreSQL": "postgres", "Redis": "redis-server", "Node": "node"}

@@ -62,7 +62,7 @@ def _verdict(goal: Goal, samples: Samples) -> Verdict:
 
 
 def _counts(samples: Samples, sample: Sample) -> bool:
-    """Whether it is a failure that counts: a wrong run does for ever, another fault until its round went well."""
+    """Whether the failure counts: a wrong run always does, any other until the same round went well."""
     return sample.error is not None and (sample.error.startswith("WrongRun") or not was_repeated(samples, sample))
 
 

@@ -8,12 +8,12 @@ from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 
-import migrations
 from benchmarks.environments import Environments
 from benchmarks.evidence import Records
 from benchmarks.servers import MARIADB_OPTIONS, PostgreSQL, Redis
-from tests.databases import PrivateMariaDB, fresh_database
-from tests.processes import guard
+from rota import migrations
+from tests.harness.databases import PrivateMariaDB, fresh_database
+from tests.harness.processes import guard
 
 
 class Lab:

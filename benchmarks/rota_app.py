@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks.record import record
 from rota import NodeContext, Rota
-from worker_service.authoring import Execution
+from rota.worker_service.authoring import Execution
 
 app = Rota()
 

@@ -25,7 +25,7 @@ class Sample:
     """How long it took, with all that was set up for it."""
 
     stolen: float | None = None
-    """The part of this machine's CPU time meanwhile that its host gave to others; None where that is not known."""
+    """The share of this machine's CPU time that its host gave to others during the run. None: not known."""
 
     @property
     def key(self) -> tuple[str, str, str]:

@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 from typing import Self
 
-from tests.databases import free_port
-from tests.processes import guard, marked_environment, wait_until
+from tests.harness.databases import free_port
+from tests.harness.processes import guard, marked_environment, wait_until
 
 MARIADB_OPTIONS = (
     "--innodb-flush-log-at-trx-commit=1",
@@ -17,7 +17,7 @@ MARIADB_OPTIONS = (
     "--skip-log-bin",  # so sync_binlog has nothing to sync
     "--performance-schema=OFF",
 )
-"""Later options win over those of ``tests.databases``."""
+"""Later options win over those of ``tests.harness.databases``."""
 
 POSTGRESQL_SETTINGS = {"fsync": "on", "synchronous_commit": "on", "shared_buffers": "512MB", "max_connections": "200"}
 REDIS_OPTIONS = ("--appendonly", "yes", "--appendfsync", "everysec", "--save", "")

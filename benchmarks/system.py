@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import record
 from benchmarks.cpu import Meter
 from benchmarks.evidence import Records, WrongRun
-from tests.databases import PrivateMariaDB, connect, run_sql
-from tests.processes import RotaProcess, wait_until
+from rota.shared.store.tables import plan_inputs_text
+from tests.harness.databases import PrivateMariaDB, connect, run_sql
+from tests.harness.distance import far
+from tests.harness.processes import RotaProcess, wait_until
 
 if TYPE_CHECKING:
     from benchmarks.lab import Lab
@@ -22,19 +24,19 @@ FAR = datetime(2099, 1, 1)  # noqa: DTZ001 - times in the database are naive UTC
 """When tasks are due that are not to fire during a run."""
 
 LAST_HOLDER = "scheduler-of-the-last-fire:12345:0a1b2c3d:1"
-"""The token that leased a task last, about as long as they are."""
+"""A lease token as a former tick would have left it: about as long as the real ones."""
 
 SETTLE_SECONDS = 2.0
 LOOK_SECONDS = 0.02
 QUIET_SECONDS = 15.0
-"""Without a start for so long, and without an instance that is to run, a run is over."""
+"""A run is over when no handler has started for so long and no instance is left to run."""
 
 WRITE_OUT_SECONDS = 600
 PAGES_A_SECOND = 20_000
 CLEAN_PAGES = 1_000
 
 ERRORS = ("Deadlock found", "failed and will be tried again")
-"""What no process may have logged: the database is there all the time, and deadlocks are retried where they are met."""
+"""No process may log these: the database is there all the time, and deadlocks are retried silently."""
 
 COUNTERS = ("Questions", "Innodb_deadlocks", "Com_rollback")
 
@@ -46,8 +48,10 @@ class System:
         rota.scheduler(); rota.start_workers(2)
     """
 
-    def __init__(self, url: str, records: Records) -> None:
+    def __init__(self, url: str, records: Records, reached_by: str | None = None) -> None:
+        """``reached_by`` is the URL that the processes get, if it is not that of the benchmark itself."""
         self.url = url
+        self._reached_by = reached_by or url
         self.schedulers: list[RotaProcess] = []
         self.workers: list[RotaProcess] = []
         self.records = records
@@ -96,7 +100,7 @@ class System:
 
     def _start(self, arguments: list[str], settings: Mapping[str, str] | None) -> RotaProcess:
         environment = {record.FOLDER: str(self.records.folder), **(settings or {})}
-        process = RotaProcess(*arguments, database_url=self.url, environment=environment)
+        process = RotaProcess(*arguments, database_url=self._reached_by, environment=environment)
         self._stack.callback(process.discard)
         return process.start()
 
@@ -166,7 +170,6 @@ class System:
         prefix: str = "t",
     ) -> None:
         """Insert planned tasks named t0, t1 …, with their lock rows: as they stand between two fires."""
-        planned = _planned(cron, ends_at)
         columns = {
             "type": kind,
             "cron": cron,
@@ -174,7 +177,6 @@ class System:
             "next_fire_at": written(next_fire_at),
             **({} if ends_at is None else {"ends_at": written(ends_at)}),
             **({} if param is None else {"param": json.dumps(param)}),
-            **planned,
         }
         literals = ", ".join(f"'{value}'" for value in columns.values())
         for start in range(0, count, 100_000):
@@ -183,6 +185,7 @@ class System:
                 f"INSERT INTO schedule_task (name, {', '.join(columns)})"
                 f" SELECT CONCAT('{prefix}', seq), {literals} FROM seq_{start}_to_{end}",
             )
+        self.sql(f"UPDATE schedule_task SET planned_inputs = {plan_inputs_text()} WHERE live_name LIKE '{prefix}%'")
         self.sql(
             f"INSERT IGNORE INTO schedule_task_lock (schedule_task_id, locked_by) SELECT id, '{LAST_HOLDER}'"
             " FROM schedule_task"
@@ -191,31 +194,38 @@ class System:
 
     def fire_all(self, moment: datetime, prefix: str = "t") -> None:
         """Let every task of a prefix be due at a moment, and daily at that time, in one transaction."""
-        cron = daily_at(moment)
-        self.sql(
-            f"UPDATE schedule_task SET next_fire_at = '{written(moment)}', cron = '{cron}', planned_cron = '{cron}'"
-            f" WHERE live_name LIKE '{prefix}%'"
-        )
+        self._replan(f"next_fire_at = '{written(moment)}', cron = '{daily_at(moment)}'", prefix)
 
     def fire_spread(self, moment: datetime, rate: int, prefix: str = "t") -> None:
         """Let the tasks be due one after the other, ``rate`` in a second, and daily at their second."""
-        self.sql(
-            f"UPDATE schedule_task SET next_fire_at = '{written(moment)}' + INTERVAL"
+        self._replan(
+            f"next_fire_at = '{written(moment)}' + INTERVAL"
             f" SUBSTRING(name, {len(prefix) + 1}) * 1000000 DIV {rate} MICROSECOND,"
-            " cron = CONCAT_WS(' ', SECOND(next_fire_at), MINUTE(next_fire_at), HOUR(next_fire_at), '* * *'),"
-            f" planned_cron = cron WHERE live_name LIKE '{prefix}%'"
+            " cron = CONCAT_WS(' ', SECOND(next_fire_at), MINUTE(next_fire_at), HOUR(next_fire_at), '* * *')",
+            prefix,
+        )
+
+    def _replan(self, values: str, prefix: str) -> None:
+        """Edit tasks and their plans in one statement, which leaves none stale, not even for a moment.
+
+        MariaDB assigns from left to right, so that the text of the inputs is that of the new values.
+        """
+        self.sql(
+            f"UPDATE schedule_task SET {values}, planned_inputs = {plan_inputs_text()} WHERE live_name LIKE '{prefix}%'"
         )
 
 
 @contextmanager
-def fresh_system(lab: "Lab") -> Iterator[System]:
-    """A system without processes over an empty database."""
-    with lab.rota_database() as url, lab.records() as records, System(url, records) as rota:
-        yield rota
+def fresh_system(lab: "Lab", round_trip_seconds: float = 0) -> Iterator[System]:
+    """A system without processes over an empty database, which is so far away from them."""
+    with ExitStack() as stack:
+        url, records = stack.enter_context(lab.rota_database()), stack.enter_context(lab.records())
+        reached_by = stack.enter_context(far(url, round_trip_seconds)) if round_trip_seconds else url
+        yield stack.enter_context(System(url, records, reached_by))
 
 
 def write_out(server: PrivateMariaDB) -> None:
-    """Let the server write out what millions of rows left in memory, or it does so in the run."""
+    """Let the server write its dirty pages to disk now. After millions of rows, it would do so during the run."""
     url = server.admin_url()
     names = ("innodb_max_dirty_pages_pct", "innodb_io_capacity", "innodb_io_capacity_max")
     (usual,) = run_sql(url, "SELECT " + ", ".join(f"@@{name}" for name in names))
@@ -229,16 +239,6 @@ def write_out(server: PrivateMariaDB) -> None:
 def settle() -> None:
     """Let processes that have just started come to rest."""
     time.sleep(SETTLE_SECONDS)
-
-
-def _planned(cron: str, ends_at: datetime | None) -> dict[str, str]:
-    return {
-        "planned_trigger_kind": "cron",
-        "planned_cron": cron,
-        "planned_cron_seconds": "1",
-        "planned_timezone": "UTC",
-        **({} if ends_at is None else {"planned_ends_at": written(ends_at)}),
-    }
 
 
 def daily_at(moment: datetime) -> str:

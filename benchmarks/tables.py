@@ -15,7 +15,19 @@ Key = tuple[str, str, str]
 ROTA, CEILING = "rota", "database"
 CEILING_KEY: Key = ("ceiling", CEILING, "")
 
-SECTIONS = ("drain", "herd", "steady", "registry", "history", "fleet", "run_now", "recovery", "pipeline", "tuning")
+SECTIONS = (
+    "drain",
+    "herd",
+    "steady",
+    "registry",
+    "edit",
+    "history",
+    "fleet",
+    "run_now",
+    "recovery",
+    "pipeline",
+    "tuning",
+)
 """The order of the report; workloads that it does not name come last."""
 
 OF_THE_CEILING = "of the ceiling"
@@ -95,13 +107,13 @@ def rounds(samples: Samples, key: Key, figure: str) -> dict[int, float]:
 
 
 def ratios(samples: Samples, key: Key, to: Key, figure: str) -> list[float]:
-    """What a figure of one case is of another's, round by round: what disturbed a round disturbed both."""
+    """The ratio of a figure of two cases, round by round: a disturbance of a round affects both."""
     ours, theirs = rounds(samples, key, figure), rounds(samples, to, figure)
     return [ours[number] / theirs[number] for number in sorted(ours.keys() & theirs.keys()) if theirs[number]]
 
 
 def in_order(keys: Iterable[Key]) -> list[Key]:
-    """Each key once: by variant, of which those alike but for their number stand together, then by subject."""
+    """Each key once, by variant and then by subject. Variants that differ only in a number stand together."""
     different = list(dict.fromkeys(keys))
     kinds = list(dict.fromkeys(_kind(variant) for _, _, variant in different))
     subjects = list(dict.fromkeys((ROTA, CEILING, *(subject for _, subject, _ in different))))

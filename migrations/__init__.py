@@ -1,14 +1,14 @@
-"""The schema's history, and the way to bring a database up to it.
+"""The history of the schema, and the functions that migrate a database to the newest revision.
 
     migrations.upgrade("mysql://rota:…@db/rota")   # what `rota migrate` does
     print(migrations.sql("mysql://rota@db/rota"))  # the same as SQL, for a DBA to run
 
-There is no way down: a step back would drop columns with what people wrote into them. Restore a backup instead.
+There is no downgrade, because it would drop columns with people's data. Restore a backup instead.
 """
 
 import threading
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from io import StringIO
 from pathlib import Path
 
@@ -20,18 +20,20 @@ from sqlalchemy import Engine
 from sqlalchemy.engine import URL
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from migrations.turn import exclusive, is_race, migration_engine
-from shared.domain.errors import DatabaseProblem, InvalidInput
-from shared.store.checks import schema_revision
-from shared.store.database import normalised
-from shared.store.problems import missing_folder, named, sqlite_file, told
+from rota.migrations.migration_lock import exclusive, is_race, migration_engine
+from rota.shared.database.backends import backend_of
+from rota.shared.database.checks import schema_revision
+from rota.shared.database.problems import database_errors, database_file, missing_folder
+from rota.shared.database.transactions import normalised
+from rota.shared.database.urls import named
+from rota.shared.domain.errors import DatabaseProblem, InvalidInput
 
-_one_thread = threading.Lock()  # Alembic keeps what it is migrating in a module's globals
+_one_thread = threading.Lock()  # Alembic keeps its state in globals, so only one thread may use it
 
 
 @dataclass(frozen=True)
 class Report:
-    """What an upgrade found and left: the URL without its password, and the revisions before and after."""
+    """The result of an upgrade: the URL without its password, and the revisions before and after."""
 
     database: str
     before: str | None
@@ -39,7 +41,7 @@ class Report:
 
     @property
     def changed(self) -> bool:
-        """Whether there was anything to do."""
+        """Whether the upgrade had anything to do."""
         return self.before != self.after
 
     def __str__(self) -> str:
@@ -49,9 +51,10 @@ class Report:
 
 
 def upgrade(url: str) -> Report:
-    """Bring the schema up to ``head()``. Several processes may call it at once; one that was killed is gone on with.
+    """Migrate the schema to ``head()``.
 
-    Raises DatabaseProblem, in a sentence, where the database cannot be reached, is not there, refuses, or was
+    Several processes may call this at the same time. If a process is killed while it migrates, the next call completes
+    the migration. Raises DatabaseProblem if the database cannot be reached, does not exist, refuses a statement, or was
     migrated by a newer Rota.
 
         print(upgrade("sqlite:///rota.db"))  # sqlite:///rota.db is migrated from nothing to 0001
@@ -59,14 +62,14 @@ def upgrade(url: str) -> Report:
     target = normalised(url)
     _require_folder(target)
     retrying = Retrying(
-        retry=retry_if_exception(is_race),
+        retry=retry_if_exception(partial(is_race, target)),
         wait=wait_random_exponential(multiplier=0.05, max=2),
         stop=stop_after_attempt(10),
         reraise=True,
     )
     engine = migration_engine(target)
     try:
-        with told(target):
+        with database_errors(target):
             before = retrying(_upgrade, engine, target)
     except CommandError as error:
         raise DatabaseProblem(f"{named(target)}: {error}") from error
@@ -76,25 +79,25 @@ def upgrade(url: str) -> Report:
 
 
 def _upgrade(engine: Engine, target: URL) -> str | None:
-    """Migrate, and return the revision that was found."""
+    """Migrate, and return the revision before."""
     with engine.connect() as connection:
         found = schema_revision(connection)
     if found == head():
-        return found  # without a lock, and with no right but to read
+        return found  # needs neither the lock nor any right to write
     with exclusive(engine) as connection, _one_thread:
         found = schema_revision(connection)
         _require_known(found, target)
-        if engine.dialect.name != "sqlite":
-            connection.commit()  # Alembic would take a transaction that is open for its caller's
+        if not backend_of(target).has_transactional_ddl:
+            connection.commit()  # otherwise Alembic would leave the open transaction to its caller
         command.upgrade(_config(target, connection=connection), "head")
     return found
 
 
 def sql(url: str, since: str | None = None) -> str:
-    """The SQL that ``upgrade`` would run, for the URL's kind of database, without connecting to it.
+    """The SQL that ``upgrade`` would run on the URL's kind of database. It does not connect to the database.
 
-    ``since`` is the revision that the database is at; None for an empty one. Raises InvalidInput for one that is not
-    known.
+    ``since`` is the database's present revision; None for an empty database. Raises InvalidInput for an unknown
+    revision.
 
         sql("mysql://rota@db/rota")  # "CREATE TABLE rota_schema_version (…); …"
     """
@@ -108,18 +111,18 @@ def sql(url: str, since: str | None = None) -> str:
 
 
 def current(url: str) -> str | None:
-    """The revision that the schema is at; None where it was never migrated. Creates nothing.
+    """The revision of the schema; None if it was never migrated. Creates no database file.
 
-    Raises DatabaseProblem, in a sentence, where the database cannot be read.
+    Raises DatabaseProblem if the database cannot be read.
     """
     target = normalised(url)
     _require_folder(target)
-    file = sqlite_file(target)
+    file = database_file(target)
     if file is not None and not file.exists():
         return None
     engine = migration_engine(target)
     try:
-        with told(target), engine.connect() as connection:
+        with database_errors(target), engine.connect() as connection:
             return schema_revision(connection)
     finally:
         engine.dispose()
@@ -141,8 +144,7 @@ def _revisions() -> tuple[str, ...]:
 def _config(target: URL, **attributes: object) -> Config:
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
-    transactional = target.get_backend_name() == "sqlite"
-    config.attributes.update(url=target, transactional=transactional, **attributes)
+    config.attributes.update(url=target, transactional=backend_of(target).has_transactional_ddl, **attributes)
     return config
 
 

@@ -1,7 +1,7 @@
-"""``python -m migrations "what it changes"`` writes the next migration's file, for a developer of Rota to fill in.
+"""``python -m rota.migrations "what it changes"`` writes the next migration's file, for a developer of Rota to fill in.
 
-Change ``shared/store/tables.py`` too: tests/store/test_schema.py tells where the two differ. A migration is frozen once
-it is released, and its steps must do no harm when they run twice (migrations/steps.py).
+Change ``shared/store/tables.py`` too: tests/store/test_schema.py shows where the two differ. A released migration must
+not be changed. Its steps must be safe to run twice (migrations/steps.py).
 """
 
 import sys

@@ -1,8 +1,8 @@
-"""What Alembic runs: it migrates the connection it was given, or prints SQL where it was given only a URL."""
+"""Alembic runs this file. It migrates the connection that it is given, or prints SQL if it is given only a URL."""
 
 from alembic import context
 
-from shared.store.checks import VERSION_TABLE
+from rota.shared.database.checks import VERSION_TABLE
 
 given = context.config.attributes
 context.configure(

@@ -1,7 +1,7 @@
 """Steps that a migration may run twice.
 
-On MySQL and MariaDB a DDL statement commits by itself, so a migration that is killed half-way leaves its first half
-behind. Each step here leaves out what is there already, and the next ``rota migrate`` goes on where it stopped.
+On some databases each DDL statement commits by itself. There a migration that is killed half-way has made its first
+steps. Each step in this module leaves out what exists already, so the next ``rota migrate`` completes the migration.
 """
 
 from typing import Any
@@ -9,12 +9,12 @@ from typing import Any
 from alembic import op
 from sqlalchemy import Column, Constraint, inspect
 
-from shared.domain.errors import DatabaseProblem
+from rota.shared.domain.errors import DatabaseProblem
 
 
-def is_sqlite() -> bool:
-    """Whether the migration runs on (or prints SQL for) SQLite."""
-    return op.get_context().dialect.name == "sqlite"
+def runs_on(dialect: str) -> bool:
+    """Whether the migration runs on this database or prints SQL for it: ``runs_on("sqlite")``."""
+    return op.get_context().dialect.name == dialect
 
 
 def create_table(
@@ -23,29 +23,29 @@ def create_table(
     indexes: dict[str, list[str]] | None = None,
     **options: Any,
 ) -> None:
-    """Create the table and its indexes, as far as they are not there.
+    """Create the table and those of its indexes that do not exist.
 
-    Raises DatabaseProblem where a table of that name has other columns: it is not the one we left half-made.
+    Raises DatabaseProblem if a table of this name has other columns, because then it is not Rota's.
 
         create_table("schedule_task", Column("id", BigId), indexes={"ix_schedule_task_due": ["status"]})
     """
     columns = {element.name for element in elements if isinstance(element, Column)}
-    present = _columns(name)
-    if not present:
+    existing_columns = _columns(name)
+    if not existing_columns:
         op.create_table(name, *elements, **options)
-    elif present != columns:
-        odd = ", ".join(sorted(str(column) for column in present ^ columns))
+    elif existing_columns != columns:
+        odd = ", ".join(sorted(str(column) for column in existing_columns ^ columns))
         raise DatabaseProblem(
             f"a table {name} is there already and is not Rota's: it differs in {odd}; give Rota a database of its own"
         )
-    existing = _indexes(name)
-    for index, over in (indexes or {}).items():
-        if index not in existing:
-            op.create_index(index, name, over)
+    existing_indexes = _indexes(name)
+    for index, index_columns in (indexes or {}).items():
+        if index not in existing_indexes:
+            op.create_index(index, name, index_columns)
 
 
 def _columns(table: str) -> set[str]:
-    """The table's columns; empty if it is not there, or where SQL is only printed."""
+    """The table's columns; empty if it does not exist, or if the migration only prints SQL."""
     if op.get_context().as_sql:
         return set()
     inspector = inspect(op.get_bind())

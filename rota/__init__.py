@@ -16,24 +16,24 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shared.domain.errors import RotaError
-    from worker_service.authoring import Rota, TaskType
-    from worker_service.context import NodeContext
+    from rota.shared.domain.errors import RotaError
+    from rota.worker_service.authoring import Rota, TaskType
+    from rota.worker_service.context import NodeContext
 
 __version__ = version("rota")
 
 __all__ = ["NodeContext", "Rota", "RotaError", "TaskType", "__version__"]
 
 _HOMES = {
-    "NodeContext": "worker_service.context",
-    "Rota": "worker_service.authoring",
-    "RotaError": "shared.domain.errors",
-    "TaskType": "worker_service.authoring",
+    "NodeContext": "rota.worker_service.context",
+    "Rota": "rota.worker_service.authoring",
+    "RotaError": "rota.shared.domain.errors",
+    "TaskType": "rota.worker_service.authoring",
 }
 
 
 def __getattr__(name: str) -> object:
-    """The public names, imported when they are first used: the command starts in a tenth of a second (PEP 562)."""
+    """Import a public name when it is first used (PEP 562), so that the command starts in a tenth of a second."""
     if name not in _HOMES:
         raise AttributeError(f"module 'rota' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

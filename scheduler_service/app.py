@@ -5,21 +5,28 @@ import os
 import signal
 import socket
 import threading
+from importlib.metadata import version
 from types import FrameType
 
-from scheduler_service.assigner import Assigner
-from scheduler_service.materializer import Materializer
-from scheduler_service.reaper import Reaper
-from scheduler_service.world import Worlds
-from shared import collector, health
-from shared.loop import Loop
-from shared.settings import Settings
-from shared.store.database import Database
+from rota.scheduler_service.duties.assigner import Assigner
+from rota.scheduler_service.duties.materializer import Materializer
+from rota.scheduler_service.duties.presence import Presence
+from rota.scheduler_service.duties.reaper import Reaper
+from rota.scheduler_service.duties.remover import Remover
+from rota.scheduler_service.duties.strays import Strays
+from rota.scheduler_service.duties.sweeper import Sweeper
+from rota.scheduler_service.fleet import FleetCache
+from rota.shared import collector, health
+from rota.shared.database.transactions import Database
+from rota.shared.loop import Loop
+from rota.shared.settings import Settings
+from rota.shared.store.schedulers import SchedulerDeclaration
+from rota.shared.surprises import Surprises
 
 log = logging.getLogger(__name__)
 
 CLOCK_SECONDS = 5.0
-"""How often the offset to the database's clock is measured."""
+"""How often the offset to the database's clock is measured; less often where ticks are."""
 
 CLOSING_SECONDS = 10.0
 
@@ -33,15 +40,21 @@ class Scheduler:
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._settings = settings
+        self._surprises = Surprises("scheduler")
         by = f"scheduler {socket.gethostname()}:{os.getpid()}"[:127]
-        worlds = Worlds(database)
-        self._materializer = Materializer(database, settings, worlds)
-        self._clock = database.clock
+        fleet_cache = FleetCache(database)
+        self._materializer = Materializer(database, settings, fleet_cache)
+        self._presence = Presence(database, declaration(settings), settings.tick_period)
+        self._clock = clock = database.clock
         self._loops = [
-            Loop("clock", self._measure),
-            Loop("materializer", self._materialize),
-            Loop("assigner", Assigner(database, settings, worlds).step),
-            Loop("reaper", Reaper(database, settings, by).step),
+            Loop("clock", self._measure, clock),
+            Loop("materializer", self._materialize, clock),
+            Loop("assigner", Assigner(database, settings, fleet_cache).step, clock),
+            Loop("reaper", Reaper(database, settings, by).step, clock),
+            Loop("strays", Strays(database, settings.liveness_seconds).step, clock),
+            Loop("presence", self._presence.step, clock),
+            Loop("sweeper", Sweeper(database, settings).step, clock),
+            Loop("remover", Remover(database, settings).step, clock),
         ]
 
     def start(self) -> None:
@@ -56,15 +69,28 @@ class Scheduler:
             loop.stop()
         for loop in self._loops:
             loop.join(CLOSING_SECONDS)
+        self._presence.leave()
 
     def _measure(self) -> float:
         self._clock.measure()
-        return CLOCK_SECONDS
+        return max(CLOCK_SECONDS, self._settings.tick_period)
 
     def _materialize(self) -> float:
-        rest = self._materializer.step()
-        health.beat(self._settings.health_file)
+        rest = self._settings.tick_period if self._presence.is_paused else self._materializer.step()
+        self._presence.ticked()
+        try:
+            health.beat(self._settings.health_file, self._clock.monotonic())
+        except OSError as error:  # a full disk: the fires should not wait for it
+            self._surprises.say("the health file", error)
+        else:
+            self._surprises.over("the health file")
         return rest
+
+
+def declaration(settings: Settings) -> SchedulerDeclaration:
+    """This process, as a scheduler registers itself."""
+    host, pid = socket.gethostname(), os.getpid()
+    return SchedulerDeclaration(f"{host}-{pid}", host, pid, version("rota"), settings.liveness_seconds)
 
 
 def serve(settings: Settings) -> int:

@@ -1,4 +1,4 @@
-"""Saying a thing once, not once a tick."""
+"""Notices: a duty logs a complaint once, not once a tick."""
 
 import logging
 from collections.abc import Iterable
@@ -7,11 +7,11 @@ log = logging.getLogger(__name__)
 
 
 class Notices:
-    """What a duty complains about: logged when it begins, and when it is over.
+    """The complaints of a duty. Each is logged when it first appears and when it is over.
 
     notices = Notices("assigner")
     notices.complain({"no live worker can run REPORT_SEND"})   # as often as it is found
-    notices.looked_at_all()                                    # what was not found since the last time is over
+    notices.looked_at_all()                                    # complaints not found since the last call are over
     """
 
     def __init__(self, duty: str) -> None:
@@ -20,14 +20,14 @@ class Notices:
         self._found: set[str] = set()
 
     def complain(self, complaints: Iterable[str]) -> None:
-        """These were found; what is new among them is logged."""
+        """Log those of these complaints that are new."""
         found = set(complaints) - self._found
         for complaint in sorted(found - self._standing):
             log.warning("%s: %s", self._duty, complaint)
         self._found |= found
 
     def looked_at_all(self) -> None:
-        """What there is to complain about has been found by now; what was not, is over."""
+        """The duty has looked at everything since the last call. A complaint that it did not find again is over."""
         for complaint in sorted(self._standing - self._found):
             log.info("%s: over: %s", self._duty, complaint)
         self._standing, self._found = self._found, set()

@@ -1,48 +1,71 @@
-"""Which worker an instance is given to: the least loaded of those that can run its nodes and carry its labels."""
+"""Placement: an instance goes to the least-loaded live worker that can run its nodes and carries its labels."""
 
 import heapq
 import random
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
-from shared.domain.errors import InvalidInput
-from shared.domain.nodes import PlannedNode
-from shared.store.workers import LiveWorker
+from rota.shared.domain.errors import InvalidInput
+from rota.shared.domain.nodes import PlannedNode
+from rota.shared.domain.states import REASON_LIMIT
+from rota.shared.store.node_types import Version
+from rota.shared.store.workers import LiveWorker
+
+NO_LISTS: Mapping[Version, Sequence[PlannedNode]] = MappingProxyType({})
 
 FULL = "every worker that fits is full"
 """Why an instance waits for room, and not for a worker."""
 
-Needs = tuple[frozenset[str], frozenset[tuple[str, str]]]
-"""What an instance needs of a worker: node types it can run, labels it carries."""
+NOBODY = "no worker is live"
+"""Why every instance waits, whatever it needs."""
+
+
+class Needs(NamedTuple):
+    """What an instance needs of a worker: node types that it can run, or a task type in any version; and labels."""
+
+    node_types: frozenset[str]
+    labels: frozenset[tuple[str, str]]
+    task_type: str | None = None
+
 
 Entry = tuple[float, float, float, int]
 """A worker in a heap: the load it is chosen by, the share of its capacity that is taken, chance, its id."""
 
 
 class Fleet:
-    """The live workers as one batch fills them: what it gives counts at once.
+    """The live workers, with their loads. What a duty gives to a worker counts at once.
 
-    A worker's load is the share of its capacity that is taken, so that a large worker gets more than a small one. It
-    may be given more than its capacity, by its prefetch: capacity bounds what runs, not what waits in its queue.
+    A worker's load is the share of its capacity that is taken, by what its rows say or by what it said, whichever is
+    more. So a large worker gets more than a small one, and one with abandoned threads gets little, or nothing. A
+    worker may be given more than its capacity, by its prefetch: capacity bounds what runs, not what waits in its queue.
 
-    What is late already where all slots are spoken for is most likely to wait. There the load counts in whole
-    capacities: a worker is given as many as it runs at once before the next one is, so that what lies side by side in
-    the tables is one worker's, and not many workers' at the same pages (docs/decisions/0013).
+    A late instance most likely waits where all slots are taken. For late instances the load therefore counts in whole
+    capacities: one worker is given as many as it runs at once, then the next worker is. So neighbouring rows belong to
+    one worker, and workers do not lock the same pages (docs/decisions/0013-fleets-on-few-cores.md).
 
-    Several threads may fill one fleet.
+    ``lists`` holds the nodes of each version of a task type that a worker carries. A version that is not among them is
+    as if the worker did not carry the task type.
+
+    Several threads may use one fleet.
     """
 
-    def __init__(self, workers: Iterable[LiveWorker]) -> None:
+    def __init__(
+        self, workers: Iterable[LiveWorker], lists: Mapping[Version, Sequence[PlannedNode]] = NO_LISTS
+    ) -> None:
         self._workers = {worker.id: worker for worker in workers}
+        self._lists = lists
         self._given = {worker.id: worker.load for worker in self._workers.values()}
         self._heaps: dict[tuple[Needs, bool], list[Entry]] = {}
+        self._whys: dict[Needs, str] = {}
         self._lock = threading.Lock()
 
     def choose(self, needs: Needs, avoid: str | None = None, *, late: bool = False) -> int | None:
-        """The id of the least loaded worker that fits and has room, and count the instance as given to it.
+        """Choose the least-loaded worker that fits and has room, and count the instance as given to it.
 
-        ``avoid`` names a worker that is taken only if there is no other; ``late`` says that it is due already. None:
-        nobody fits, or all that fit are full.
+        ``avoid`` names a worker that is chosen only if there is no other; ``late``: the instance is due already.
+        Returns the worker's id, or None where no worker fits or all that fit are full.
         """
         with self._lock:
             heap = self._heap(needs, late)
@@ -57,16 +80,25 @@ class Fleet:
             self._given[chosen] += 1
             return chosen
 
+    def nodes_of(self, worker_id: int, task_type: str) -> Sequence[PlannedNode]:
+        """The nodes of a task type that this worker carries, in the version that it carries."""
+        return self._lists[task_type, self._workers[worker_id].versions[task_type]]
+
     def why_not(self, needs: Needs) -> str:
-        """Why ``choose`` found nobody, in a sentence."""
+        """Why ``choose`` found nobody, in a sentence that a row can hold. While a worker fits, that is ``FULL``."""
+        said = self._whys.get(needs)
+        if said is None:
+            said = self._whys[needs] = self._why_not(needs)[:REASON_LIMIT]
+        return said
+
+    def _why_not(self, needs: Needs) -> str:
         if not self._workers:
-            return "no worker is live"
-        types, labels = needs
-        able = [worker for worker in self._workers.values() if types <= worker.node_types]
+            return NOBODY
+        able = [worker for worker in self._workers.values() if self._can_run(worker, needs)]
         if not able:
-            return f"no live worker can run {', '.join(sorted(types))}"
-        if not any(_carries(worker, labels) for worker in able):
-            wanted = ", ".join(f"{name}={value}" for name, value in sorted(labels))
+            return f"no live worker can run {needs.task_type or ', '.join(sorted(needs.node_types))}"
+        if not any(_carries(worker, needs.labels) for worker in able):
+            wanted = ", ".join(f"{name}={value}" for name, value in sorted(needs.labels))
             return f"no live worker that can run it carries the labels {wanted}"
         return FULL
 
@@ -78,14 +110,14 @@ class Fleet:
     def _heap(self, needs: Needs, late: bool) -> list[Entry]:
         heap = self._heaps.get((needs, late))
         if heap is None:
-            types, labels = needs
-            fitting = (w for w in self._workers.values() if types <= w.node_types and _carries(w, labels))
+            able = (w for w in self._workers.values() if w.capacity > 0 and self._can_run(w, needs))
+            fitting = (worker for worker in able if _carries(worker, needs.labels))
             heap = self._heaps[needs, late] = [self._entry(worker, late) for worker in fitting]
             heapq.heapify(heap)
         return heap
 
     def _least(self, heap: list[Entry], late: bool) -> int | None:
-        """The top of the heap that has room; entries whose load grew since they were pushed are put back right."""
+        """The worker at the top of the heap that has room. Entries whose load has grown since are sorted in again."""
         while heap:
             load, _, _, worker_id = heap[0]
             worker = self._workers[worker_id]
@@ -97,26 +129,32 @@ class Fleet:
                 return worker_id
         return None
 
+    def _can_run(self, worker: LiveWorker, needs: Needs) -> bool:
+        if needs.task_type is None:
+            return needs.node_types <= worker.node_types
+        nodes = self._lists.get((needs.task_type, worker.versions.get(needs.task_type, "")))
+        return nodes is not None and all(node.type in worker.node_types for node in nodes)
+
     def _takes_more(self, worker: LiveWorker) -> bool:
-        return self._given[worker.id] < worker.capacity + worker.prefetch
+        return worker.capacity > 0 and self._given[worker.id] < worker.capacity + worker.prefetch
 
     def _entry(self, worker: LiveWorker, late: bool) -> Entry:
         share = self._given[worker.id] / worker.capacity
         return (self._load(worker, late), share, random.random(), worker.id)  # noqa: S311 - breaks ties
 
     def _load(self, worker: LiveWorker, late: bool) -> float:
-        share = self._given[worker.id] / worker.capacity
+        share = max(self._given[worker.id], worker.said) / worker.capacity
         return share // 1 if late and share > 1 else share
 
 
-def needs_of(nodes: Iterable[PlannedNode], labels: Mapping[str, str]) -> Needs:
-    """What of a worker these nodes and labels need.
+def needs_of(nodes: Iterable[PlannedNode], labels: Mapping[str, str], task_type: str | None = None) -> Needs:
+    """What these nodes and labels need of a worker, or this task type in whatever version the worker carries.
 
     Raises InvalidInput for labels that SQL made unusable.
     """
     if not isinstance(labels, Mapping) or not all(isinstance(value, str) for value in labels.values()):
         raise InvalidInput(f'required_labels must be a JSON object of strings, like {{"gpu": "a100"}}, not {labels!r}')
-    return frozenset(node.type for node in nodes), frozenset(labels.items())
+    return Needs(frozenset(node.type for node in nodes), frozenset(labels.items()), task_type)
 
 
 def _carries(worker: LiveWorker, labels: Iterable[tuple[str, str]]) -> bool:

@@ -1,51 +1,147 @@
-"""One clock: the database's. A process keeps its offset to it and never compares host clocks.
+"""The one clock of Rota is the database's. Each process measures its offset to it, and never compares host clocks.
 
-The offset is measured against CLOCK_BOOTTIME, which no one can set and which runs through suspend, as the middle of
-the measuring round trip (Cristian's algorithm, 1989). A wrong host clock therefore changes nothing.
+The offset is that of the database's clock to CLOCK_BOOTTIME, which nobody can set and which runs through suspend. The
+process takes the database's time as that of the middle of the round trip (Cristian's algorithm, 1989). So a wrong host
+clock changes nothing.
+
+The composition root hands a ``Clock`` to every object that needs the time, a duration or a rest. So a test can hand in
+a clock that it sets (``rota.shared.settable_clock``).
 """
 
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from operator import attrgetter
+from types import TracebackType
 from typing import Protocol
 
 SAMPLES = 10
-"""How many measurements are kept; the one with the shortest round trip is believed."""
+"""How many measurements are kept; the offset is that of the one with the shortest round trip."""
+
+RESOLUTION = timedelta(milliseconds=1)
+"""A database may cut its time to milliseconds. The true time is up to so much later."""
+
+NOISE = timedelta(milliseconds=10)
+"""The offset is measured again and again. It moves by no more than this while nobody sets a clock."""
 
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - as all times here, naive UTC
 
 
 TICK_PHASE_SECONDS = 0.5
-"""Schedulers look for work, every second as they do by default, half way between the full ones, at which most fires
-start; workers ask a little later. So what nobody could prepare, a task just created or a run asked for by hand, waits
-for one period and not for two."""
+"""Schedulers tick half way between two full seconds, because most fires start at a full second. Workers poll a little
+later. So an ad-hoc run waits at most one period."""
 
 
-def boottime() -> float:
-    """Seconds since boot, suspended time included. For leases and timeouts, never for telling the time."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+WATCH_SECONDS = 0.1
+"""``HostTimer.wait_until`` may return so late after a moment that came while the machine was suspended."""
+
+
+boottime: Callable[[], float] = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+"""Seconds since boot, suspended time included. It is for durations, not for the time of day."""
 
 
 def host_now() -> datetime:
-    """The host's own time, naive UTC: for ``rota cron``, which has no database to ask. Nothing is decided by it."""
+    """The host's own time, naive UTC. It is for ``rota cron``, which has no database; Rota decides nothing by it."""
     return datetime.now(UTC).replace(tzinfo=None)
 
 
 def seconds_to_next(now: datetime, period: float, phase: float = 0.0) -> float:
-    """How long from ``now`` (naive UTC) until the next moment that lies ``phase`` seconds behind a multiple of
-    ``period`` seconds: for processes that are to look at the same time, or one after another.
+    """Seconds from ``now`` (naive UTC) to the next moment that is ``phase`` seconds after a multiple of ``period``.
+
+    So several processes can look for work at the same moment, or one a fixed time after another.
 
     seconds_to_next(datetime(2026, 11, 21, 0, 0, 0, 250_000), period=1)   # 0.75
     """
-    since = (now - EPOCH).total_seconds() - phase
-    return period - since % period
+    every = round(period * 1_000_000)  # in whole microseconds: floats could put the moment just after the wake-up
+    since = (now - EPOCH) // timedelta(microseconds=1) - round(phase * 1_000_000)
+    return (every - since % every) / 1_000_000
 
 
-class Clock(Protocol):
-    """What tells the time, as naive UTC. Pure code takes the time as an argument instead."""
+class Event(Protocol):
+    """A flag to wait for, like ``threading.Event``."""
+
+    def is_set(self) -> bool:
+        """Whether the flag is set."""
+        ...
+
+    def set(self) -> None:
+        """Set the flag, and wake all threads that wait for it."""
+        ...
+
+    def clear(self) -> None:
+        """Unset the flag."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the flag is set; False if it is not set within ``timeout`` seconds."""
+        ...
+
+
+class Condition(Protocol):
+    """A lock, and a way to wait for changes that other threads make under it, like ``threading.Condition``."""
+
+    def __enter__(self) -> bool:
+        """Take the lock."""
+        ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Release the lock."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Release the lock until another thread notifies; False if none does within ``timeout`` seconds."""
+        ...
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Wait until the predicate is true, or for ``timeout`` seconds; returns its last value."""
+        ...
+
+    def notify(self, n: int = 1) -> None:
+        """Wake up to ``n`` waiting threads."""
+        ...
+
+    def notify_all(self) -> None:
+        """Wake all waiting threads."""
+        ...
+
+
+class Timer(Protocol):
+    """Measures durations and waits; it does not know the time of day."""
+
+    def monotonic(self) -> float:
+        """Seconds since some moment. It never goes back, and it counts time in suspend."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Return after so many seconds."""
+        ...
+
+    def wait_until(self, event: Event, moment: float) -> bool:
+        """Wait until the event is set; False if ``monotonic`` reaches ``moment`` before."""
+        ...
+
+    def event(self) -> Event:
+        """A new flag, not set."""
+        ...
+
+    def condition(self) -> Condition:
+        """A new condition with a lock of its own."""
+        ...
+
+    def thread(self, name: str, target: Callable[[], object]) -> threading.Thread:
+        """A daemon thread, not started, in which ``target`` may wait by this timer."""
+        ...
+
+
+class Clock(Timer, Protocol):
+    """A timer that also knows the time, naive UTC. Pure code takes the time as an argument instead."""
 
     def now(self) -> datetime:
         """The database's time, naive UTC, microseconds."""
@@ -55,78 +151,159 @@ class Clock(Protocol):
         """How long until a naive UTC moment, in seconds; negative when it has passed."""
         ...
 
+    def at(self, monotonic: float) -> datetime:
+        """The database's time, naive UTC, at a moment of ``monotonic``."""
+        ...
 
-class DatabaseClock:
-    """The database's time, told from CLOCK_BOOTTIME and a measured offset.
+    def measure(self) -> None:
+        """Compare with the database's clock once more."""
+        ...
+
+    def observe(self, asked: float, time: datetime, answered: float) -> None:
+        """Take in a time (naive UTC) that the database told between two moments of ``monotonic``."""
+        ...
+
+    def calibrate(self) -> None:
+        """Compare with the database's clock several times, for the first and exact measurement."""
+        ...
+
+    def round_trip(self) -> float:
+        """How long a question to the database and its answer take on the way, in seconds."""
+        ...
+
+    def host_offset_seconds(self) -> float:
+        """How far the host's own clock is ahead of the database's: for ``rota doctor`` to show, nothing else."""
+        ...
+
+
+class HostTimer:
+    """The timer of the host: CLOCK_BOOTTIME and Python's own threads."""
+
+    def __init__(self, monotonic: Callable[[], float] = boottime) -> None:
+        self.monotonic = monotonic
+        """Seconds since boot, suspended time included. A function of C's: it is asked four times for each run."""
+
+    def sleep(self, seconds: float) -> None:
+        """Return after so many seconds."""
+        time.sleep(seconds)
+
+    def wait_until(self, event: Event, moment: float) -> bool:
+        """Wait until the event is set; False if ``monotonic`` reaches ``moment`` before.
+
+        Python's own waits do not count time in suspend. So this method reads the clock every ``WATCH_SECONDS``.
+        """
+        while not event.is_set():
+            left = moment - self.monotonic()
+            if left <= 0:
+                return False
+            event.wait(min(left, WATCH_SECONDS))
+        return True
+
+    def event(self) -> threading.Event:
+        """A new flag, not set."""
+        return threading.Event()
+
+    def condition(self) -> threading.Condition:
+        """A new condition with a lock of its own."""
+        return threading.Condition()
+
+    def thread(self, name: str, target: Callable[[], object]) -> threading.Thread:
+        """A daemon thread, not started."""
+        return threading.Thread(target=target, name=name, daemon=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One measurement: its round trip in seconds, and the database's time at 0 of ``monotonic``, naive UTC."""
+
+    round_trip: float
+    zero: datetime
+
+    def meets(self, other: "Sample") -> bool:
+        """Whether one offset explains both: each is right to half of its round trip."""
+        furthest = timedelta(seconds=(self.round_trip + other.round_trip) / 2)
+        return abs(self.zero - other.zero) <= furthest + RESOLUTION
+
+
+def _sample(asked: float, time: datetime, answered: float) -> Sample:
+    return Sample(answered - asked, time - timedelta(seconds=(asked + answered) / 2))
+
+
+class DatabaseClock(HostTimer):
+    """The database's time, computed from CLOCK_BOOTTIME and a measured offset.
 
     clock = DatabaseClock(read=lambda: ...)   # a round trip that returns the database's naive UTC time
     clock.measure()
     clock.now()
     """
 
-    def __init__(self, read: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        read: Callable[[], datetime],
+        *,
+        monotonic: Callable[[], float] = boottime,
+        host_now: Callable[[], datetime] = host_now,
+    ) -> None:
+        super().__init__(monotonic)
         self._read = read
+        self._host_now = host_now
         self._lock = threading.Lock()
-        self._samples: deque[tuple[float, datetime, float]] = deque(maxlen=SAMPLES)
+        self._samples: deque[Sample] = deque(maxlen=SAMPLES)
         self._zero: datetime | None = None
 
     def measure(self) -> None:
-        """Take one measurement; believe the one with the shortest round trip among the last ``SAMPLES``."""
-        before = boottime()
-        database_time = self._read()
-        after = boottime()
-        zero = database_time - timedelta(seconds=(before + after) / 2)
+        """Take one measurement. The one with the shortest round trip of the last ``SAMPLES`` gives the offset.
+
+        Each measurement leaves an interval in which the offset must lie. An older one whose interval does not meet this
+        one's is dropped: a clock was set since, or has drifted away, or another server answers.
+        """
+        asked = self.monotonic()
+        new = _sample(asked, self._read(), self.monotonic())
         with self._lock:
-            round_trip = after - before
-            if self._zero is not None and abs((zero - self._zero).total_seconds()) > round_trip + 0.5:
-                self._samples.clear()  # the database's clock was set, or its host changed
-            self._samples.append((round_trip, zero, after))
-            self._zero = min(self._samples)[1]
+            self._take(new, self._meeting(new))
+
+    def observe(self, asked: float, time: datetime, answered: float) -> None:
+        """Take in a time (naive UTC) that the database told between two moments of ``monotonic``.
+
+        It tells whether a clock was set. It is no measurement else: the statement that told it also did other work, and
+        many such statements must not displace the measurements.
+        """
+        new = _sample(asked, time, answered)
+        with self._lock:
+            meeting = self._meeting(new)
+            if len(meeting) < len(self._samples):
+                self._take(new, meeting)
+
+    def _meeting(self, new: Sample) -> list[Sample]:
+        return [old for old in self._samples if old.meets(new)]
+
+    def _take(self, new: Sample, meeting: list[Sample]) -> None:
+        self._samples = deque([*meeting, new], maxlen=SAMPLES)
+        self._zero = min(reversed(self._samples), key=attrgetter("round_trip")).zero
 
     def calibrate(self, times: int = 5) -> None:
-        """Measure several times: the first round trip may have opened a connection."""
+        """Measure ``times`` times, because the first round trip may include opening a connection."""
         for _ in range(times):
             self.measure()
 
     def now(self) -> datetime:
         """The database's time, naive UTC, microseconds."""
-        while (zero := self._zero) is None:
-            self.measure()
-        return zero + timedelta(seconds=boottime())
+        return self.at(self.monotonic())
 
     def seconds_until(self, moment: datetime) -> float:
         """How long until a naive UTC moment, in seconds; negative when it has passed."""
         return (moment - self.now()).total_seconds()
 
-    def at(self, boottime_seconds: float) -> datetime:
+    def at(self, monotonic: float) -> datetime:
         """The database's time at a CLOCK_BOOTTIME moment of this host, naive UTC."""
         while (zero := self._zero) is None:
             self.measure()
-        return zero + timedelta(seconds=boottime_seconds)
+        return zero + timedelta(seconds=monotonic)
+
+    def round_trip(self) -> float:
+        """The shortest round trip of the measurements that are kept, in seconds; 0 before the first."""
+        return min((sample.round_trip for sample in self._samples), default=0.0)
 
     def host_offset_seconds(self) -> float:
         """How far the host's own clock is ahead of the database's: for ``rota doctor`` to show, nothing else."""
-        return (host_now() - self.now()).total_seconds()
-
-
-class SettableClock:
-    """A clock for tests, which stands still until it is set.
-
-    clock = SettableClock(datetime(2026, 11, 21))
-    clock.advance(60)
-    """
-
-    def __init__(self, moment: datetime) -> None:
-        self._moment = moment
-
-    def now(self) -> datetime:
-        """The time it was set to, naive UTC."""
-        return self._moment
-
-    def seconds_until(self, moment: datetime) -> float:
-        """How long until a naive UTC moment, in seconds."""
-        return (moment - self._moment).total_seconds()
-
-    def advance(self, seconds: float) -> None:
-        """Move it on."""
-        self._moment += timedelta(seconds=seconds)
+        return (self._host_now() - self.now()).total_seconds()

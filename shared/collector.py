@@ -1,16 +1,16 @@
-"""Python's cycle collector, set for a process that makes many objects that live for a moment."""
+"""Settings of Python's cycle collector for a process that makes many short-lived objects."""
 
 import gc
 
 YOUNG = 20_000
-"""How many new containers start a collection (Python's own: 700)."""
+"""Python collects after so many new containers. Its own default of 700 is too often here."""
 
 
 def settle() -> None:
-    """Call it once a process is composed.
+    """Set the collector. Call this once, when all long-lived objects of the process have been made.
 
-    What is alive by now stays, and is not looked at again; the young are looked at less often. Without it a worker of
-    no-op handlers spent two fifths of its own time in the collector (docs/decisions/0010-the-collector.md).
+    The collector then never examines the objects that exist now, and examines new ones less often. Without this, a
+    worker of no-op handlers spent two fifths of its time in the collector (docs/decisions/0010-the-collector.md).
     """
     gc.collect()
     gc.freeze()

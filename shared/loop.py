@@ -1,31 +1,38 @@
-"""The one loop. A duty is a step that does its work and returns how long to rest; this wakes, stops and backs off."""
+"""The one loop of all duties. A duty is a step that works and returns its rest; the loop wakes, stops and backs off."""
 
 import logging
+import math
 import random
-import threading
 from collections.abc import Callable
+from threading import get_ident
+
+from rota.shared.clock import Timer
+from rota.shared.domain.errors import DatabaseAway, RotaError
 
 log = logging.getLogger(__name__)
 
 FIRST_BACKOFF_SECONDS = 0.1
 LONGEST_BACKOFF_SECONDS = 5.0
+LONGEST_REST_SECONDS = 3600.0
+"""A step that says to rest for longer is run again after this, since no thread can wait for just any time."""
 
 
 class Loop:
     """Runs a step again and again on a thread of its own, until stopped.
 
-    A step returns the seconds to rest (0: at once). A step that fails is logged, once for each different error, and
-    tried again after a growing, jittered pause: a database that is away must not end a process.
+    A step returns the seconds to rest: 0 runs it again at once, infinity rests until ``wake``. If a step fails, the
+    loop tries it again after a random pause that grows up to ``LONGEST_BACKOFF_SECONDS``, because an outage of the
+    database must not end the process. The loop logs an error only if it differs from the one before.
 
-        loop = Loop("materializer", step=tick)
+        loop = Loop("materializer", tick, clock)
         loop.start(); loop.wake(); loop.stop()
     """
 
-    def __init__(self, name: str, step: Callable[[], float]) -> None:
+    def __init__(self, name: str, step: Callable[[], float], timer: Timer) -> None:
         self._step = step
-        self._wake = threading.Event()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._wake = timer.event()
+        self._stopping = timer.event()
+        self._thread = timer.thread(name, self._run)
         self._failure: str | None = None
 
     @property
@@ -38,17 +45,17 @@ class Loop:
         self._thread.start()
 
     def wake(self) -> None:
-        """End the present rest."""
+        """End the present rest, or the next one if the step is running."""
         self._wake.set()
 
     def stop(self) -> None:
-        """Ask it to end after the present step; ``join`` waits for that."""
+        """Ask the loop to end after the present step; ``join`` waits for that."""
         self._stopping.set()
         self._wake.set()
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until the thread has ended; False if it has not within ``timeout`` seconds."""
-        if self._thread.ident is not None and self._thread is not threading.current_thread():
+        if self._thread.ident is not None and self._thread.ident != get_ident():
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -57,21 +64,23 @@ class Loop:
         while not self._stopping.is_set():
             try:
                 rest = self._step()
-            except Exception as error:  # noqa: BLE001 - whatever went wrong, the duty goes on
+            except BaseException as error:  # noqa: BLE001 - a duty continues after any error, SystemExit included
                 failures += 1
-                self._say(error)
+                if not isinstance(error, DatabaseAway):  # the database says itself when it goes away and is back
+                    self._log_failure(error)
                 longest = min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2 ** min(failures, 10))
                 rest = random.uniform(longest / 2, longest)  # noqa: S311
             else:
-                if failures:
+                if self._failure is not None:
                     log.info("%s: works again after %d failures", self.name, failures)
                 failures, self._failure = 0, None
             if rest > 0:
-                self._wake.wait(rest)
+                self._wake.wait(None if rest == math.inf else min(rest, LONGEST_REST_SECONDS))
             self._wake.clear()
 
-    def _say(self, error: Exception) -> None:
+    def _log_failure(self, error: BaseException) -> None:
         sentence = f"{type(error).__name__}: {error}"
         if sentence != self._failure:
             self._failure = sentence
-            log.error("%s: failed and will be tried again: %s", self.name, sentence, exc_info=error)
+            traceback = None if isinstance(error, RotaError) else error  # it is for what Rota did not expect
+            log.error("%s: failed and will be tried again: %s", self.name, sentence, exc_info=traceback)

@@ -1,4 +1,4 @@
-"""Settings: ``ROTA_*`` environment variables, overridden by options. All faults are reported at once."""
+"""Settings: ``ROTA_*`` environment variables, which options override. All faults are reported together."""
 
 from typing import Any, Self
 
@@ -7,13 +7,14 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from shared.domain.errors import ConfigurationError
+from rota.shared.database.backends import entry_of
+from rota.shared.domain.errors import ConfigurationError
 
 DEFAULT_DATABASE_URL = "sqlite:///rota.db"
 
 
 class Settings(BaseSettings):
-    """What every Rota process is told. Each field is the environment variable ``ROTA_<NAME>``.
+    """The settings of every Rota process. Each field is the environment variable ``ROTA_<NAME>``.
 
     Settings.load(database_url="mysql://rota:…@db/rota").lookahead_seconds
     """
@@ -31,12 +32,15 @@ class Settings(BaseSettings):
         default=1,
         gt=0,
         le=60,
-        description="between two looks of the scheduler; halved until they are four in look-ahead and liveness limit",
+        description="between two ticks of a scheduler; halved until four fit into look-ahead and into liveness limit",
     )
     batch: int = Field(default=1000, ge=1, le=10_000, description="rows in one statement")
     lock_lease_seconds: float = Field(default=2, gt=0, description="after this a task lock may be taken over")
     assignment_timeout_seconds: float = Field(
         default=30, gt=0, description="an assignment due for so long and not started is given to another worker"
+    )
+    forget_days: int = Field(
+        default=7, ge=1, le=3650, description="the rows of a worker that has been dead for so many days are removed"
     )
 
     app: str | None = Field(default=None, description="what the worker runs, as module:app")
@@ -44,23 +48,38 @@ class Settings(BaseSettings):
     capacity: int = Field(default=50, ge=1, le=10_000, description="instances a worker runs at once")
     prefetch: int = Field(default=10_000, ge=0, le=100_000, description="instances it may be assigned beyond that")
     labels: dict[str, str] = Field(default_factory=dict, description='labels the worker carries, as {"gpu": "a100"}')
-    heartbeat_seconds: float = Field(default=3, gt=0, description="how often a worker beats")
-    liveness_seconds: int = Field(default=15, ge=2, description="silent for longer, a worker is dead and stops itself")
+    heartbeat_seconds: float = Field(default=3, gt=0, description="between two heartbeats of a worker")
+    liveness_seconds: int = Field(
+        default=15,
+        ge=2,
+        le=31_536_000,
+        description="after so long without a heartbeat a worker is dead, and stops itself",
+    )
+    blocked_seconds: float = Field(
+        default=60, gt=0, description="a worker that does not answer its guardian for so long is killed"
+    )
     poll_seconds: float = Field(
         default=1,
         gt=0,
         le=60,
-        description="between two polls of a worker; halved until they are two in the look-ahead, one in a heartbeat",
+        description="between two polls of a worker; halved until two fit into the look-ahead and one into a heartbeat",
     )
     grace_seconds: float = Field(default=30, ge=0, description="on SIGTERM, how long running work may go on")
+    abandoned_seconds: float = Field(
+        default=300, gt=0, description="a worker whose thread has not returned so long after it was to stop ends itself"
+    )
     result_limit_bytes: int = Field(default=262_144, ge=1024, le=4_194_304, description="largest JSON result of a node")
     allow_shell: bool = Field(default=False, description="let this worker run SHELL_COMMAND")
-    health_file: str | None = Field(default=None, description="file that a process touches as it beats; rota health")
+    health_file: str | None = Field(
+        default=None, description="file that a process writes at each heartbeat, for rota health"
+    )
 
     @property
     def tick_period(self) -> float:
-        """How often the scheduler looks, in seconds: what it finds is still to be polled before it is due, and a
-        scheduler that rested for long would take itself for one that was away.
+        """Seconds between two ticks: ``tick_seconds``, halved until four ticks fit into each of the limits.
+
+        The look-ahead is one, because workers must poll what a tick finds before it is due. The liveness limit is the
+        other, because a scheduler that rested so long would mistake its own rest for an outage.
 
         Settings(tick_seconds=1, lookahead_seconds=3).tick_period   # 0.5
         """
@@ -68,8 +87,9 @@ class Settings(BaseSettings):
 
     @property
     def poll_period(self) -> float:
-        """How often a worker asks, in seconds: together with the scheduler's tick well within the look-ahead, and often
-        enough to see a cancel within two heartbeats.
+        """Seconds between two polls: ``poll_seconds``, halved until two polls fit into the look-ahead.
+
+        One poll also fits into a heartbeat, so that a worker sees a request to cancel within two heartbeats.
 
         Settings(poll_seconds=4, lookahead_seconds=5).poll_period   # 2.0
         """
@@ -80,15 +100,14 @@ class Settings(BaseSettings):
     def _usable_url(cls, value: SecretStr) -> SecretStr:
         try:
             url = make_url(value.get_secret_value())
-        except (ArgumentError, ValueError):  # a ValueError quotes what stands for the port, maybe the password
+        except (ArgumentError, ValueError):  # its text may quote a part of the password as the port
             raise ValueError("is not a database URL; write mysql://user:password@host/database") from None
-        backend = url.get_backend_name()
-        if backend not in ("mysql", "mariadb", "sqlite"):
-            raise ValueError(f"names the database {backend!r}; Rota runs on mysql, mariadb and sqlite")
-        if backend == "sqlite" and not url.database:
-            raise ValueError("names no file; processes meet in the database, so write sqlite:///rota.db")
-        if backend != "sqlite" and not url.database:
-            raise ValueError("names no database; write mysql://user:password@host/database")
+        try:
+            entry = entry_of(url)
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from None
+        if not url.database:
+            raise ValueError(entry.without_database)
         return value
 
     @model_validator(mode="after")
@@ -102,7 +121,7 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, **options: Any) -> "Settings":
-        """Settings from the environment and options (None: not given).
+        """The settings from the environment and from options; an option that is None counts as not given.
 
         Raises ConfigurationError with every fault, a line each.
         """
@@ -111,27 +130,29 @@ class Settings(BaseSettings):
             return cls(**given)
         except ValidationError as error:
             raise ConfigurationError(faults(error)) from None
-        except SettingsError:  # of the environment, the one field that is JSON
+        except SettingsError:  # only ROTA_LABELS is read as JSON
             raise ConfigurationError('ROTA_LABELS is not JSON; write it as {"gpu": "a100"}') from None
 
 
 def _within(seconds: float, most: float) -> float:
-    """A period halved until it is no longer than this: of two so made from one, the longer one's moments are also the
-    shorter one's."""
+    """A period, halved until it is no longer than ``most`` seconds.
+
+    It is halved, not cut, so that two processes with different limits still meet at the moments of the longer period.
+    """
     while seconds > most:
         seconds /= 2
     return seconds
 
 
 def faults(error: ValidationError) -> str:
-    """Every fault of a settings error, a line each; the values of secrets are not shown."""
+    """Every fault of a settings error, a line each, without the values of secrets."""
     lines = []
     for fault in error.errors(include_url=False):
         name = str(fault["loc"][0]) if fault["loc"] else ""
-        said = fault["msg"].removeprefix("Value error, ")
+        message = fault["msg"].removeprefix("Value error, ")
         if not name:
-            lines.append(said)
+            lines.append(message)
             continue
         shown = "" if name == "database_url" else f" {fault['input']!r}"
-        lines.append(f"ROTA_{name.upper()}{shown}: {said}")
+        lines.append(f"ROTA_{name.upper()}{shown}: {message}")
     return "\n".join(lines)

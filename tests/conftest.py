@@ -13,6 +13,7 @@
 """
 
 import shutil
+import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,9 +21,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, make_url
 
-from migrations import upgrade
-from shared.store.database import Database, opened
-from tests.databases import (
+from rota.migrations import upgrade
+from rota.shared.database.transactions import Database, opened
+from tests.harness.compiled import statements_shared
+from tests.harness.databases import (
+    DATABASES,
     MariaDBServer,
     PrivateMariaDB,
     fresh_database,
@@ -30,9 +33,11 @@ from tests.databases import (
     server_for_tests,
     tables_ddl,
 )
-from tests.processes import RotaProcess
+from tests.harness.processes import RotaProcess
 
 failed = pytest.StashKey[bool]()
+
+BARE_NAMES = {"shared", "migrations", "scheduler_service", "worker_service"}
 
 
 @pytest.hookimpl(wrapper=True)
@@ -43,6 +48,21 @@ def pytest_runtest_makereport(
     report = yield
     item.stash[failed] = item.stash.get(failed, False) or report.failed
     return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_name_for_each_module() -> Iterator[None]:
+    """After all tests nothing was imported by a bare name: a file under two names means two enum classes."""
+    yield
+    bare = {name for name in sys.modules if name.split(".")[0] in BARE_NAMES}
+    assert not bare, f"imported without rota.: {sorted(bare)}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_statements() -> Iterator[None]:
+    """The tests of a process compile each statement once."""
+    with statements_shared():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -65,7 +85,7 @@ def sqlite_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'rota.db'}"
 
 
-@pytest.fixture(params=["sqlite", "mariadb"])
+@pytest.fixture(params=DATABASES)
 def database_url(request: pytest.FixtureRequest) -> str:
     """The URL of an empty database, once for each kind."""
     url: str = request.getfixturevalue(f"{request.param}_url")
@@ -104,7 +124,7 @@ def migrated_sqlite_url(sqlite_url: str, sqlite_template: Path) -> str:
     return sqlite_url
 
 
-@pytest.fixture(params=["sqlite", "mariadb"])
+@pytest.fixture(params=DATABASES)
 def migrated_url(request: pytest.FixtureRequest) -> str:
     """The URL of a database with Rota's tables, once for each kind."""
     url: str = request.getfixturevalue(f"migrated_{request.param}_url")

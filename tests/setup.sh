@@ -75,7 +75,7 @@ ensure_mariadb() {
     case "${ROTA_TEST_MARIADB:-}" in
     *://*) return ;; # a server that is there already
     esac
-    has_mariadbd || .venv/bin/python -m tests.databases || install_mariadb ||
+    has_mariadbd || .venv/bin/python -m tests.harness.databases || install_mariadb ||
         fail "the tests need MariaDB 10.6 or newer: install mariadb-server, or pull Docker's mariadb:10.11," \
             "or set ROTA_TEST_MARIADB=mysql+pymysql://user:password@host"
 }

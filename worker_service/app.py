@@ -1,126 +1,135 @@
-"""The worker process: registration, lease, pulling, running and reporting, composed; and how it stops."""
+"""The worker process: registers, starts its engine, and stops everything in order."""
 
+import itertools
 import logging
 import os
 import signal
 import socket
 import threading
-from collections.abc import Callable
-from datetime import datetime
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.metadata import version
 from types import FrameType
 
-from shared import collector
-from shared.clock import boottime
-from shared.domain.errors import RotaError
-from shared.domain.jsontext import json_text
-from shared.domain.states import InstanceStatus, NodeStatus, WorkerLostPolicy
-from shared.loop import Loop
-from shared.settings import Settings
-from shared.store import assignments, reports, workers
-from shared.store.database import Database
-from shared.store.reports import InstanceReport, NodeReport, Report
-from shared.store.runs import Run
-from shared.store.workers import WorkerDeclaration
-from worker_service import builtin, children, registration
-from worker_service.authoring import Execution, Node, Rota
-from worker_service.delay_queue import DelayQueue
-from worker_service.executors.base import Executor
-from worker_service.executors.event_loop import EventLoopExecutor
-from worker_service.executors.process import ProcessExecutor
-from worker_service.executors.threads import ThreadExecutor
-from worker_service.lease import Lease
-from worker_service.poller import Poller
-from worker_service.reporter import Reporter
-from worker_service.runner import Active, Runner
+from rota.shared import collector
+from rota.shared.clock import Clock
+from rota.shared.database.transactions import Database
+from rota.shared.loop import Loop
+from rota.shared.settings import Settings
+from rota.shared.store import workers
+from rota.shared.store.node_types import versions_of
+from rota.shared.store.workers import WorkerDeclaration
+from rota.worker_service import builtin, process_groups, registration
+from rota.worker_service.authoring import Node, Rota
+from rota.worker_service.declarations import Declarations
+from rota.worker_service.engine import CLOSING_SECONDS, Engine, attempt
+from rota.worker_service.guarded import Guarded
+from rota.worker_service.liveness import Liveness, Unguarded, die
+from rota.worker_service.rows import WorkerRows
 
 log = logging.getLogger(__name__)
 
-CLOSING_SECONDS = 5.0
+EXIT_ABANDONED = 75
+"""The exit code of a worker that ended itself because of a thread (EX_TEMPFAIL). A supervisor starts another."""
 
 
 class Worker:
     """A worker over one database.
 
-    worker = Worker(settings, app)
-    worker.start(); worker.stop()
+        worker = Worker(settings, app)
+        worker.start(); worker.stop()
+
+    ``liveness`` keeps it live: the worker's own heartbeats if it has no guardian. ``clock`` is for simulations: the
+    worker and its database sessions take the time from it. ``lost`` is called when the worker must not go on, and ends
+    the process. ``stuck`` is called when a thread has not returned for ``abandoned_seconds``: the worker should stop,
+    and its process end.
     """
 
-    def __init__(self, settings: Settings, app: Rota) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        app: Rota,
+        *,
+        liveness: Liveness | None = None,
+        clock: Clock | None = None,
+        lost: Callable[[str], None] = die,
+        stuck: Callable[[], None] = lambda: None,
+    ) -> None:
         self._settings = settings
-        self._database = self._connect()
-        self._lease_database = self._connect(call_timeout=settings.liveness_seconds / 3)
-        self._database.clock = self._lease_database.clock  # which is measured beside the heartbeats
         self._app = app
-        self._nodes: dict[str, Node] = {n.type: n for n in builtin.nodes(allow_shell=settings.allow_shell)}
-        self._nodes.update(app.nodes)
-        self.hurry = threading.Event()
-        """Set to end the grace time: stop at once."""
+        self._lost = lost
+        self._liveness = liveness or Unguarded(settings, clock, lost)
+        self._stuck = stuck
+        limit = settings.call_timeout_seconds
+        url = settings.database_url.get_secret_value()
+        self._database = Database(url, call_timeout=limit, retry_seconds=limit, clock=clock)
+        self._clock = self._database.clock
+        self._measure_loop = Loop("clock", self._measure, self._clock)
+        nodes = {n.type: n for n in builtin.nodes(allow_shell=settings.allow_shell)} | dict(app.nodes)
+        self._nodes: dict[str, Node] = {type_: self._liveness.watched(node) for type_, node in nodes.items()}
+        self.stop_now = threading.Event()
+        """Set it to end the grace time at once."""
 
-    def start(self) -> None:
-        """Register and begin to pull.
+    def start(self, registered: Callable[[], None] = lambda: None) -> None:
+        """Register and begin to pull. ``registered`` is called in between.
 
-        Raises NameTaken, or InvalidInput for a task that the app declares wrongly.
+        Raises NameTaken, and InvalidInput for a task that does not fit its type.
         """
         name = self._settings.worker_name or f"{socket.gethostname()}-{os.getpid()}"
-        self._database.clock.calibrate()
+        self._clock.calibrate()
         declarations = [node.declaration() for node in self._nodes.values()]
-        registration.declare(self._database, self._app, declarations, by=name[:127])
-        self.id = registration.register(self._lease_database, self._declaration(name))
-        self._compose()
-        self._lease = Lease(
-            self._lease_database,
-            self.id,
-            heartbeat_seconds=self._settings.heartbeat_seconds,
-            liveness_seconds=self._settings.liveness_seconds,
-            load=self._busy,
-            health_file=self._settings.health_file,
+        registration.register_types(self._database, self._app, declarations, by=name[:127])
+        declared = Declarations(self._database, self._app.schedules, name[:127], self._settings)
+        declared.declare()
+        mine = self._declaration(name, versions_of(declarations), declared.versions)
+        self._liveness.registering()
+        self.id, asked = registration.register(self._database, mine)
+        registered()
+        rows = WorkerRows(self._database, self.id)
+        self._engine = Engine(
+            rows, self._settings, self._app, self._nodes, self._clock, lost=self._lost, stuck=self._stuck
         )
-        self._lease.start()
-        for thread in self._threads:
-            thread.start()
-        for loop in (self._poll_loop, self._claim_loop, self._deadline_loop):
-            loop.start()
+        self._liveness.begin(self.id, asked, self._engine.load, self._engine.silent_seconds)
+        self._engine.start()
+        self._measure_loop.start()
+        types = registration.RegisteredTypes(self._database, declarations, by=name[:127])
+        self._types_loop = Loop("node types", types.look, self._clock)
+        self._types_loop.start()
+        self._declarations = Loop("declarations", declared.look, self._clock)
+        if self._app.schedules:
+            self._declarations.start()
         log.info("worker %r: started as #%d, capacity %d", name, self.id, self._settings.capacity)
 
     def stop(self) -> None:
-        """Stop in order: take no more, hand back what has not started, finish what runs within the grace time, then
-        fail or hand back the rest, and deregister."""
-        deadline = boottime() + self._settings.grace_seconds
-        self._stopping = True
-        self._attempt(
-            lambda: self._database.write(partial(workers.drain, worker_id=self.id, reason="stopping", by="worker"))
-        )
-        self._poll_loop.stop()
-        self._claim_loop.stop()
-        self._poller.close()
-        self._claim_loop.join(CLOSING_SECONDS)
-        self._hand_back_unstarted()
-        while len(self._runner) and boottime() < deadline and not self.hurry.is_set():
-            self._fewer.wait(min(0.5, max(0.0, deadline - boottime())))
-            self._fewer.clear()
-        self._poll_loop.join(CLOSING_SECONDS)  # a comparison under way would hand back what is being ended
-        self._end_the_rest()
-        self._reporter.flush(CLOSING_SECONDS)
-        self._reporter.close()
-        self._lease.stop()  # before the row is dead: a heartbeat that found it so would end the process as lost
-        self._attempt(
-            lambda: self._database.write(partial(workers.bury, worker_ids=[self.id], reason="stopped", by="worker"))
-        )
-        for executor in self._executors.values():
-            executor.close()
-        children.kill_all()
-        self._starts.close()
+        """Stop in order.
+
+        The worker claims no more instances and hands back those that have not started. The running ones may end within
+        the grace time. The others are stopped, and then fail or are handed back. Then the worker's row becomes dead;
+        but if a handler still runs, only when the process is gone: what it runs must begin nowhere else before that.
+        """
+        deadline = self._clock.monotonic() + self._settings.grace_seconds
+        self._declarations.stop()
+        self._types_loop.stop()
+        drain = partial(workers.drain, worker_id=self.id, reason="stopping", by="worker")
+        attempt(lambda: self._database.write(drain), unless=self.stop_now)
+        self._engine.stop_pulling(self.stop_now)
+        attempt(lambda: self._database.write(partial(workers.leave, worker_id=self.id)), unless=self.stop_now)
+        all_ended = self._engine.finish(deadline, self.stop_now)
+        self._measure_loop.stop()
+        self._liveness.end(all_ended=all_ended)
+        self._engine.close()
+        self._declarations.join(CLOSING_SECONDS)
+        self._types_loop.join(CLOSING_SECONDS)
+        process_groups.kill_all()
         self._database.close()
-        self._lease_database.close()
 
-    def _connect(self, call_timeout: float | None = None) -> Database:
-        url = self._settings.database_url.get_secret_value()
-        limit = min(call_timeout or self._settings.call_timeout_seconds, self._settings.call_timeout_seconds)
-        return Database(url, call_timeout=limit, retry_seconds=limit)
+    def _measure(self) -> float:
+        self._clock.measure()
+        return 2 * self._settings.heartbeat_seconds  # an idle worker should send few statements
 
-    def _declaration(self, name: str) -> WorkerDeclaration:
+    def _declaration(
+        self, name: str, type_versions: Mapping[str, str], schedules: Mapping[str, str]
+    ) -> WorkerDeclaration:
         return WorkerDeclaration(
             name=name,
             host=socket.gethostname(),
@@ -132,131 +141,56 @@ class Worker:
             liveness_seconds=self._settings.liveness_seconds,
             node_types=sorted(self._nodes),
             labels=self._settings.labels,
+            type_versions=type_versions,
+            schedules=schedules,
         )
 
-    def _compose(self) -> None:
-        clock = self._database.clock
-        self._fewer = threading.Event()
-        self._stopping = False
-        self._starts: DelayQueue[Run] = DelayQueue(clock)
-        self._thread_executor = ThreadExecutor(self._settings.capacity, freed=self._room_made)
-        self._executors: dict[Execution, Executor] = {
-            "async": EventLoopExecutor(),
-            "thread": self._thread_executor,
-            "process": ProcessExecutor(self._app.target, self._settings.capacity, self._settings.result_limit_bytes),
-        }
-        self._reporter = Reporter(self._database, self.id)
-        self._runner = Runner(
-            self._nodes,
-            self._executors,
-            self._reporter,
-            clock,
-            result_limit_bytes=self._settings.result_limit_bytes,
-            room_made=self._room_made,
-        )
-        self._poller = Poller(
-            self._database, self._settings, self.id, runner=self._runner, starts=self._starts, busy=self._busy
-        )
-        self._poll_loop = Loop("poll", self._poller.poll)
-        self._claim_loop = Loop("claim", self._poller.claim)
-        self._poller.wake_poll = self._poll_loop.wake
-        self._deadline_loop = Loop("deadlines", self._runner.expire)
-        self._threads = [
-            threading.Thread(target=self._reporter.run, name="report", daemon=True),
-            threading.Thread(target=self._start_when_due, name="start", daemon=True),
-        ]
 
-    def _start_when_due(self) -> None:
-        while not self._starts.closed:
-            due = self._starts.take(self._idle_slots)
-            try:
-                self._runner.start(due)
-            except BaseException:  # the next ones wait for this thread
-                log.exception("%d instances could not be started", len(due))
+def serve(settings: Settings, app: Rota, guarded: Guarded) -> int:
+    """Run a worker until SIGTERM or SIGINT. A second signal ends its grace time. Returns the exit code.
 
-    def _busy(self) -> int:
-        return self._runner.occupied + self._thread_executor.abandoned
+    Before the worker has registered, which may take long, a signal ends it as any program.
 
-    def _idle_slots(self) -> int:
-        return self._settings.capacity - self._runner.running - self._thread_executor.abandoned
-
-    def _room_made(self) -> None:
-        self._starts.room_made()
-        self._poller.room_made()
-        if self._stopping:
-            self._fewer.set()
-
-    def _hand_back_unstarted(self) -> None:
-        unstarted = [(run.id, run.attempt) for run in self._starts.close()]
-        for instance_id, _ in unstarted:
-            self._runner.drop(instance_id)
-        self._attempt(lambda: self._hand_back(unstarted))
-        self._attempt(self._hand_back_assigned)
-
-    def _hand_back_assigned(self) -> None:
-        batch = self._settings.batch
-        take_back = partial(assignments.take_back_assigned, worker_id=self.id, limit=batch)
-        while self._database.write(take_back) == batch:
-            pass
-
-    def _end_the_rest(self) -> None:
-        """What still runs after the grace time: failed where it may run only once, else handed back."""
-        left = self._runner.forsake()
-        if not left:
-            return
-        log.warning("worker: stops with %d instances still running", len(left))
-        once = [active for active in left if active.run.on_worker_lost == WorkerLostPolicy.FAIL]
-        again = [(a.run.id, a.run.attempt) for a in left if a not in once]
-        self._attempt(lambda: self._hand_back(again))
-        if once:
-            now = self._database.clock.now()
-            failures = [_failed_by_stop(active, now) for active in once]
-            self._attempt(lambda: self._database.write(lambda c: reports.report(c, self.id, failures)))
-
-    def _hand_back(self, held: list[tuple[int, int]]) -> int:
-        if not held:
-            return 0
-        return self._database.write(lambda c: reports.hand_back(c, self.id, held, "its worker stopped"))
-
-    @staticmethod
-    def _attempt(work: Callable[[], object]) -> None:
-        """Do what can be done on the way out; what cannot, the scheduler recovers."""
-        try:
-            work()
-        except RotaError as error:
-            log.warning("worker: while stopping: %s", error)
-
-
-def _failed_by_stop(active: Active, now: datetime) -> Report:
-    reason = "its worker stopped before it ended; its task says on_worker_lost = fail"
-    error = json_text({"error": reason})
-    begun, rest = active.run.nodes[active.done : active.done + 1], active.run.nodes[active.done + 1 :]
-    nodes = [NodeReport(node.id, NodeStatus.FAILED, error, gmt_completed=now) for node in begun]
-    nodes += [NodeReport(node.id, NodeStatus.CANCELED) for node in rest]
-    instance = InstanceReport(InstanceStatus.FAILED, error, reason, active.entered, now)
-    return Report(active.run.id, active.run.attempt, nodes, instance)
-
-
-def serve(settings: Settings, app: Rota) -> int:
-    """Run a worker until SIGTERM or SIGINT; a second signal ends its grace time. Returns the exit code.
-
-    Raises RotaError where it cannot start. A worker that loses its lease ends by itself (``lease.EXIT_LEASE_LOST``).
+    Raises RotaError when the worker cannot start. A worker that must not go on ends the process with the exit code
+    ``liveness.EXIT_LEASE_LOST``, and one with a thread that does not return with ``EXIT_ABANDONED``.
     """
-    worker = Worker(settings, app)
-    stopping = threading.Event()
+    stopping, stuck = threading.Event(), threading.Event()
+    signals = itertools.count(1)
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        if stopping.is_set():
-            worker.hurry.set()
+    def end() -> None:
+        stuck.set()
         stopping.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    worker.start()
+    worker = Worker(settings, app, liveness=guarded, stuck=end)
+
+    def stop(times: int) -> None:
+        """Stop the worker. Once, and the same again by way of the guardian, is once."""
+        stopping.set()
+        if times > 1:
+            worker.stop_now.set()
+
+    def signaled(number: int, frame: FrameType | None) -> None:
+        stop(next(signals))
+
+    def take_signals() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signaled)
+
+    guarded.asked_to_stop = stop
+    worker.start(take_signals)
     collector.settle()
-    stopping.wait()
+    _wait(stopping)
     log.info("worker: stopping; running work has %g s", settings.grace_seconds)
     worker.stop()
     log.info("worker: stopped")
     logging.shutdown()
-    os._exit(0)  # threads that still run cannot be stopped, and would keep the process
+    code = EXIT_ABANDONED if stuck.is_set() else 0
+    os._exit(code)  # handlers that still run on threads cannot be stopped, and would keep the process alive
+
+
+def _wait(stopping: threading.Event) -> None:
+    while not stopping.is_set():
+        try:
+            stopping.wait()
+        except BaseException:  # this thread runs the app's own signal handlers, such as one for SIGALRM
+            log.exception("worker: a signal handler of the app has failed")

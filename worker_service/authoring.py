@@ -1,4 +1,4 @@
-"""What a task author writes: an app, its task types and nodes, and its schedules."""
+"""The classes that a task author uses: an app, its task types and nodes, and its schedules."""
 
 import importlib
 import inspect
@@ -9,17 +9,20 @@ from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from shared.domain.errors import ConfigurationError, InvalidInput, InvalidParam, NameTaken
-from shared.domain.states import WorkerLostPolicy
-from shared.domain.task import TaskDefinition
-from shared.store.node_types import NodeTypeDeclaration
-from worker_service.context import NodeContext
+from rota.shared.domain.errors import ConfigurationError, InvalidInput, InvalidParam, NameTaken
+from rota.shared.domain.states import WorkerLostPolicy
+from rota.shared.domain.task import TaskDefinition
+from rota.shared.store.node_types import NodeTypeDeclaration
+from rota.worker_service.context import NodeContext
 
 Result = Any
 Handler = Callable[[NodeContext[Any]], Result | Awaitable[Result]]
 H = TypeVar("H", bound=Callable[..., Any])
 Execution = Literal["async", "thread", "process"]
 ParamModel = type[BaseModel]
+
+LONGEST_TIMEOUT_SECONDS = 31_536_000
+"""A year, as for the timeout of a task."""
 
 TYPE_NAME = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*")
 
@@ -72,19 +75,24 @@ class TaskType:
         retries: int | None = None,
         execution: Execution | None = None,
     ) -> Callable[[H], H]:
-        """Declare the next node: CATEGORY_NAME. The function stays plainly callable.
+        """Declare the next node, of the type CATEGORY_NAME. The function can still be called as before.
 
-        ``timeout`` is in seconds (default: the task's). ``retries`` after a failure (default: the task's).
+        ``timeout`` is in seconds, ``retries`` is how often a failure is retried; both default to the task's.
         ``execution``: an ``async def`` runs on the event loop, a ``def`` on a thread; ``"process"`` runs a ``def`` in
         a process of its own, which can be killed at its timeout or when it is canceled.
 
-        Raises InvalidInput for a bad name or handler, NameTaken for a node declared twice.
+        Raises InvalidInput for a bad name, timeout or handler, NameTaken for a node declared twice.
         """
         return self._register(f"{self.category}_{_checked(name)}", timeout, retries, execution)
 
     def _register(
         self, node_type: str, timeout: float | None, retries: int | None, execution: Execution | None
     ) -> Callable[[H], H]:
+        if timeout is not None and not 0 < timeout <= LONGEST_TIMEOUT_SECONDS:
+            raise InvalidInput(
+                f"{node_type}: timeout {timeout!r} must be more than 0 and at most {LONGEST_TIMEOUT_SECONDS:,} seconds"
+            )
+
         def decorate(handler: H) -> H:
             self._nodes += 1
             self._app.add(
@@ -105,7 +113,7 @@ class TaskType:
 
 
 class Rota:
-    """An app: what a worker can run, and the tasks that the code declares.
+    """An app: the nodes that a worker can run, and the tasks that the code declares.
 
     app = Rota()
 
@@ -116,7 +124,7 @@ class Rota:
 
     def __init__(self) -> None:
         self.target: str | None = None
-        """Where it was loaded from, as ``module:app``: how a child process finds it again."""
+        """Where the app was loaded from, as ``module:app``. A child process loads it from there."""
 
         self._nodes: dict[str, Node] = {}
         self._types: dict[str, TaskType] = {}
@@ -124,7 +132,7 @@ class Rota:
 
     @property
     def nodes(self) -> Mapping[str, Node]:
-        """The nodes by type."""
+        """The nodes, by their types."""
         return self._nodes
 
     @property
@@ -165,7 +173,7 @@ class Rota:
         execution: Execution | None = None,
         **fields: Any,
     ) -> Callable[[H], H]:
-        """The common case: one function is one task type with one node, and with ``cron`` one task.
+        """Declare a task type with one node: the function. With ``cron``, declare a task of that type, too.
 
         The task's name defaults to the type in lower case with dashes (``cleanup-temp``). ``fields`` are further
         fields of the task: ``overlap_policy``, ``priority``, ``on_worker_lost``, … (``TaskDefinition``).
@@ -193,11 +201,12 @@ class Rota:
         param: BaseModel | dict[str, Any] | None = None,
         **fields: Any,
     ) -> None:
-        """Declare a task, upserted by name when a worker starts.
+        """Declare a task. A worker inserts or updates it by its name when it starts.
 
-        Only fields whose declared value changed since the last declaration are written, and never ``status``: an
-        operator's edit survives restarts. Without ``cron`` the task runs only when asked.
-        Raises InvalidInput with every fault, NameTaken.
+        The worker writes only fields whose declared value has changed since the last declaration, and never ``status``.
+        So an operator's edit survives restarts. Without ``cron`` the task runs only when asked.
+
+        Raises InvalidInput, which names every fault, and NameTaken.
         """
         if name in self._schedules:
             raise NameTaken(f"task {name!r} is declared twice in this app")
@@ -217,9 +226,9 @@ class Rota:
 
 
 def load_app(target: str | None) -> Rota:
-    """The app that ``module:app`` names; None: an app with the built-in types only.
+    """Load the app that ``module:app`` names. None: an app with the built-in types only.
 
-    Raises ConfigurationError, saying what of the path is wrong.
+    Raises ConfigurationError, which says what is wrong with the path.
     """
     if target is None:
         return Rota()

@@ -1,4 +1,4 @@
-"""What a handler is given: the fire's own time, its param, the results of earlier nodes, a log."""
+"""The argument of every handler: the fire's nominal time, the param, the results of earlier nodes, a log."""
 
 import logging
 from collections.abc import Mapping
@@ -12,16 +12,23 @@ _log = logging.getLogger("rota.task")
 
 
 class Cancellation:
-    """Whether a run is to stop. (A ``threading.Event`` would take as long as the rest of a context.)"""
+    """Whether a run is to stop. (Making a ``threading.Event`` would take as long as making the rest of a context.)"""
 
-    __slots__ = ("requested",)
+    __slots__ = ("noticed", "requested")
 
     def __init__(self) -> None:
         self.requested = False
+        self.noticed = False
+        """Whether the handler has asked, and was told that it is to stop."""
 
     def request(self) -> None:
-        """Ask it to stop."""
+        """Ask the run to stop."""
         self.requested = True
+
+    def look(self) -> bool:
+        """Whether the run is to stop, for the handler."""
+        self.noticed = self.requested
+        return self.requested
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +44,10 @@ class NodeContext(Generic[P]):
     """The param, as the declared pydantic model, or a dict where none is declared."""
 
     schedule_datetime: datetime = field(default_factory=lambda: datetime(1970, 1, 1, tzinfo=UTC))
-    """The fire's own (nominal) time, aware, in the task's zone; a replay sees the same."""
+    """The fire's nominal time, aware, in the task's zone. A replay sees the same time."""
 
     due_at: datetime = field(default_factory=lambda: datetime(1970, 1, 1, tzinfo=UTC))
-    """When this run was due, aware, UTC; later than ``schedule_datetime`` for a retry or a replay."""
+    """When this run was due, aware, in UTC. For a retry or a replay it is later than ``schedule_datetime``."""
 
     results: Mapping[str, Any] = field(default_factory=dict)
     """Results of the nodes before this one, by short name (``EXTRACT``) and by type (``REPORT_EXTRACT``)."""
@@ -49,20 +56,20 @@ class NodeContext(Generic[P]):
     node_type: str = ""
     instance_id: int = 0
     run_number: int = 0
-    """0: the fire itself; 1 and more: replays and other runs for the same time."""
+    """0 for the fire itself, 1 and more for replays and other runs for the same time."""
 
     attempt: int = 1
-    """Grows each time the instance is claimed: 1 for the first."""
+    """1 for the first claim of the instance; one more for each later claim."""
 
     origin: str = "cron"
-    """What asked for this run: cron, manual, replay, sql."""
+    """Where this run came from: cron, manual, replay, sql."""
 
     cancellation: Cancellation = field(default_factory=Cancellation, repr=False)
 
     @property
     def cancel_requested(self) -> bool:
-        """Whether somebody asked to cancel this run, or its time is over: long loops on threads look at it."""
-        return self.cancellation.requested
+        """Whether this run is to stop: it was canceled, or timed out. Long loops on threads should check it."""
+        return self.cancellation.look()
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:

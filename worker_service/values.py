@@ -1,12 +1,12 @@
-"""What goes into a handler and what comes out of it, checked: its param, and its result as JSON."""
+"""A handler's input and output, checked: its param as a model, its result as JSON text."""
 
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from shared.domain.errors import InvalidInput, InvalidParam
-from shared.domain.jsontext import json_text
+from rota.shared.domain.errors import InvalidInput, InvalidParam
+from rota.shared.domain.jsontext import json_text
 
 
 def checked_param(node_type: str, model: type[BaseModel], given: Any) -> BaseModel:
@@ -22,9 +22,9 @@ def checked_param(node_type: str, model: type[BaseModel], given: Any) -> BaseMod
 
 
 def result_text(node_type: str, result: Any, limit_bytes: int) -> str:
-    """A handler's result as JSON text; a pydantic model as its JSON.
+    """A handler's result as JSON text. A pydantic model becomes its JSON.
 
-    Raises InvalidInput, saying what is not JSON, or how much larger than the limit it is.
+    Raises InvalidInput when the result is not JSON, or is larger than ``limit_bytes``.
     """
     try:
         text = json_text(result.model_dump(mode="json") if isinstance(result, BaseModel) else result)

@@ -19,7 +19,7 @@ from benchmarks.lab import Lab
 from benchmarks.load import READY, STORE, Load
 from benchmarks.peers.stores import Store, StoreOf
 from benchmarks.servers import program
-from tests.processes import ROOT, RotaProcess
+from tests.harness.processes import ROOT, RotaProcess
 
 FILL_SECONDS = 180.0
 START_SECONDS = 60.0

@@ -10,7 +10,7 @@ from sqlalchemy import make_url
 from benchmarks.lab import Lab
 from benchmarks.servers import postgresql as postgresql_program
 from benchmarks.servers import program
-from tests.databases import fresh_database
+from tests.harness.databases import fresh_database
 
 DATABASE = "peer"
 

@@ -4,7 +4,9 @@ from benchmarks import peers
 from benchmarks.cases import Case, Scale
 from benchmarks.workloads import (
     ceiling,
+    distance,
     drain,
+    edit,
     fleet,
     herd,
     history,
@@ -16,7 +18,7 @@ from benchmarks.workloads import (
     tuning,
 )
 
-ALL = (ceiling, drain, herd, steady, registry, history, fleet, run_now, recovery, pipeline, tuning)
+ALL = (ceiling, drain, herd, steady, distance, registry, edit, history, fleet, run_now, recovery, pipeline, tuning)
 
 
 def cases(scale: Scale) -> list[Case]:

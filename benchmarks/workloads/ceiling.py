@@ -18,7 +18,7 @@ from benchmarks.cases import Case, Outcome, Scale
 from benchmarks.cpu import Meter
 from benchmarks.lab import Lab
 from benchmarks.system import System, now, written
-from tests.databases import connect
+from tests.harness.databases import connect
 
 PROCESSES = 3
 BATCH = 1000
@@ -31,8 +31,8 @@ INSERT = (
 )
 INSERT_ROW = "({}, 'assigned', '{moment}', '{moment}', 0, 'cron', 5, {worker}, UTC_TIMESTAMP(6), 'bench', 'bench')"
 INSERT_NODES = (
-    "INSERT INTO schedule_task_node (schedule_instance_id, schedule_task_node_type_id, sequence, creator, modifier)"
-    " VALUES"
+    "INSERT INTO schedule_task_node (schedule_instance_id, instance_gmt_create, schedule_task_node_type_id, sequence,"
+    " creator, modifier) VALUES"
 )
 ADVANCE = "UPDATE schedule_task FORCE INDEX (PRIMARY) SET next_fire_at = ELT(INTERVAL(id, {0}), {1}) WHERE id IN ({0})"
 START = (
@@ -119,7 +119,7 @@ def _live(url: str, tasks: range, worker: int, moment: datetime, gate: tuple[Any
             cursor.execute(INSERT + ", ".join(row.format(task) for task in batch))
             first = cursor.lastrowid
             ids = range(first, first + len(batch))  # consecutive: innodb_autoinc_lock_mode = 1
-            cursor.execute(INSERT_NODES + ", ".join(f"({i}, 1, 1, 'bench', 'bench')" for i in ids))
+            cursor.execute(INSERT_NODES + ", ".join(f"({i}, UTC_TIMESTAMP(6), 1, 1, 'bench', 'bench')" for i in ids))
             nodes = range(cursor.lastrowid, cursor.lastrowid + len(batch))
             cursor.execute(ADVANCE.format(listed(batch), quoted([following] * len(batch))))
             connection.commit()

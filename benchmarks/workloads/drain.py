@@ -11,7 +11,7 @@ from benchmarks.evidence import WrongRun, check
 from benchmarks.lab import Lab
 from benchmarks.rota_app import key_of
 from benchmarks.system import System, Window, epoch, fresh_system, now, written
-from tests.databases import PrivateMariaDB
+from tests.harness.databases import PrivateMariaDB
 
 DEADLINE = 300.0
 

@@ -12,17 +12,17 @@ from benchmarks.lab import Lab
 from benchmarks.system import System, fresh_system, now, write_out, written
 from benchmarks.workloads.drain import drained
 from benchmarks.workloads.steady import spread
-from tests.databases import PrivateMariaDB
+from tests.harness.databases import PrivateMariaDB
 
 TASKS = 1_000
 CHUNK = 500_000
 RATE, SECONDS = 200, 20
 
 NODES = (
-    "INSERT INTO schedule_task_node (schedule_instance_id, schedule_task_node_type_id, sequence, status, gmt_started,"
-    " gmt_completed, execution_result, creator, modifier)"
-    " SELECT id, 1, 1, status, gmt_started, gmt_completed, execution_result, 'scheduler', 'w1' FROM schedule_instance"
-    " WHERE id > {before} ORDER BY id"
+    "INSERT INTO schedule_task_node (schedule_instance_id, instance_gmt_create, schedule_task_node_type_id, sequence,"
+    " status, gmt_started, gmt_completed, execution_result, creator, modifier)"
+    " SELECT id, gmt_create, 1, 1, status, gmt_started, gmt_completed, execution_result, 'scheduler', 'w1'"
+    " FROM schedule_instance WHERE id > {before} ORDER BY id"
 )
 INSTANCES = (
     "INSERT INTO schedule_instance (schedule_task_id, status, schedule_datetime, due_at, run_number, origin,"

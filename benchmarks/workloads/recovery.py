@@ -16,7 +16,7 @@ from benchmarks.rota_app import attempt_of, key_of
 from benchmarks.system import System, epoch, fresh_system, in_seconds, sleep_until
 from benchmarks.workloads.punctuality import AHEAD_SECONDS
 from benchmarks.workloads.steady import add_every_second, spread_keys
-from tests.databases import connect
+from tests.harness.databases import connect
 
 DEADLINE = 90.0
 WAIT_SECONDS = 0.3

@@ -11,11 +11,11 @@ from benchmarks.lab import Lab
 from benchmarks.system import fresh_system, settle, sleep_until, write_out
 from benchmarks.workloads.punctuality import punctuality
 from benchmarks.workloads.steady import add_every_second
-from tests.processes import wait_until
+from tests.harness.processes import wait_until
 
 DUE = 100
 LOOKAHEAD_SECONDS = 6
-"""So long before the last fire, and a second, all is materialized and the ticks have nothing to do."""
+"""So long (and a second) before the last fire, all fires are materialized, and the ticks have nothing left to do."""
 
 DEADLINE = 120.0
 NOTE = (

@@ -14,8 +14,8 @@ from benchmarks.evidence import Start, check, curve, lateness
 from benchmarks.lab import Lab
 from benchmarks.rota_app import key_of
 from benchmarks.system import epoch, fresh_system
-from tests.databases import connect
-from tests.processes import wait_until
+from tests.harness.databases import connect
+from tests.harness.processes import wait_until
 
 DEADLINE = 30.0
 SEED = 1

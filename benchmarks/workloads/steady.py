@@ -12,7 +12,7 @@ from benchmarks.lab import Lab
 from benchmarks.rota_app import key_of
 from benchmarks.system import System, Window, epoch, fresh_system, in_seconds, sleep_until
 from benchmarks.workloads.punctuality import AHEAD_SECONDS, punctuality
-from tests.databases import PrivateMariaDB
+from tests.harness.databases import PrivateMariaDB
 
 DEADLINE = 60.0
 LOOKAHEAD_SECONDS = 5
@@ -43,9 +43,9 @@ def cases(scale: Scale) -> list[Case]:
     return found
 
 
-def steady(lab: Lab, rate: int, seconds: int) -> Outcome:
-    """One stretch of fires that are spread evenly, over an empty history."""
-    with fresh_system(lab) as rota:
+def steady(lab: Lab, rate: int, seconds: int, round_trip_seconds: float = 0) -> Outcome:
+    """One stretch of fires that are spread evenly, over an empty history in a database that is so far away."""
+    with fresh_system(lab, round_trip_seconds) as rota:
         rota.add_tasks(rate * seconds)
         rota.start()
         return spread(rota, lab.mariadb, rate, seconds)
@@ -65,9 +65,9 @@ def spread_keys(prefix: str, first: datetime, rate: int, count: int) -> set[str]
     return {key_of(f"{prefix}{number}", epoch(first + step)) for number, step in enumerate(steps)}
 
 
-def herds(lab: Lab, rate: int, seconds: int) -> Outcome:
-    """One stretch of tasks that all fire every second."""
-    with fresh_system(lab) as rota:
+def herds(lab: Lab, rate: int, seconds: int, round_trip_seconds: float = 0) -> Outcome:
+    """One stretch of tasks that all fire every second, with the database so far away."""
+    with fresh_system(lab, round_trip_seconds) as rota:
         rota.start()
         first, expected = add_every_second(rota, rate, seconds)
         return _watched(rota, lab.mariadb, first, seconds, expected)

@@ -15,7 +15,7 @@ from benchmarks.servers import MARIADB_OPTIONS
 from benchmarks.workloads.drain import drain
 from benchmarks.workloads.herd import herd
 from benchmarks.workloads.run_now import run_now
-from tests.databases import PrivateMariaDB
+from tests.harness.databases import PrivateMariaDB
 
 ROUNDS = 3
 """It is a guide; ``--only tuning --rounds 5`` for more."""

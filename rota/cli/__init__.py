@@ -1,7 +1,7 @@
-"""The ``rota`` command: what people and machines type.
+"""The ``rota`` command.
 
-Each command lives in a module that is imported when it is run, so that ``rota --help`` is quick. Exit codes: 0 done,
-1 refused or failed, 2 not understood, 3 a problem with the database, 130 interrupted.
+Each command lives in a module of its own, which is imported when the command is run. So ``rota --help`` is quick. Exit
+codes: 0 done, 1 refused or failed, 2 not understood, 3 a problem with the database, 130 interrupted.
 """
 
 import logging
@@ -14,32 +14,36 @@ import click
 
 from rota.cli import logs
 from rota.cli.shell import INTERRUPTED, Refusal, Shell, database_option
-from shared.domain.errors import RotaError
+from rota.shared.domain.errors import RotaError
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "up": ("rota.cli.up:up", "Run a scheduler and workers on this machine, and show each fire as it ends."),
-    "migrate": ("rota.cli.services:migrate", "Create or update Rota's tables."),
-    "scheduler": ("rota.cli.services:scheduler", "Run a scheduler."),
-    "worker": ("rota.cli.workers:worker", "Run a worker, or look at those that run."),
-    "task": ("rota.cli.tasks:task", "Add, show, change and run tasks."),
-    "instance": ("rota.cli.instances:instance", "Look at runs, cancel them, replay them."),
-    "cron": ("rota.cli.cron:cron", "Read a cron expression in words, with its next fires."),
-    "config": ("rota.cli.config:config", "Show every setting, its value and where it came from."),
-    "doctor": ("rota.cli.services:doctor", "Check the database, its tables and its clock."),
-    "health": ("rota.cli.services:health", "Tell whether this container's process has beaten lately."),
+    "up": ("rota.cli.commands.up:up", "Run a scheduler and workers on this machine, and show each fire as it ends."),
+    "migrate": ("rota.cli.commands.services:migrate", "Create or update Rota's tables."),
+    "scheduler": ("rota.cli.commands.schedulers:scheduler", "Run a scheduler, or look at those that run."),
+    "worker": ("rota.cli.commands.workers:worker", "Run a worker, or look at those that run."),
+    "task": ("rota.cli.commands.tasks:task", "Add, show, change and run tasks."),
+    "instance": ("rota.cli.commands.instances:instance", "Look at runs, cancel them, replay them."),
+    "audit": ("rota.cli.commands.audit:audit", "Show who changed what, when and why."),
+    "cron": ("rota.cli.commands.cron:cron", "Read a cron expression in words, with its next fires."),
+    "config": ("rota.cli.commands.config:config", "Show every setting, its value and where it came from."),
+    "doctor": (
+        "rota.cli.commands.services:doctor",
+        "Check the database, its tables and its clock, whether a scheduler is at work, and the workers' versions.",
+    ),
+    "health": ("rota.cli.commands.services:health", "Tell whether this container's process has beaten lately."),
 }
-"""Every command: where it is, and its line in ``rota --help`` (the first line of its own help, which a test holds)."""
+"""Every command: its module, and its line in ``rota --help``, which is the first of its own help (a test holds it)."""
 
 
 class RotaGroup(click.Group):
-    """Finds commands by the table above, and turns what goes wrong into a sentence and an exit code."""
+    """Finds commands in the table above, and turns an error into a sentence and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The commands, in the order of the table."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command; None if there is none of that name."""
+        """Import a command. None: there is no command of that name."""
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
@@ -84,6 +88,6 @@ def cli(ctx: click.Context, debug: bool) -> None:
 
 
 def main() -> None:
-    """Run the command that the process was started with; a service sets its own level of logging."""
+    """Run the command of this process. Only warnings are logged; a service then sets its own level."""
     logs.configure(logging.WARNING)
     cli(prog_name="rota")

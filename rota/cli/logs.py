@@ -1,4 +1,4 @@
-"""How services log: one line a record on stderr, with time (UTC), level and name; or one JSON object a line."""
+"""Logging of the services, on stderr: one line a record, with time (UTC), level and name; or one JSON object a line."""
 
 import json
 import logging
@@ -8,7 +8,7 @@ LEVELS = (logging.CRITICAL, logging.ERROR, logging.WARNING, logging.INFO, loggin
 
 
 def configure(level: int, *, as_json: bool = False) -> None:
-    """Let records of a level and above reach stderr."""
+    """Log records of ``level`` and above to stderr."""
     plain = logging.Formatter("{asctime} {levelname:<7} {name}: {message}", style="{")
     formatter = JsonFormatter() if as_json else plain
     formatter.converter = time.gmtime
@@ -22,7 +22,7 @@ def configure(level: int, *, as_json: bool = False) -> None:
 
 
 def level_of(base: int, verbose: int, quiet: int) -> int:
-    """A level, moved by as many steps as ``-v`` and ``-q`` say."""
+    """The level that is ``verbose`` steps below ``base``, and ``quiet`` steps above it."""
     at = LEVELS.index(base) + verbose - quiet
     return LEVELS[min(max(at, 0), len(LEVELS) - 1)]
 

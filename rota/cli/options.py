@@ -1,4 +1,4 @@
-"""Options that several commands take: settings, a task's fields, values of a form of their own."""
+"""Options that several commands share: settings, key=value pairs, JSON values, verbosity."""
 
 import json
 import sys
@@ -8,28 +8,29 @@ from typing import Any, TypeVar
 
 import click
 
-from shared.settings import Settings
+from rota.shared.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 SETTING_FLAGS = {"worker_name": "--name", "labels": "--label"}
-"""Settings whose option is not simply their name."""
+"""Settings whose option has another name than the setting."""
 
 DATABASE_SETTINGS = ("call_timeout_seconds",)
 SCHEDULER_SETTINGS = (
     *DATABASE_SETTINGS, "lookahead_seconds", "tick_seconds", "batch", "lock_lease_seconds",
-    "assignment_timeout_seconds", "liveness_seconds", "health_file",
+    "assignment_timeout_seconds", "forget_days", "liveness_seconds", "health_file",
 )  # fmt: skip
 SHARED_WORKER_SETTINGS = (
     *DATABASE_SETTINGS, "app", "capacity", "prefetch", "labels", "heartbeat_seconds", "liveness_seconds",
-    "poll_seconds", "grace_seconds", "result_limit_bytes", "batch", "allow_shell",
+    "blocked_seconds", "poll_seconds", "grace_seconds", "abandoned_seconds", "result_limit_bytes", "batch",
+    "allow_shell",
 )  # fmt: skip
 WORKER_SETTINGS = (*SHARED_WORKER_SETTINGS, "lookahead_seconds", "worker_name", "health_file")
 UP_SETTINGS = tuple(dict.fromkeys((*SHARED_WORKER_SETTINGS, *SCHEDULER_SETTINGS)))
 
 
 def settings_options(names: Sequence[str]) -> Callable[[F], F]:
-    """An option for each of these settings; None where it is not given, so that the environment decides."""
+    """Add an option for each of these settings. One that is not given is None, so that the environment decides."""
 
     def decorate(command: F) -> F:
         for name in reversed(names):
@@ -69,7 +70,7 @@ KEY_VALUE = _KeyValue()
 
 
 def gathered(_: click.Context, __: click.Parameter, pairs: Sequence[tuple[str, str]]) -> dict[str, str] | None:
-    """Pairs as a mapping; None if the option was not given."""
+    """The pairs as a dict. None: the option was not given."""
     return dict(pairs) if pairs else None
 
 
@@ -79,7 +80,7 @@ class _JsonValue(click.ParamType):  # type: ignore[type-arg]
     name = "JSON|@file|-"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Read and parse it."""
+        """Read and parse the value."""
         if not isinstance(value, str):
             return value
         try:
@@ -104,6 +105,6 @@ def _refuse_constant(name: str) -> None:
 
 
 def verbosity_options(command: F) -> F:
-    """``-v`` and ``-q``, each as often as wanted."""
+    """Add ``-v`` and ``-q``, which may be repeated."""
     command = click.option("-q", "--quiet", count=True, help="Log less; may be repeated.")(command)
     return click.option("-v", "--verbose", count=True, help="Log more; may be repeated.")(command)

@@ -1,18 +1,21 @@
-"""What every command shares: the database it is told to use, and how it fails."""
+"""What all commands share: the database to use, the actor, the common options, and how an error is shown."""
 
 import getpass
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from shared.domain.errors import DatabaseProblem, RotaError
+from rota.shared.control.actor import Actor
+from rota.shared.domain.errors import DatabaseProblem, RotaError
 
 if TYPE_CHECKING:
-    from shared.settings import Settings
-    from shared.store.database import Database
+    from rota.shared.database.transactions import Database
+    from rota.shared.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -23,7 +26,7 @@ RETRY_SECONDS = 2
 
 
 class Refusal(click.ClickException):
-    """A RotaError at the terminal: ``error:`` and its sentence on stderr, and its exit code."""
+    """A RotaError as the command shows it: ``error:`` and its sentence on stderr, and its exit code."""
 
     def __init__(self, error: RotaError) -> None:
         super().__init__(str(error))
@@ -31,28 +34,28 @@ class Refusal(click.ClickException):
 
     @property
     def exit_code(self) -> int:  # type: ignore[override]
-        """By the kind of error."""
+        """3 for a problem with the database, else 1."""
         return DATABASE_PROBLEM if isinstance(self._error, DatabaseProblem) else REFUSED
 
     def show(self, file: Any = None) -> None:
-        """Write it, each fault on a line of its own."""
+        """Print the error, each fault on a line of its own."""
         for line in self.message.splitlines():
             click.echo(f"{click.style('error:', fg='red')} {line}", err=True)
 
 
 @dataclass
 class Shell:
-    """What the group was told, for its commands."""
+    """The options of the group, for its commands."""
 
     database_url: str | None = None
     debug: bool = False
 
     def settings(self, **options: Any) -> "Settings":
-        """The settings, with what was given as options.
+        """The settings. ``options`` that are given override the environment.
 
-        Raises ConfigurationError with every fault.
+        Raises ConfigurationError, which names every fault.
         """
-        from shared.settings import Settings  # noqa: PLC0415 - pydantic takes longer than --help may
+        from rota.shared.settings import Settings  # noqa: PLC0415 - pydantic takes longer than --help may
 
         return Settings.load(database_url=self.database_url, **options)
 
@@ -60,40 +63,60 @@ class Shell:
     def database(self) -> Iterator["Database"]:
         """The migrated database, closed at the end of the block.
 
-        Raises DatabaseProblem where there is none, or where it is not as Rota needs it.
+        Raises DatabaseProblem if there is no database, or if Rota cannot use it as it is.
         """
-        from migrations import head  # noqa: PLC0415 - SQLAlchemy takes longer than --help may
-        from shared.store.checks import require_usable  # noqa: PLC0415
-        from shared.store.problems import sqlite_file  # noqa: PLC0415
+        from rota.migrations import head  # noqa: PLC0415 - SQLAlchemy takes longer than --help may
+        from rota.shared.database.checks import require_usable  # noqa: PLC0415
+        from rota.shared.database.problems import database_file  # noqa: PLC0415
 
         with self.any_database(self.settings()) as database:
-            file = sqlite_file(database.url)
+            file = database_file(database.url)
             if file is not None and not file.exists():  # connecting would create it, empty
                 raise DatabaseProblem(f"no database at {file} yet: run rota migrate, or rota up")
             require_usable(database, head())
             yield database
 
+    def await_database(self) -> None:
+        """Return when a service can start on the database. SIGTERM ends the wait for one that is away.
+
+        Raises DatabaseProblem for what does not pass by itself: a wrong password, no such database, no tables.
+        """
+        from rota.shared.database.checks import wait_for  # noqa: PLC0415
+        from rota.shared.database.problems import database_file  # noqa: PLC0415
+
+        before = signal.signal(signal.SIGTERM, _end)  # the first process of a container has no other end
+        try:
+            with self.any_database(self.settings()) as database:
+                if database_file(database.url) is None:
+                    wait_for(database)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
     @contextmanager
     def any_database(self, settings: "Settings") -> Iterator["Database"]:
-        """The database whether or not it is migrated. What it refuses becomes a DatabaseProblem."""
-        from shared.store.database import Database  # noqa: PLC0415 - SQLAlchemy, too
-        from shared.store.problems import told  # noqa: PLC0415
+        """The database, migrated or not. An error of the database becomes a DatabaseProblem."""
+        from rota.shared.database.problems import database_errors  # noqa: PLC0415
+        from rota.shared.database.transactions import Database  # noqa: PLC0415 - SQLAlchemy, too
 
         url = settings.database_url.get_secret_value()
         database = Database(url, call_timeout=settings.call_timeout_seconds, retry_seconds=RETRY_SECONDS)
         try:
-            with told(database.url):
+            with database_errors(database.url):
                 yield database
         finally:
             database.close()
 
 
-def user() -> str:
-    """Who does it, for the columns ``creator`` and ``modifier``."""
+def _end(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def actor() -> Actor:
+    """Who acts: the user of this process."""
     try:
-        return getpass.getuser()[:127]
+        return Actor(getpass.getuser()[:127], "cli")
     except (KeyError, OSError, ImportError):  # a container's user without a name
-        return "cli"
+        return Actor("cli", "cli")
 
 
 def pass_shell(command: Callable[..., T]) -> Callable[..., T]:
@@ -107,7 +130,7 @@ def _remember(ctx: click.Context, _: click.Parameter, value: str | None) -> None
 
 
 def database_option(command: F) -> F:
-    """``-d``: on the group, and on each command that uses a database."""
+    """Add ``-d``, to the group and to each command that uses a database."""
     option = click.option(
         "-d",
         "--database-url",
@@ -120,5 +143,10 @@ def database_option(command: F) -> F:
 
 
 def json_option(command: F) -> F:
-    """``--json``: exactly one JSON document on stdout."""
+    """Add ``--json``: the command prints exactly one JSON document on stdout."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
+
+
+def why_option(command: F) -> F:
+    """Add ``--why``: the reason that ``rota audit`` shows."""
+    return click.option("--why", metavar="TEXT", help="The reason, for rota audit.")(command)

@@ -7,10 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from rota.cli.options import JSON_VALUE, KEY_VALUE, gathered
-from rota.cli.output import note
-from rota.cli.times import read_time
-from shared.domain.states import Backoff, OverlapPolicy, WorkerLostPolicy
-from shared.domain.triggers.zones import load_zone
+from rota.shared.domain.states import Backoff, OverlapPolicy, WorkerLostPolicy
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
@@ -24,7 +21,7 @@ CLEARABLE = {
     "--no-timeout": "timeout_seconds",
     "--no-label": "required_labels",
 }
-"""Options that clear a field, and the field."""
+"""The options that clear a field, each with its field."""
 
 
 def _choice(states: type[StrEnum]) -> click.Choice[str]:
@@ -40,7 +37,7 @@ _OPTIONS = [
         "--overlap", "overlap_policy", type=_choice(OverlapPolicy), help="While the previous runs.  [default: skip]"
     ),
     click.option("--max-instances", type=int, help="With --overlap allow: at most so many at once."),
-    click.option("--retries", type=int, help="How often a failed run is retried.  [default: 0]"),
+    click.option("--retries", type=int, help="How often a node is retried, unless it says so itself.  [default: 0]"),
     click.option("--retry-delay", "retry_delay_seconds", type=int, help="Seconds before a retry.  [default: 10]"),
     click.option(
         "--backoff", "retry_backoff", type=_choice(Backoff), help="How that delay grows.  [default: exponential]"
@@ -65,35 +62,30 @@ _OPTIONS = [
 
 
 def definition_options(command: F) -> F:
-    """An option for each field; None where it is not given."""
+    """Add an option for each field. An option that is not given is None."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
 def cleared_options(command: F) -> F:
-    """The options that clear fields."""
+    """Add the options that clear fields."""
     for flag, name in reversed(CLEARABLE.items()):
         command = click.option(flag, f"no_{name}", is_flag=True, help=f"Clear {name}.")(command)
     return command
 
 
 def type_option(*, required: bool) -> Decorator[Any]:
-    """``--type``."""
+    """Add ``--type``."""
     return click.option("--type", "type", required=required, help="The task type: the category of its nodes.")
 
 
-def given_fields(options: dict[str, Any], zone: str | None) -> dict[str, Any]:
-    """The fields that were given, cleared ones as None; times are read in the task's zone (``zone``, unless given)."""
+def given_fields(options: dict[str, Any]) -> dict[str, Any]:
+    """The fields that were given. A field to be cleared is None."""
     fields = {name: value for name, value in options.items() if value is not None and not name.startswith("no_")}
     for flag, name in CLEARABLE.items():
         if options.get(f"no_{name}"):
             if name in fields:
                 raise click.UsageError(f"{flag} clears what another option sets; give one of them")
             fields[name] = None
-    for name in ("starts_at", "ends_at"):
-        if fields.get(name) is not None:
-            fields[name], remark = read_time(fields[name], load_zone(fields.get("timezone") or zone or "UTC"))
-            if remark:
-                note(remark)
     return fields

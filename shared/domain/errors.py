@@ -1,12 +1,12 @@
-"""One tree of errors. Each is a sentence that names the thing, the value, and what would be right."""
+"""One tree of errors. The text of each is a sentence: it names the thing, the value, and what would be right."""
 
 
 class RotaError(Exception):
-    """Anything that Rota refuses or cannot do, said in a sentence fit to be shown to the user."""
+    """Rota refuses something or cannot do it; the text is a sentence that the user may see."""
 
 
 class InvalidInput(RotaError):
-    """The caller gave a value that cannot be used; nothing was changed."""
+    """The caller gave a value that Rota cannot use; nothing was changed."""
 
 
 class InvalidCron(InvalidInput):
@@ -18,15 +18,15 @@ class InvalidTimezone(InvalidInput):
 
 
 class InvalidParam(InvalidInput):
-    """A task's param that does not satisfy what its node types ask for."""
+    """A task's param that does not match the schemas of its node types."""
 
 
 class UnknownType(InvalidParam):
-    """A task type or node type that no worker has registered so far: one that is being deployed may do so yet."""
+    """A task type or node type that no worker has registered yet; a worker that is being deployed may still do so."""
 
 
 class NameTaken(InvalidInput):
-    """A live task, or a live worker, has that name already."""
+    """Another live task, or another live worker, has that name already."""
 
 
 class NotFound(RotaError):
@@ -34,12 +34,16 @@ class NotFound(RotaError):
 
 
 class NotPossible(RotaError):
-    """The thing exists, but is in a state that does not allow what was asked."""
+    """The row exists, but its state does not allow what was asked."""
 
 
 class DatabaseProblem(RotaError):
     """The database is unreachable, not migrated, or not set up as Rota needs it."""
 
 
+class DatabaseAway(DatabaseProblem):
+    """The database is unreachable, or takes no work for now. That is logged where it begins and where it ends."""
+
+
 class ConfigurationError(RotaError):
-    """Settings that cannot be used; the text lists every fault."""
+    """Settings that Rota cannot use; the text lists every fault."""

@@ -1,16 +1,16 @@
-"""JSON as Rota writes it: once, compact, and never NaN; and as it reads what anybody may have written."""
+"""How Rota writes JSON (compact, never NaN), and how it reads JSON that users may have written by SQL."""
 
 import json
 import sys
 from dataclasses import dataclass
 from typing import Any
 
-from shared.domain.errors import InvalidInput
+from rota.shared.domain.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableJson:
-    """What stands for JSON that a database holds and Python cannot read, so that one row fails and not its batch."""
+    """Stands for JSON in the database that Python cannot read, so that one row fails and not its whole batch."""
 
     why: str
 
@@ -19,15 +19,32 @@ class UnreadableJson:
 
 
 def json_value(text: str | bytes) -> Any:
-    """The value of a JSON text from the database; ``UnreadableJson`` where there is none."""
+    """The value of a JSON text from the database; an ``UnreadableJson`` if Python cannot read the text."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
         return UnreadableJson(str(error))
     except RecursionError:
         return UnreadableJson("it is nested too deeply")
-    except ValueError:  # int() refuses it, for the time it would take
+    except ValueError:  # Python refuses to convert very long integers, because that takes long
         return UnreadableJson(f"it holds an integer of more than {sys.get_int_max_str_digits():,} digits")
+
+
+def object_in(value: Any) -> dict[str, Any]:
+    """A JSON object as it was read; {} if SQL wrote anything else.
+
+    object_in({"gpu": "a100"})   # {"gpu": "a100"}
+    object_in(5)                 # {}
+    """
+    return value if isinstance(value, dict) else {}
+
+
+def texts_in(value: Any) -> list[str]:
+    """The texts of a JSON list as it was read, without what else SQL wrote; [] if it is no list.
+
+    texts_in(["REPORT_SEND", [1]])   # ["REPORT_SEND"]
+    """
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
 _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
@@ -36,7 +53,7 @@ _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",",
 def json_text(value: Any) -> str:
     """A value as compact JSON text.
 
-    Raises InvalidInput, saying what in it is not JSON: a set, a date, NaN, half of a surrogate pair.
+    Raises InvalidInput for a value that JSON does not have: a set, a date, NaN, half of a surrogate pair.
     """
     if isinstance(value, UnreadableJson):
         raise InvalidInput(str(value))
@@ -49,7 +66,10 @@ def json_text(value: Any) -> str:
 
 
 def storable(text: str) -> str:
-    """A text as UTF-8 can hold it: what it cannot (the name of a file that is not UTF-8, say) is written as escapes."""
+    """A text that UTF-8 can encode: characters that it cannot encode become escapes.
+
+    Such characters come from a file name that is not UTF-8, for example.
+    """
     return text.encode(errors="backslashreplace").decode()
 
 

@@ -1,18 +1,23 @@
-"""Which nodes a task runs, and what each is given: pure."""
+"""Which nodes a task runs, and which param each node gets. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+from referencing.exceptions import Unresolvable
 
-from shared.domain.errors import InvalidParam, UnknownType
-from shared.domain.jsontext import UnreadableJson
+from rota.shared.domain.errors import InvalidParam, UnknownType
+from rota.shared.domain.jsontext import UnreadableJson
 
 
 @dataclass(frozen=True, slots=True)
 class NodeType:
-    """A node type as workers register it. ``type`` is CATEGORY_NODETYPE; a task's type is a category."""
+    """A node type as workers register it. A task's ``type`` is the ``category`` of its node types.
+
+    NodeType(1, "REPORT_EXTRACT", "REPORT")   # a task of type REPORT runs it
+    """
 
     id: int
     type: str
@@ -21,15 +26,10 @@ class NodeType:
     defaults: Mapping[str, Any] | None = None
     param_schema: Mapping[str, Any] | None = None
 
-    @property
-    def short_name(self) -> str:
-        """The type without its category: EXTRACT of REPORT_EXTRACT."""
-        return self.type.removeprefix(f"{self.category}_")
-
 
 @dataclass(frozen=True, slots=True)
 class PlannedNode:
-    """One node of an instance, in order; ``param`` is its own, where the task lists its nodes."""
+    """One node of an instance; ``param`` is set only if the task's param lists its nodes and gives this one a param."""
 
     type_id: int
     type: str
@@ -37,88 +37,140 @@ class PlannedNode:
     param: Any = None
 
 
-class Catalog:
-    """The registered node types, found by category or by type."""
+@dataclass(frozen=True, slots=True)
+class NodeList:
+    """One version of a task type: the ordered list of its node types, as one app declares it."""
 
-    def __init__(self, types: Sequence[NodeType]) -> None:
+    category: str
+    version: str
+    nodes: Sequence[NodeType]
+
+
+class Catalog:
+    """The registered node types, and the versions of the task types by which params are checked.
+
+    ``lists`` holds for each task type the versions that count, the best first. ``types`` may be registered without a
+    version that counts. A node type in a version stands for the registered one.
+
+        types = [NodeType(1, "REPORT_EXTRACT", "REPORT")]
+        Catalog(types, [NodeList("REPORT", "1f2e3d", types)]).check("REPORT", {"region": "eu"})
+    """
+
+    def __init__(self, types: Iterable[NodeType], lists: Sequence[NodeList] = ()) -> None:
         self._by_type = {t.type: t for t in types}
-        self._by_category: dict[str, list[NodeType]] = {}
-        for node_type in sorted(types, key=lambda t: (t.sequence, t.id)):
-            self._by_category.setdefault(node_type.category, []).append(node_type)
+        self._lists: dict[str, list[NodeList]] = {t.category: [] for t in self._by_type.values()}
+        for one in lists:
+            self._lists.setdefault(one.category, []).append(one)
+        for one in reversed(lists):  # the best last, so that it stays
+            self._by_type.update({node.type: node for node in one.nodes})
 
     @property
     def categories(self) -> list[str]:
-        """The task types there are, sorted."""
-        return sorted(self._by_category)
+        """The registered task types, sorted."""
+        return sorted(self._lists)
 
-    def nodes_of(self, task_type: str, param: Any) -> list[PlannedNode]:
-        """The nodes of a task: those its param lists under ``nodes``, or those of its type, in order.
+    def lists_of(self, task_type: str) -> Sequence[NodeList]:
+        """The versions of a task type that count, the best first.
 
-        Raises UnknownType when the type or a listed node is not registered, InvalidParam for a list that is none.
+        Raises UnknownType for a task type that is not registered.
+        """
+        lists = self._lists.get(task_type)
+        if lists is None:
+            known = ", ".join(self.categories) or "none yet: start a worker, it registers its types"
+            raise UnknownType(f"no task type {task_type!r} is registered; there are: {known}")
+        return lists
+
+    def listed(self, param: Any) -> list[PlannedNode] | None:
+        """The nodes that a param lists under ``nodes``, in order. None: it lists none, so its task's type says them.
+
+        Raises UnknownType if a listed node is not registered. Raises InvalidParam if ``nodes`` is no list, or if the
+        param is JSON that Python cannot read.
         """
         if isinstance(param, UnreadableJson):
             raise InvalidParam(f"param: {param}")
         listed = param.get("nodes") if isinstance(param, dict) else None
-        if listed is not None:
-            return [self._listed(at, item) for at, item in enumerate(self._list(listed), start=1)]
-        types = self._by_category.get(task_type)
-        if not types:
-            known = ", ".join(self.categories) or "none yet: start a worker, it registers its types"
-            raise UnknownType(f"no task type {task_type!r} is registered; there are: {known}")
-        return [PlannedNode(t.id, t.type, at) for at, t in enumerate(types, start=1)]
+        if listed is None:
+            return None
+        return [self._listed_node(at, item) for at, item in enumerate(_node_list(listed), start=1)]
+
+    def planned(self, types: Iterable[str]) -> list[PlannedNode] | None:
+        """The nodes of these types, in this order; None if one of them is not registered."""
+        found = [self._by_type.get(name) for name in types]
+        nodes = [PlannedNode(t.id, t.type, at) for at, t in enumerate(found, start=1) if t is not None]
+        return nodes if len(nodes) == len(found) else None
 
     def check(self, task_type: str, param: Any) -> None:
-        """Whether a task of that type and param can be saved.
+        """Check that a task of this type and with this param can be saved: that the param fits one of the versions.
 
-        Raises InvalidParam with every fault.
+        Raises InvalidParam with every fault by the best version, and UnknownType for a type that is not registered.
         """
         if param is not None and not isinstance(param, dict):
             raise InvalidParam(f"param must be a JSON object, not {param!r}")
-        faults: list[str] = []
-        checked: list[tuple[object, Any]] = []
-        for node in self.nodes_of(task_type, param):
-            schema, given = self._by_type[node.type].param_schema, given_param(node.param, param)
-            if (schema, given) in checked:  # the nodes of a category share its schema
-                continue
-            checked.append((schema, given))
-            try:
-                check_schema(schema, given, f"param of {node.type}")
-            except InvalidParam as error:
-                faults.append(str(error))
-        if faults:
-            raise InvalidParam("\n".join(faults))
+        listed = self.listed(param)
+        if listed is not None:
+            choices = [[(self._by_type[node.type], node.param) for node in listed]]
+        else:
+            choices = [[(node, None) for node in one.nodes] for one in self.lists_of(task_type)]
+        faults = [_faults(nodes, param) for nodes in choices]
+        if faults and all(faults):
+            raise InvalidParam("\n".join(faults[0]))
 
-    def _list(self, listed: Any) -> list[Any]:
-        if not isinstance(listed, list) or not listed:
-            raise InvalidParam(f'"nodes" in param must be a list of node types that is not empty, not {listed!r}')
-        return listed
-
-    def _listed(self, sequence: int, item: Any) -> PlannedNode:
+    def _listed_node(self, sequence: int, item: Any) -> PlannedNode:
         name, param = (item.get("type"), item.get("param")) if isinstance(item, dict) else (item, None)
         node_type = self._by_type.get(name) if isinstance(name, str) else None
         if node_type is None:
             known = ", ".join(sorted(self._by_type)) or "none yet"
-            refusal = UnknownType if isinstance(name, str) else InvalidParam
-            raise refusal(f'"nodes" in param names {name!r}, which is no registered node type; there are: {known}')
+            error = UnknownType if isinstance(name, str) else InvalidParam
+            raise error(f'"nodes" in param names {name!r}, which is no registered node type; there are: {known}')
         return PlannedNode(node_type.id, node_type.type, sequence, param)
 
 
+def _faults(nodes: Iterable[tuple[NodeType, Any]], param: Any) -> list[str]:
+    """What is wrong with the param that each of these nodes gets: its own, or else the task's."""
+    faults: list[str] = []
+    checked: list[tuple[object, Any]] = []
+    for node, own in nodes:
+        schema, value = node.param_schema, given_param(own, param)
+        if (schema, value) in checked:  # node types of one category often have the same schema
+            continue
+        checked.append((schema, value))
+        try:
+            check_schema(schema, value, f"param of {node.type}")
+        except InvalidParam as error:
+            faults.append(str(error))
+    return faults
+
+
+def _node_list(listed: Any) -> list[Any]:
+    if not isinstance(listed, list) or not listed:
+        raise InvalidParam(f'"nodes" in param must be a list of node types that is not empty, not {listed!r}')
+    return listed
+
+
 def given_param(own: Any, shared: Any) -> Any:
-    """What a node is given: its own param, or the task's without its list of nodes; {} where there is none."""
-    given = shared if own is None else own
+    """The param that a node gets: its own; otherwise the task's without ``nodes``; otherwise {}.
+
+    given_param(None, {"region": "eu", "nodes": ["REPORT_EXTRACT"]})   # {"region": "eu"}
+    """
+    value = shared if own is None else own
     if own is None and isinstance(shared, dict):
-        return {name: value for name, value in shared.items() if name != "nodes"}
-    return {} if given is None else given
+        return {name: item for name, item in shared.items() if name != "nodes"}
+    return {} if value is None else value
 
 
 def check_schema(schema: Mapping[str, Any] | None, value: Any, what: str) -> None:
-    """Check a value against a JSON schema (None: anything goes).
+    """Check a value against a JSON schema. ``what`` names the value in the error.
 
-    Raises InvalidParam with every fault, the first three in words.
+    None allows any value, and so does a schema that is none, which SQL wrote: the worker checks the param once more.
+    Raises InvalidParam, which describes the first three faults and counts the others.
     """
     if schema is None:
         return
-    errors = sorted(Draft202012Validator(schema).iter_errors(value), key=lambda e: e.json_path)
+    try:
+        Draft202012Validator.check_schema(schema)
+        errors = sorted(Draft202012Validator(schema).iter_errors(value), key=lambda e: e.json_path)
+    except (SchemaError, Unresolvable):
+        return
     if not errors:
         return
     said = "; ".join(f"{e.json_path.removeprefix('$.') if e.path else 'it'}: {e.message}" for e in errors[:3])

@@ -1,15 +1,15 @@
-"""How long to wait before a failed run is tried again: pure."""
+"""How long a worker waits before it retries a failed run. Pure."""
 
-from shared.domain.states import Backoff
+from rota.shared.domain.states import Backoff
 
 LONGEST_DELAY_SECONDS = 3600.0
 
 
 def retry_delay(failures: int, base_seconds: float, backoff: str) -> float:
-    """Seconds to wait after the ``failures``-th failure (from 1).
+    """Seconds to wait after the ``failures``-th failure; the first is 1.
 
-    ``fixed`` waits ``base_seconds`` each time; ``exponential`` doubles it each time, up to an hour or to
-    ``base_seconds``, whichever is longer.
+    ``fixed`` waits ``base_seconds`` after each failure. ``exponential`` doubles the delay after each failure, up to an
+    hour, or up to ``base_seconds`` if that is longer.
 
         retry_delay(3, 10, "exponential")   # 40.0
     """

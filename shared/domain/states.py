@@ -1,14 +1,16 @@
-"""The states of tasks, instances, nodes and workers, and the transitions an instance may make.
+"""The states of tasks, instances, nodes, workers and schedulers, and the moves of an instance between its states.
 
-Each state is declared here once; the columns, the guarded updates in ``shared.store`` and the documentation
-(docs/architecture.md) follow from it. Terminal states are final: no transition leaves them.
+Each state and each move is declared here once. The enum columns are made from the states. The guarded updates in
+``rota.shared.store.transitions`` are made from the moves. Terminal states are final: no move leaves them.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
 class TaskStatus(StrEnum):
-    """Whether a task's cron fires. ``off`` holds back cron fires; manual, replayed and SQL rows still run."""
+    """Whether a task's cron fires. While a task is ``off``, its manual, replayed and SQL instances still run."""
 
     ON = "on"
     OFF = "off"
@@ -22,13 +24,13 @@ class TriggerKind(StrEnum):
 
 
 class MisfirePolicy(StrEnum):
-    """What becomes of fires that were missed while no scheduler ran."""
+    """What the scheduler does with fires that were missed while no scheduler ran."""
 
     FIRE_ONCE = "fire_once"
 
 
 class OverlapPolicy(StrEnum):
-    """What becomes of a fire while the task's previous one still runs, on whatever worker."""
+    """What a worker does with a fire if an earlier instance of the task still runs, on this or another worker."""
 
     SKIP = "skip"
     QUEUE = "queue"
@@ -37,7 +39,7 @@ class OverlapPolicy(StrEnum):
 
 
 class WorkerLostPolicy(StrEnum):
-    """What becomes of a running instance whose worker died: run it again, or fail it (at-most-once)."""
+    """What the scheduler does with a running instance whose worker died: run it again, or fail it (at most once)."""
 
     RETRY = "retry"
     FAIL = "fail"
@@ -51,7 +53,7 @@ class Backoff(StrEnum):
 
 
 class Origin(StrEnum):
-    """What asked for an instance."""
+    """What created an instance: a cron fire, a person's request, a replay, or an INSERT by SQL."""
 
     CRON = "cron"
     MANUAL = "manual"
@@ -59,8 +61,12 @@ class Origin(StrEnum):
     SQL = "sql"
 
 
+REASON_LIMIT = 1000
+"""The most characters of a reason that are kept. The columns hold 1,023."""
+
+
 class InstanceStatus(StrEnum):
-    """The life of an instance. ``TRANSITIONS`` says which follows which."""
+    """The states of an instance. ``MOVES`` says which state may follow which."""
 
     PENDING = "pending"
     ASSIGNED = "assigned"
@@ -71,7 +77,7 @@ class InstanceStatus(StrEnum):
 
 
 class NodeStatus(StrEnum):
-    """The life of one node of an instance."""
+    """The states of one node of an instance."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -81,23 +87,90 @@ class NodeStatus(StrEnum):
 
 
 class WorkerState(StrEnum):
-    """``draining`` finishes what runs and takes no more; ``dead`` is final: a restart is a new row."""
+    """The states of a worker.
+
+    A ``draining`` worker finishes its running instances and takes no more. ``dead`` is final: a restarted worker gets
+    a new row.
+    """
 
     LIVE = "live"
     DRAINING = "draining"
     DEAD = "dead"
 
 
+class SchedulerState(StrEnum):
+    """The states of a scheduler. A ``paused`` one runs, but materializes nothing."""
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+
+
 PLANNED_ORIGINS = (Origin.CRON,)
-"""Origins that a task's ``off`` holds back."""
+"""Instances of these origins do not run while their task is ``off``."""
 
 TERMINAL = frozenset({InstanceStatus.FAILED, InstanceStatus.CANCELED, InstanceStatus.SUCCEED})
 
-TRANSITIONS: dict[InstanceStatus, frozenset[InstanceStatus]] = {
-    InstanceStatus.PENDING: frozenset({InstanceStatus.ASSIGNED, InstanceStatus.CANCELED}),
-    InstanceStatus.ASSIGNED: frozenset({InstanceStatus.PENDING, InstanceStatus.RUNNING, InstanceStatus.CANCELED}),
-    InstanceStatus.RUNNING: frozenset({InstanceStatus.PENDING, *TERMINAL}),
-    InstanceStatus.FAILED: frozenset(),
-    InstanceStatus.CANCELED: frozenset(),
-    InstanceStatus.SUCCEED: frozenset(),
+_PENDING, _ASSIGNED, _RUNNING = InstanceStatus.PENDING, InstanceStatus.ASSIGNED, InstanceStatus.RUNNING
+_FAILED, _CANCELED, _SUCCEED = InstanceStatus.FAILED, InstanceStatus.CANCELED, InstanceStatus.SUCCEED
+
+NodeMoves = Mapping[NodeStatus, NodeStatus]
+"""The new state of a node, by its old state."""
+
+_NEVER_RUN: NodeMoves = {NodeStatus.PENDING: NodeStatus.CANCELED}
+_RUN_AGAIN: NodeMoves = {NodeStatus.RUNNING: NodeStatus.PENDING}
+_DONE: NodeMoves = {NodeStatus.RUNNING: NodeStatus.SUCCEED}
+_FAIL: NodeMoves = {NodeStatus.RUNNING: NodeStatus.FAILED, **_NEVER_RUN}
+_STOP: NodeMoves = {NodeStatus.RUNNING: NodeStatus.CANCELED, **_NEVER_RUN}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Move:
+    """One arrow in the diagram of an instance's life (docs/architecture.md).
+
+    Move("fail", (RUNNING,), FAILED, {RUNNING: FAILED, PENDING: CANCELED})
+
+    An instance in one of the ``sources`` goes to ``target``. Its nodes whose state is a key of ``nodes`` go to the
+    state beside it; then its first node that has not succeeded goes to ``first_node``. Other nodes stay as they are.
+    """
+
+    name: str
+    sources: tuple[InstanceStatus, ...]
+    target: InstanceStatus
+    nodes: NodeMoves = field(default_factory=dict)
+    first_node: NodeStatus | None = None
+
+
+# The scheduler gives pending instances to workers, and takes back what a worker does not start.
+GIVE = Move("give", (_PENDING,), _ASSIGNED)
+TAKE_BACK = Move("take back", (_ASSIGNED,), _PENDING)
+
+# The worker claims an instance, runs its nodes one after the other, and reports how it ended.
+CLAIM = Move("claim", (_ASSIGNED,), _RUNNING, first_node=NodeStatus.RUNNING)
+BEGIN = Move("begin", (_RUNNING,), _RUNNING)  # before the first handler of what may run at most once is entered
+PROCEED = Move("proceed", (_RUNNING,), _RUNNING, _DONE, first_node=NodeStatus.RUNNING)
+SUCCEED = Move("succeed", (_RUNNING,), _SUCCEED, _DONE)
+FAIL = Move("fail", (_RUNNING,), _FAILED, _FAIL)
+RETRY = Move("retry", (_RUNNING,), _PENDING, _RUN_AGAIN)
+STOP = Move("stop", (_RUNNING,), _CANCELED, _STOP)
+HAND_BACK = Move("hand back", (_RUNNING,), _PENDING, _RUN_AGAIN)
+
+# A worker is lost. Its running instances run again; or fail for good (at most once, or poison); or are canceled, if
+# somebody had asked for that.
+RECOVER = Move("recover", (_RUNNING,), _PENDING, _RUN_AGAIN)
+FAIL_LOST = Move("fail lost", (_RUNNING,), _FAILED, _FAIL)
+CANCEL_LOST = Move("cancel lost", (_RUNNING,), _CANCELED, _FAIL)
+
+# An instance is canceled before it runs: by the scheduler, by the claim, by a person.
+REFUSE = Move("refuse", (_PENDING,), _CANCELED, _NEVER_RUN)
+SKIP = Move("skip", (_ASSIGNED,), _CANCELED, _NEVER_RUN)
+CANCEL = Move("cancel", (_PENDING, _ASSIGNED), _CANCELED, _NEVER_RUN)
+
+MOVES = (
+    GIVE, TAKE_BACK, CLAIM, BEGIN, PROCEED, SUCCEED, FAIL, RETRY, STOP, HAND_BACK,
+    RECOVER, FAIL_LOST, CANCEL_LOST, REFUSE, SKIP, CANCEL,
+)  # fmt: skip
+
+TRANSITIONS: Mapping[InstanceStatus, frozenset[InstanceStatus]] = {
+    status: frozenset(move.target for move in MOVES if status in move.sources) - {status} for status in InstanceStatus
 }
+"""The states that any move leads to, by the state that the move leaves."""

@@ -1,18 +1,21 @@
-"""A task as a person or code defines it, checked before it is written."""
+"""A task as a person or code defines it. Rota checks the definition before it writes it."""
 
 from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from shared.domain.errors import InvalidInput, RotaError
-from shared.domain.planning import PlanInputs
-from shared.domain.states import Backoff, MisfirePolicy, OverlapPolicy, TaskStatus, TriggerKind, WorkerLostPolicy
-from shared.domain.triggers.cron import Cron, load_zone
+from rota.shared.domain.errors import InvalidInput, RotaError
+from rota.shared.domain.planning import PlanInputs
+from rota.shared.domain.states import Backoff, MisfirePolicy, OverlapPolicy, TaskStatus, TriggerKind, WorkerLostPolicy
+from rota.shared.domain.times import is_time, why_no_time
+from rota.shared.domain.triggers.base import trigger_of
+from rota.shared.domain.triggers.inputs import TriggerInputs
+from rota.shared.domain.triggers.zones import load_zone
 
 
 class TaskDefinition(BaseModel):
-    """Everything of a task that its owner decides; the names are the columns of ``schedule_task``.
+    """The fields of a task that its owner sets; their names are columns of ``schedule_task``, their times naive UTC.
 
     TaskDefinition.of(name="daily-report", type="REPORT", cron="30 16 * * *", timezone="Asia/Shanghai")
     """
@@ -60,16 +63,24 @@ class TaskDefinition(BaseModel):
     @field_validator("starts_at", "ends_at")
     @classmethod
     def _naive_utc(cls, value: datetime | None) -> datetime | None:
-        return value if value is None or value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
+        if value is None:
+            return None
+        try:
+            moment = value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
+        except OverflowError:
+            raise ValueError(f"{value} is out of range") from None
+        if not is_time(moment):
+            raise ValueError(why_no_time(moment))
+        return moment
 
-    # What fits together is checked field by field too, against those declared before: pydantic skips the validators of
-    # the whole model where a field is at fault, and then one fault would hide another.
+    # The checks that compare two fields are field validators too, each on the field that is declared later. Pydantic
+    # skips a validator of the whole model if any field is invalid; then one fault would hide another.
 
     @field_validator("cron")
     @classmethod
     def _valid_cron(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None and "cron_seconds" in info.data:
-            _as_value_error(Cron.parse, value, seconds=info.data["cron_seconds"])
+            _as_value_error(trigger_of, TriggerInputs("cron", value, int(info.data["cron_seconds"])))
         return value
 
     @field_validator("ends_at")
@@ -98,12 +109,12 @@ class TaskDefinition(BaseModel):
 
     @property
     def trigger_kind(self) -> TriggerKind:
-        """``cron`` where there is a cron expression, else ``manual``."""
+        """``cron`` if the task has a cron expression, otherwise ``manual``."""
         return TriggerKind.MANUAL if self.cron is None else TriggerKind.CRON
 
     @property
     def inputs(self) -> PlanInputs:
-        """What its plan is made from."""
+        """The inputs of the task's plan."""
         return PlanInputs(
             trigger_kind=self.trigger_kind.value,
             cron=self.cron,
@@ -113,8 +124,12 @@ class TaskDefinition(BaseModel):
             ends_at=self.ends_at,
         )
 
+    def declared(self) -> dict[str, Any]:
+        """The definition as code declares it, as JSON: all but the status, which is the operator's."""
+        return self.model_dump(mode="json", exclude={"status"})
+
     def columns(self) -> dict[str, Any]:
-        """Its columns and their values, as written to ``schedule_task``."""
+        """The columns of ``schedule_task`` and the values to write into them."""
         values = self.model_dump()
         values["cron_seconds"] = int(self.cron_seconds)
         values["trigger_kind"] = self.trigger_kind
@@ -129,9 +144,9 @@ def _as_value_error(check: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def _fault(fault: Any) -> str:
-    said = str(fault["msg"]).removeprefix("Value error, ")
+    message = str(fault["msg"]).removeprefix("Value error, ")
     if not fault["loc"] or fault["type"] == "value_error":
-        return said
+        return message
     if fault["type"] == "extra_forbidden":
         return f"{fault['loc'][0]} is no field of a task; there are: {', '.join(TaskDefinition.model_fields)}"
-    return f"{'.'.join(map(str, fault['loc']))} {fault['input']!r}: {said}"
+    return f"{'.'.join(map(str, fault['loc']))} {fault['input']!r}: {message}"

@@ -1,32 +1,51 @@
-"""Giving pending instances to workers, and taking back what a worker will not run."""
+"""Which pending instances the scheduler must give to workers, and which instances it must take back from them."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, bindparam, exists, func, or_, select, update
+from sqlalchemy import (
+    Connection,
+    Select,
+    String,
+    and_,
+    bindparam,
+    exists,
+    func,
+    literal_column,
+    or_,
+    select,
+    type_coerce,
+)
 
-from shared.domain.states import PLANNED_ORIGINS, InstanceStatus, OverlapPolicy
-from shared.store import overlap
-from shared.store.dialects import UtcNow, among, bound, by_index, ignore_conflicts, json_rows
-from shared.store.tables import PRIORITIES, schedule_instance, schedule_task
+from rota.shared.database.constructs import among, bound, by_index, json_rows, unindexed
+from rota.shared.domain.errors import RotaError
+from rota.shared.domain.nodes import PlannedNode
+from rota.shared.domain.states import PLANNED_ORIGINS, InstanceStatus, OverlapPolicy
+from rota.shared.domain.waiting import WaitingFire
+from rota.shared.store import overlap, params, turns
+from rota.shared.store.tables import PRIORITIES, schedule_instance, schedule_task
+from rota.shared.store.transitions import giving
 
 _instance = schedule_instance.c
 _task = schedule_task.c
 PENDING, ASSIGNED = InstanceStatus.PENDING.value, InstanceStatus.ASSIGNED.value
 
 Cursor = tuple[int, datetime, int]
-"""Where a scan of the pending instances stands: priority, due_at, id."""
+"""The last instance that a scan of the pending instances has read: (priority, due_at, id)."""
 
-Fire = tuple[int, datetime, str]
-"""What instances of one fire share: task id, schedule_datetime, fire_key."""
+FireKey = tuple[int, datetime, str]
+"""The key that all instances of one fire share: (task id, schedule_datetime, fire_key)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A pending instance with what is needed to place it; ``task_type`` is None where its task does not exist."""
+    """A pending instance with the columns needed to assign it; ``task_type`` is None if its task does not exist.
+
+    It comes without its param, of which a thousand may be gigabytes.
+    """
 
     id: int
     task_id: int
@@ -35,78 +54,105 @@ class Pending:
     run_number: int | None
     fire_key: str
     priority: int
-    param: Any
+    has_own_param: bool
+    param_size: int | None
+    """About how many bytes its param has, or else its task's; None if there is neither."""
+
+    may_list_nodes: bool
+    """Whether that param may list its own nodes."""
+
     reason: str | None
     lost_by: str | None
     task_type: str | None
-    task_param: Any
     task_deleted: int | None
     required_labels: dict[str, str] | None
     origin: str
     attempt: int
     overlap_policy: str | None
     max_instances: int | None
+    overlap_slot: int | None
+    task_status: str | None
+    misfire_grace_seconds: int | None
+    listed: Sequence[PlannedNode] | RotaError | None = None
+    """The nodes that its param lists, or why that is a bad list. ``pending`` leaves it None."""
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the instance is a fire of its task's plan, with times that SQL has not made unreadable."""
+        is_dated = isinstance(self.schedule_datetime, datetime) and isinstance(self.due_at, datetime)
+        return is_dated and self.task_type is not None and self.origin in PLANNED_ORIGINS
+
+    @property
+    def waiting_fire(self) -> WaitingFire:
+        """The instance as a fire that waits for a worker."""
+        grace = self.misfire_grace_seconds or 0
+        return WaitingFire(self.id, self.task_id, self.schedule_datetime, self.due_at, grace, self.overlap_policy)
+
+    @property
+    def is_out_of_line(self) -> bool:
+        """Whether the instance may wait for others of its task, and has no place in the order of their turns.
+
+        The assigner has not seen it before, or no live worker could run it.
+        """
+        return self.overlap_slot is None and turns.waits_in_turn(self.overlap_policy, self.max_instances)
 
     @property
     def slots(self) -> int | None:
-        """How many instances of its task may run at once, if at the claim it would wait for one of them; else None.
+        """How many instances of the task may run at once, if this instance waits for a free slot; otherwise None.
 
-        A fire that may be skipped or that replaces its predecessor does not wait: the claim decides about it.
+        A fire that may be skipped, or that replaces its predecessor, does not wait: the claim decides about it.
         """
-        begun = self.attempt > 0 or self.origin not in PLANNED_ORIGINS
-        if begun and self.overlap_policy in (OverlapPolicy.SKIP, OverlapPolicy.REPLACE):
+        is_no_new_fire = self.attempt > 0 or self.origin not in PLANNED_ORIGINS
+        if is_no_new_fire and self.overlap_policy in (OverlapPolicy.SKIP, OverlapPolicy.REPLACE):
             return 1
         return overlap.slots_waited_for(self.overlap_policy, self.max_instances)
 
     @property
-    def fire(self) -> Fire:
-        """The fire it is an instance of; others of it are told apart by their run numbers."""
+    def fire(self) -> FireKey:
+        """The fire of this instance; instances of one fire differ in their run numbers."""
         return (self.task_id, self.schedule_datetime, self.fire_key)
 
     @property
     def cursor(self) -> Cursor:
-        """Where a scan goes on after it."""
+        """The cursor with which a scan continues after this instance."""
         return (self.priority, self.due_at, self.id)
 
 
-_waits = select(_instance.id).where(
+_unassigned = select(_instance.id).where(
     _instance.status == PENDING, _instance.schedule_worker_node_id.is_(None), _instance.priority.in_(PRIORITIES)
 )
-_without_moment = _waits.where(_instance.due_at.is_(None))
-_look = select(exists(_waits.where(_instance.due_at <= bindparam("horizon"))), exists(_without_moment))
-_orphans = _without_moment.limit(bindparam("limit"))
-_adopt = (
-    update(schedule_instance)
-    .where(among(_instance.id), _instance.due_at.is_(None))
-    .values(due_at=_instance.schedule_datetime)
+_without_due_at = _unassigned.where(_instance.due_at.is_(None))
+_any_work = select(exists(_unassigned.where(_instance.due_at <= bindparam("horizon"))), exists(_without_due_at))
+_orphans = (
+    _without_due_at.add_columns(_instance.schedule_datetime).limit(bindparam("limit")).with_for_update(skip_locked=True)
 )
 
 
 def look(connection: Connection, horizon: datetime) -> tuple[bool, bool]:
-    """Whether there is anything for ``pending``, and anything for ``adopt``: what an idle scheduler asks."""
-    due, orphaned = connection.execute(_look, {"horizon": horizon}).one()
+    """Whether ``pending`` would find an instance due by ``horizon`` (naive UTC), and whether ``orphans`` would.
+
+    A scheduler asks this first, because for an idle one it is the only statement.
+    """
+    due, orphaned = connection.execute(_any_work, {"horizon": horizon}).one()
     return bool(due), bool(orphaned)
 
 
-def orphans(connection: Connection, limit: int) -> list[int]:
-    """The ids of pending rows that SQL inserted without a ``due_at``."""
-    return sorted(connection.scalars(_orphans, {"limit": limit}))
+def orphans(connection: Connection, limit: int) -> dict[int, datetime]:
+    """The pending rows that SQL inserted without a ``due_at``: their nominal times by id.
 
-
-def adopt(connection: Connection, limit: int) -> int:
-    """Give rows inserted by SQL their ``due_at``: the nominal time. Returns how many there were."""
-    ids = orphans(connection, limit)
-    if ids:
-        connection.execute(_adopt, {"ids": ids})
-    return len(ids)
+    It passes over rows that somebody has locked.
+    """
+    return dict(sorted(map(tuple, connection.execute(_orphans, {"limit": limit}))))
 
 
 def pending(connection: Connection, horizon: datetime, limit: int, after: Cursor | None = None) -> list[Pending]:
-    """Pending instances due by ``horizon``, by priority and due time, from a cursor on."""
+    """Up to ``limit`` pending instances due by ``horizon`` (naive UTC), after the cursor, by priority and due time."""
     if after is None:
         return _pending(connection, _of_priorities(PRIORITIES), horizon=horizon, limit=limit)
     priority, due_at, last = after
-    found = _pending(connection, _behind, horizon=horizon, limit=limit, priority=priority, due_at=due_at, last=last)
+    found = _pending(
+        connection, _after_cursor, horizon=horizon, limit=limit, priority=priority, due_at=due_at, last=last
+    )
     rest = tuple(p for p in PRIORITIES if p > priority)
     if len(found) < limit and rest:
         found += _pending(connection, _of_priorities(rest), horizon=horizon, limit=limit - len(found))
@@ -118,6 +164,7 @@ def _pending(connection: Connection, statement: Select[Any], **values: Any) -> l
     return [Pending(*row) for row in rows]
 
 
+_param = func.coalesce(type_coerce(_instance.param, String), type_coerce(_task.param, String))
 _pending_with_tasks = (
     select(
         _instance.id,
@@ -127,17 +174,21 @@ _pending_with_tasks = (
         _instance.run_number,
         _instance.fire_key,
         _instance.priority,
-        _instance.param,
+        _instance.param.is_not(None),
+        params.size(_param),
+        func.coalesce(params.may_list_nodes(_param), literal_column("0")),
         _instance.reason,
         _instance.lost_by,
         _task.type,
-        _task.param,
         _task.is_deleted,
         _task.required_labels,
         _instance.origin,
         _instance.attempt,
         _task.overlap_policy,
         _task.max_instances,
+        _instance.overlap_slot,
+        _task.status,
+        _task.misfire_grace_seconds,
     )
     .join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id, isouter=True)
     .where(
@@ -148,7 +199,7 @@ _pending_with_tasks = (
     .order_by(_instance.priority, _instance.due_at, _instance.id)
     .limit(bindparam("limit"))
 )
-_behind = _pending_with_tasks.where(
+_after_cursor = _pending_with_tasks.where(
     _instance.priority == bindparam("priority"),
     or_(
         _instance.due_at > bindparam("due_at"),
@@ -182,83 +233,12 @@ _last_run_numbers = by_index(
 )
 
 
-def last_run_numbers(connection: Connection, fires: Collection[Fire]) -> dict[Fire, int]:
-    """The highest run number of each of these fires; 0 where none has one yet."""
+def last_run_numbers(connection: Connection, fires: Collection[FireKey]) -> dict[FireKey, int]:
+    """The highest run number of each of these fires; 0 if no instance of the fire has a number yet."""
     if not fires:
         return {}
     rows = connection.execute(_last_run_numbers, {"rows": bound(sorted(set(fires)))})
     return {(task, moment, key): number or 0 for task, moment, key, number in rows}
-
-
-_given = json_rows("given", id="id", worker="id", run_number="int", param="json")
-
-_give = ignore_conflicts(
-    update(schedule_instance)
-    .where(_instance.id == _given.c.id, _instance.status == PENDING)
-    .values(
-        status=ASSIGNED,
-        schedule_worker_node_id=_given.c.worker,
-        gmt_assigned=UtcNow(),
-        run_number=func.coalesce(_instance.run_number, _given.c.run_number),
-        param=func.coalesce(_instance.param, _given.c.param),
-        reason=None,
-    )
-)
-
-
-def give(connection: Connection, rows: Iterable[tuple[int, int, int | None, str | None]]) -> None:
-    """Assign instances that are still pending: (instance id, worker id, run number, param as JSON).
-
-    One whose run number is taken meanwhile stays pending; the next pass gives it another.
-    """
-    ordered = sorted(rows)
-    if ordered:
-        connection.execute(_give, {"rows": bound(ordered)})
-
-
-_explained = json_rows("explained", id="id", reason="str")
-
-
-def explain(connection: Connection, reasons: dict[int, str]) -> None:
-    """Write why instances stay pending."""
-    if reasons:
-        connection.execute(
-            update(schedule_instance)
-            .where(_instance.id == _explained.c.id, _instance.status == PENDING)
-            .values(reason=_explained.c.reason),
-            {"rows": bound(sorted(reasons.items()))},
-        )
-
-
-def refuse(connection: Connection, reasons: dict[int, str]) -> None:
-    """Cancel pending instances that can never run, each with its reason."""
-    if reasons:
-        connection.execute(
-            update(schedule_instance)
-            .where(_instance.id == _explained.c.id, _instance.status == PENDING)
-            .values(
-                status=InstanceStatus.CANCELED.value,
-                reason=_explained.c.reason,
-                gmt_completed=UtcNow(),
-                gmt_modified=UtcNow(),
-                modifier="scheduler",
-            ),
-            {"rows": bound(sorted(reasons.items()))},
-        )
-
-
-_back = json_rows("back", id="id")
-_take_back = (
-    update(schedule_instance)
-    .where(_instance.id == _back.c.id, _instance.status == ASSIGNED)
-    .values(status=PENDING, schedule_worker_node_id=None, gmt_assigned=None)
-)
-_take_back_unstarted = _take_back.where(_instance.gmt_assigned < bindparam("cutoff")).values(
-    reason="its worker did not start it in time"
-)
-_take_back_assigned = _take_back.where(_instance.schedule_worker_node_id == bindparam("worker")).values(
-    reason="its worker stopped before it started it"
-)
 
 
 _overdue = (
@@ -275,25 +255,45 @@ _overdue = (
 
 
 def overdue(connection: Connection, workers: Collection[int], cutoff: datetime, limit: int) -> list[int]:
-    """The ids of instances that were assigned to these workers and due before ``cutoff`` and are not started."""
+    """Ids of unstarted instances that were assigned to these workers, and were due, before ``cutoff`` (naive UTC)."""
     if not workers:
         return []
     values = {"workers": sorted(workers), "cutoff": cutoff, "limit": limit}
     return sorted(connection.scalars(_overdue, values))
 
 
-def take_back_unstarted(connection: Connection, workers: Collection[int], cutoff: datetime, limit: int) -> int:
-    """Put back to pending what is overdue; returns how many."""
-    ids = overdue(connection, workers, cutoff, limit)
-    if not ids:
-        return 0
-    return connection.execute(_take_back_unstarted, {"rows": bound((i,) for i in ids), "cutoff": cutoff}).rowcount
+def take_back_unstarted(
+    connection: Connection, workers: Collection[int], cutoff: datetime, limit: int, avoid: str | None = None
+) -> int:
+    """Put instances that are ``overdue`` back to pending; returns how many.
+
+    ``avoid``: the name of a worker that they are given to again only if there is no other.
+    """
+    ids = lock_assigned(connection, overdue(connection, workers, cutoff, limit))
+    return giving.take_back_unstarted(connection, ids, cutoff, avoid) if ids else 0
 
 
 def take_back_assigned(connection: Connection, worker_id: int, limit: int) -> int:
-    """Put back to pending what a worker was assigned and has not claimed; returns how many (``limit``: maybe more)."""
-    mine = and_(_instance.status == ASSIGNED, _instance.schedule_worker_node_id == worker_id)
-    ids = sorted(connection.scalars(select(_instance.id).where(mine).limit(limit)))
+    """Put instances that a worker was assigned and has not claimed back to pending; returns how many.
+
+    If it returns ``limit``, there may be more. It passes over rows that somebody has locked.
+    """
+    assigned = and_(_instance.status == ASSIGNED, _instance.schedule_worker_node_id == worker_id)
+    ids = lock_assigned(connection, connection.scalars(select(_instance.id).where(assigned).limit(limit)))
     if ids:
-        connection.execute(_take_back_assigned, {"rows": bound((i,) for i in ids), "worker": worker_id})
+        giving.take_back_from(connection, worker_id, ids)
     return len(ids)
+
+
+_lock_assigned = by_index(
+    select(_instance.id)
+    .where(among(_instance.id), unindexed(_instance.status) == ASSIGNED)
+    .with_for_update(skip_locked=True),
+    schedule_instance,
+)
+
+
+def lock_assigned(connection: Connection, ids: Iterable[int]) -> list[int]:
+    """Lock those of these instances that are still assigned and that nobody else has locked, and return their ids."""
+    wanted = sorted(ids)
+    return sorted(connection.scalars(_lock_assigned, {"ids": wanted})) if wanted else []

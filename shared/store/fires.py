@@ -1,7 +1,8 @@
-"""Materializing: the instances of a batch of fires, and their nodes, each in one statement.
+"""Materializing: insert the instances of a batch of fires in one statement, and their nodes in another.
 
-Law 1: the unique key (schedule_task_id, schedule_datetime, fire_key, run_number) is the truth. An existing key counts
-as done, so a batch that is written again, after a lost commit or by a scheduler that slept, changes nothing.
+Law 1: the unique key (schedule_task_id, schedule_datetime, fire_key, run_number) is the truth. A fire whose key exists
+is done. So a batch may be written twice, after a lost commit or by a scheduler that was frozen: the second write
+changes nothing.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -16,17 +17,26 @@ from sqlalchemy import (
     Insert,
     TableValuedAlias,
     and_,
+    bindparam,
     case,
+    delete,
+    exists,
     insert,
     literal_column,
     select,
 )
 
-from shared.domain.jsontext import json_text
-from shared.domain.nodes import PlannedNode
-from shared.domain.states import InstanceStatus, Origin
-from shared.store.dialects import UtcNow, among, bound, by_index, ignore_conflicts, json_rows, unindexed
-from shared.store.tables import schedule_instance, schedule_task_node, schedule_task_node_type
+from rota.shared.database.constructs import UtcNow, among, bound, by_index, ignore_conflicts, json_rows, unindexed
+from rota.shared.database.later import execute_later
+from rota.shared.domain.jsontext import json_text
+from rota.shared.domain.nodes import PlannedNode
+from rota.shared.domain.states import InstanceStatus, NodeStatus, Origin
+from rota.shared.store.tables import (
+    owns_node,
+    schedule_instance,
+    schedule_task_node,
+    schedule_task_node_type,
+)
 
 _instance = schedule_instance.c
 _node = schedule_task_node.c
@@ -35,7 +45,7 @@ _type = schedule_task_node_type.c
 
 @dataclass(slots=True)
 class Fire:
-    """One fire to materialize: given to a worker, or pending with the reason why not."""
+    """One fire to materialize: assigned to ``worker_id``, or pending (``worker_id`` None) with the ``reason``."""
 
     task_id: int
     schedule_datetime: datetime
@@ -44,35 +54,41 @@ class Fire:
     worker_id: int | None
     nodes: Sequence[PlannedNode]
     reason: str | None = None
+    in_turn: bool = False
+    """Whether it may wait for other instances of its task."""
 
 
 _fired = json_rows("fired", task="id", moment="time", priority="int", param="json", worker="id", reason="str")
 
-_insert_fires = ignore_conflicts(insert(schedule_instance)).from_select(
-    [
-        "schedule_task_id", "status", "schedule_datetime", "due_at", "run_number", "origin", "priority", "param",
-        "schedule_worker_node_id", "gmt_assigned", "reason", "creator", "modifier",
-    ],
-    select(
-        _fired.c.task,
-        case(
-            (_fired.c.worker.is_(None), literal_column(f"'{InstanceStatus.PENDING.value}'")),
-            else_=literal_column(f"'{InstanceStatus.ASSIGNED.value}'"),
-        ),
-        _fired.c.moment,
-        _fired.c.moment,
-        literal_column("0"),
-        literal_column(f"'{Origin.CRON.value}'"),
-        _fired.c.priority,
-        _fired.c.param,
-        _fired.c.worker,
-        case((_fired.c.worker.is_not(None), UtcNow())),
-        _fired.c.reason,
-        literal_column("'scheduler'"),
-        literal_column("'scheduler'"),
+_FIRE: dict[str, ColumnElement[Any]] = {
+    "schedule_task_id": _fired.c.task,
+    "status": case(
+        (_fired.c.worker.is_(None), literal_column(f"'{InstanceStatus.PENDING.value}'")),
+        else_=literal_column(f"'{InstanceStatus.ASSIGNED.value}'"),
     ),
-    include_defaults=False,
-)  # fmt: skip
+    "schedule_datetime": _fired.c.moment,
+    "due_at": _fired.c.moment,
+    "run_number": literal_column("0"),
+    "origin": literal_column(f"'{Origin.CRON.value}'"),
+    "priority": _fired.c.priority,
+    "param": _fired.c.param,
+    "schedule_worker_node_id": _fired.c.worker,
+    "gmt_assigned": case((_fired.c.worker.is_not(None), UtcNow())),
+    "reason": _fired.c.reason,
+    "creator": literal_column("'scheduler'"),
+    "modifier": literal_column("'scheduler'"),
+}
+"""The columns of a fire. ``overlap_slot`` is one more for a fire that may wait in turn."""
+
+
+def _insert_fires(**more: ColumnElement[Any]) -> Insert:
+    columns = {**_FIRE, **more}
+    statement: Insert = ignore_conflicts(insert(schedule_instance))
+    return statement.from_select(list(columns), select(*columns.values()), include_defaults=False)
+
+
+_insert_plain_fires = _insert_fires()
+_insert_fires_in_turn = _insert_fires(overlap_slot=literal_column("0"))
 
 _PINNED = {"type": "id", "sequence": "int", "param": "json"}
 _of_fire = json_rows("planned", task="id", moment="time", worker="id", **_PINNED)
@@ -81,10 +97,14 @@ _is_assigned = unindexed(_instance.status) == literal_column(f"'{InstanceStatus.
 
 
 def _insert_nodes(rows: TableValuedAlias, index: str, *found: ColumnElement[bool]) -> Insert:
-    """Nodes of the instances that are assigned and found so, by this index."""
-    columns = ["schedule_instance_id", "schedule_task_node_type_id", "sequence", "param", "creator", "modifier"]
+    """Insert the nodes of those instances that match ``found`` and are assigned; they are read by this index."""
+    columns = [
+        "schedule_instance_id", "instance_gmt_create", "schedule_task_node_type_id", "sequence", "param", "creator",
+        "modifier",
+    ]  # fmt: skip
     author: ColumnElement[str] = literal_column("'scheduler'")
-    chosen = select(_instance.id, rows.c.type, rows.c.sequence, rows.c.param, author, author)
+    its_instance = (_instance.id, _instance.gmt_create)
+    chosen = select(*its_instance, rows.c.type, rows.c.sequence, rows.c.param, author, author)
     joined = chosen.select_from(rows).join(schedule_instance, and_(*found, _is_assigned))
     indexed = by_index(joined, schedule_instance, index)
     statement: Insert = ignore_conflicts(insert(schedule_task_node))
@@ -104,24 +124,26 @@ _insert_nodes_of_given = _insert_nodes(_of_given, "PRIMARY", _instance.id == _of
 
 
 _pinned_nodes = by_index(
-    select(_node.schedule_instance_id, _type.id, _type.type, _node.sequence)
-    .join_from(schedule_task_node, schedule_task_node_type, _type.id == _node.schedule_task_node_type_id)
-    .where(among(_node.schedule_instance_id))
-    .order_by(_node.schedule_instance_id, _node.sequence),
-    schedule_task_node,
-    "uq_schedule_task_node_order",
+    select(_instance.id, _node.status, _type.id, _type.type, _node.sequence)
+    .join_from(schedule_instance, schedule_task_node, owns_node)
+    .join(schedule_task_node_type, _type.id == _node.schedule_task_node_type_id)
+    .where(among(_instance.id))
+    .order_by(_instance.id, _node.sequence),
+    schedule_instance,
 )
 
 
 def materialize(connection: Connection, fires: Iterable[Fire]) -> None:
-    """Insert the fires' instances, and the nodes of those that were given to a worker."""
+    """Insert the fires' instances, and the nodes of those that are assigned to a worker."""
     batch = sorted(fires, key=lambda fire: (fire.task_id, fire.schedule_datetime))
     if not batch:
         return
-    connection.execute(
-        _insert_fires,
-        {"rows": bound((f.task_id, f.schedule_datetime, f.priority, f.param, f.worker_id, f.reason) for f in batch)},
-    )
+    in_turn = [f for f in batch if f.in_turn]
+    plain = [f for f in batch if not f.in_turn] if in_turn else batch
+    for statement, some in ((_insert_plain_fires, plain), (_insert_fires_in_turn, in_turn)):
+        if some:
+            rows = ((f.task_id, f.schedule_datetime, f.priority, f.param, f.worker_id, f.reason) for f in some)
+            execute_later(connection, statement, {"rows": bound(rows)})
     nodes = [
         (f.task_id, f.schedule_datetime, f.worker_id, node.type_id, node.sequence, _json(node.param))
         for f in batch
@@ -129,28 +151,57 @@ def materialize(connection: Connection, fires: Iterable[Fire]) -> None:
         for node in f.nodes
     ]
     if nodes:
-        connection.execute(_insert_nodes_of_fires, {"rows": bound(nodes)})
+        execute_later(connection, _insert_nodes_of_fires, {"rows": bound(nodes)})
 
 
 def pinned(connection: Connection, instance_ids: Collection[int]) -> dict[int, list[PlannedNode]]:
-    """The nodes, without params, of those instances that have theirs: an earlier assignment pinned them; no deploy
-    changes it."""
+    """Of those of these instances that have nodes already: the nodes that have not succeeded, without params.
+
+    An earlier assignment pinned them.
+    """
     if not instance_ids:
         return {}
     nodes: dict[int, list[PlannedNode]] = {}
-    for instance_id, *columns in connection.execute(_pinned_nodes, {"ids": sorted(instance_ids)}):
-        nodes.setdefault(instance_id, []).append(PlannedNode(*columns))
+    for instance_id, status, *columns in connection.execute(_pinned_nodes, {"ids": sorted(instance_ids)}):
+        left = nodes.setdefault(instance_id, [])
+        if status != NodeStatus.SUCCEED:
+            left.append(PlannedNode(*columns))
     return nodes
 
 
 def pin_nodes(connection: Connection, nodes: Iterable[tuple[int, PlannedNode]]) -> None:
-    """Write the nodes of instances, each with the instance's id; those pinned already stay.
+    """Insert nodes of instances: (instance id, node). Nodes that are there already stay as they are.
 
-    Instances that were not assigned after all get none.
+    An instance that is not assigned, because the assignment lost a race, gets no nodes.
     """
     rows = [(instance_id, n.type_id, n.sequence, _json(n.param)) for instance_id, n in nodes]
     if rows:
-        connection.execute(_insert_nodes_of_given, {"rows": bound(sorted(rows, key=itemgetter(0, 2)))})
+        execute_later(connection, _insert_nodes_of_given, {"rows": bound(sorted(rows, key=itemgetter(0, 2)))})
+
+
+_unpin = delete(schedule_task_node).where(
+    among(_node.schedule_instance_id),
+    exists(
+        by_index(
+            select(_instance.id).where(
+                owns_node,
+                _instance.status == InstanceStatus.PENDING.value,
+                _instance.attempt == bindparam("attempt"),
+            ),
+            schedule_instance,
+        )
+    ),
+)
+
+
+def unpin(connection: Connection, instance_ids: Collection[int], attempt: int) -> None:
+    """Delete the nodes of instances that this transaction has locked, so that the next worker's list is pinned anew.
+
+    Only pending instances lose them that were claimed ``attempt`` times. The caller knows that no handler of theirs has
+    been entered.
+    """
+    if instance_ids:
+        connection.execute(_unpin, {"ids": sorted(instance_ids), "attempt": attempt})
 
 
 def _json(value: Any) -> str | None:

@@ -1,24 +1,24 @@
-"""Instances as people see and steer them: list, show, run, replay, cancel."""
+"""What people do with instances: list, show, run, replay, cancel."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, func, insert, select
 
-from shared.domain.errors import NotFound, NotPossible
-from shared.domain.jsontext import UnreadableJson
-from shared.domain.states import TERMINAL, InstanceStatus, NodeStatus, Origin
-from shared.store import overlap
-from shared.store.database import Database
-from shared.store.dialects import UtcNow
-from shared.store.tables import (
+from rota.shared.database.constructs import UtcNow
+from rota.shared.domain.errors import NotFound, NotPossible
+from rota.shared.domain.jsontext import UnreadableJson
+from rota.shared.domain.states import TERMINAL, InstanceStatus, Origin
+from rota.shared.store.tables import (
+    owns_node,
     schedule_instance,
     schedule_task,
     schedule_task_node,
     schedule_task_node_type,
     schedule_worker_node,
 )
+from rota.shared.store.transitions import canceling
 
 _instance = schedule_instance.c
 _task = schedule_task.c
@@ -35,11 +35,13 @@ _seen = (
 )
 
 
-def find(connection: Connection, instance_id: int) -> Row[Any]:
+def find(connection: Connection, instance_id: int, *, lock: bool = False) -> Row[Any]:
     """One instance, with ``task_name``, ``timezone`` and ``worker_name``.
 
-    Raises NotFound.
+    With ``lock`` the instance is locked until the transaction ends. Raises NotFound.
     """
+    if lock:  # by a statement of its own, which does not lock the task and the worker
+        connection.execute(select(_instance.id).where(_instance.id == instance_id).with_for_update())
     row = connection.execute(_seen.where(_instance.id == instance_id)).one_or_none()
     if row is None:
         raise NotFound(f"there is no instance {instance_id}; rota instance list shows the newest")
@@ -47,12 +49,13 @@ def find(connection: Connection, instance_id: int) -> Row[Any]:
 
 
 def nodes(connection: Connection, instance_id: int) -> list[Row[Any]]:
-    """The nodes of an instance in order, each with its ``type``."""
+    """The nodes of an instance in their order, each with its ``type``."""
     return list(
         connection.execute(
             select(schedule_task_node, _type.type)
-            .join_from(schedule_task_node, schedule_task_node_type, _type.id == _node.schedule_task_node_type_id)
-            .where(_node.schedule_instance_id == instance_id)
+            .join_from(schedule_instance, schedule_task_node, owns_node)
+            .join(schedule_task_node_type, _type.id == _node.schedule_task_node_type_id)
+            .where(_instance.id == instance_id)
             .order_by(_node.sequence)
         )
     )
@@ -66,7 +69,10 @@ def listed(
     status: str | None = None,
     after_id: int | None = None,
 ) -> list[Row[Any]]:
-    """Instances, the newest first; of one task by ``schedule_datetime``. ``after_id`` keeps only those since."""
+    """At most ``limit`` instances, the newest first; those of one task by ``schedule_datetime``.
+
+    ``after_id`` keeps only instances with a greater id.
+    """
     statement = _seen.limit(limit)
     if after_id is not None:
         statement = statement.where(_instance.id > after_id)
@@ -83,11 +89,6 @@ def listed(
     return list(connection.execute(statement))
 
 
-def insert_into(database: Database, work: Callable[[Connection], list[int]]) -> list[int]:
-    """Run ``work``, which asks for instances, and return their ids; they are there once, whatever answer is lost."""
-    return database.insert(schedule_instance, work)
-
-
 def ask(
     connection: Connection,
     task: Row[Any],
@@ -96,10 +97,11 @@ def ask(
     *,
     param: Mapping[str, Any] | None = None,
     origin: Origin = Origin.MANUAL,
+    fire_key: str = "",
 ) -> int:
     """Insert a run of a task for a nominal time (naive UTC), due at once; returns its id.
 
-    The scheduler gives it its run number under the task's lock, and a worker.
+    The scheduler assigns it to a worker, and gives it its run number while it holds the task's lease.
     """
     result = connection.execute(
         insert(schedule_instance).values(
@@ -107,6 +109,7 @@ def ask(
             schedule_datetime=schedule_datetime,
             due_at=UtcNow(),
             origin=origin.value,
+            fire_key=fire_key,
             priority=task.priority,
             param=param,
             creator=by,
@@ -117,10 +120,11 @@ def ask(
 
 
 def replay(connection: Connection, instance_id: int, by: str) -> int:
-    """Run an ended instance once more: a new instance for the same ``schedule_datetime``; returns its id.
+    """Run an ended instance once more: a new instance for the same fire; returns its id.
 
-    It gets the old one's param and the next run number; the old one stays as history.
-    Raises NotFound, NotPossible.
+    The new instance gets the old one's ``schedule_datetime``, ``fire_key`` and param, and the next run number. The old
+    instance stays as history. Raises NotFound. Raises NotPossible if the instance has not ended, if its task was
+    deleted, or if its param is JSON that Python cannot read.
     """
     row = find(connection, instance_id)
     if InstanceStatus(row.status) not in TERMINAL:
@@ -134,43 +138,29 @@ def replay(connection: Connection, instance_id: int, by: str) -> int:
         raise NotPossible(f"instance {instance_id} belongs to a task that was deleted; nothing can run it")
     if isinstance(row.param, UnreadableJson):
         raise NotPossible(f"param of instance {instance_id}: {row.param}")
-    return ask(connection, task, row.schedule_datetime, by, param=row.param, origin=Origin.REPLAY)
+    moment, key = row.schedule_datetime, row.fire_key
+    return ask(connection, task, moment, by, param=row.param, origin=Origin.REPLAY, fire_key=key)
 
 
 def cancel(connection: Connection, instance_id: int, by: str, reason: str = "canceled by hand") -> bool:
-    """Cancel an instance: True if it is canceled now, False if its worker was asked to stop it.
+    """Cancel an instance; True if it is canceled now, False if its worker was asked to stop it.
 
-    Raises NotFound, or NotPossible for one that has ended.
+    Raises NotFound, or NotPossible for an instance that has ended.
     """
-    # Locked: else a run that is to be retried just now is not waiting when looked at first, nor running then.
+    # Without the lock a retry could come between the two checks: the run is running when the first asks whether it
+    # waits, and waits when the second asks whether it is running.
     locked = select(_instance.status).where(_instance.id == instance_id).with_for_update()
     status = connection.scalar(locked) or find(connection, instance_id).status
     if status in TERMINAL:
         raise NotPossible(f"instance {instance_id} has ended already: {status}")
     if status == InstanceStatus.RUNNING:
-        overlap.request_cancel(connection, [instance_id], reason)
+        canceling.request_cancel(connection, [instance_id], reason)
         return False
-    connection.execute(
-        update(schedule_instance)
-        .where(_instance.id == instance_id)
-        .values(
-            status=InstanceStatus.CANCELED.value,
-            reason=reason,
-            gmt_completed=UtcNow(),
-            gmt_modified=UtcNow(),
-            modifier=by,
-        )
-    )
-    connection.execute(
-        update(schedule_task_node)
-        .where(_node.schedule_instance_id == instance_id, _node.status == NodeStatus.PENDING.value)
-        .values(status=NodeStatus.CANCELED.value)
-    )
-    return True
+    return canceling.cancel(connection, instance_id, reason, by)
 
 
 def newest_id(connection: Connection) -> int:
-    """The greatest id there is; 0 if there is none."""
+    """The greatest id of an instance; 0 if there is no instance."""
     return connection.scalar(select(func.max(_instance.id))) or 0
 
 
@@ -183,10 +173,11 @@ def live_ids(connection: Connection, limit: int) -> list[int]:
 def ended_since(
     connection: Connection, after_id: int, watched: Collection[int], limit: int
 ) -> tuple[dict[int, str], list[Row[Any]]]:
-    """The states of the ``watched`` instances and of the first ``limit`` after ``after_id``; those that ended, whole.
+    """Read what a follower needs: the states of instances by id, and the whole rows of those that have ended.
 
-    It goes by the primary key alone, so that following costs what happens and not what exists: who follows watches
-    what has not ended yet, and the ids left out by those it saw, which may still be committed.
+    The instances are the ``watched`` ones and the first ``limit`` after ``after_id``. They are read by the primary key
+    alone, so the cost depends on what happens, not on the size of the table. A follower watches the instances that have
+    not ended, and the gaps between the ids that it has read, because their transactions may still commit.
     """
     fresh = select(_instance.id, _instance.status).where(_instance.id > after_id).order_by(_instance.id).limit(limit)
     known = select(_instance.id, _instance.status).where(_instance.id.in_(sorted(watched)))

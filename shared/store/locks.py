@@ -1,22 +1,35 @@
-"""Leases on tasks, in ``schedule_task_lock``: so that schedulers do not do the same work twice.
+"""Leases on tasks, in ``schedule_task_lock``, so that two schedulers do not do the same work.
 
-The protocol, safe at every interleaving because the writes that follow are keyed and guarded themselves:
+Every interleaving of this protocol is safe, because the writes that follow it are keyed and guarded themselves:
 
-1. ``acquire`` takes what is free or expired and commits. Rows that another scheduler is working on are passed over,
-   not waited for: a frozen scheduler must not freeze the others (SKIP LOCKED is for that economy alone; the UPDATE
-   is guarded by itself, for databases that ignore it).
-2. The scheduler reads what it has leased and decides, holding no row lock.
-3. ``release`` is the first statement of the writing transaction. What was taken over meanwhile, since this scheduler
-   slept longer than its lease, is dropped here; the row locks of the rest keep others off until the commit, which
-   gives the leases back.
+1. ``acquire`` takes the leases that are free or expired, and commits. It passes over rows that another scheduler has
+   locked (SKIP LOCKED) and does not wait for them, because a frozen scheduler must not freeze the others. The UPDATE
+   has its own guard, for databases that ignore SKIP LOCKED.
+2. The scheduler reads the tasks that it has leased and decides about them. It holds no row lock meanwhile.
+3. ``release`` comes before all writes of the writing transaction. It drops the tasks whose leases another scheduler has
+   taken over, because this one slept for longer than its lease, and those
+   whose leases were taken too long ago, because what was decided then is out of date. It locks the rows of the others
+   until the commit, which gives these leases back.
 """
 
+import itertools
+import os
+import socket
+import uuid
 from collections.abc import Collection
 
 from sqlalchemy import Connection, bindparam, insert, or_, select, update
 
-from shared.store.dialects import SecondsBefore, UtcNow, among, by_index, ignore_conflicts, joined_ids, split_ids
-from shared.store.tables import schedule_task_lock
+from rota.shared.database.constructs import (
+    SecondsBefore,
+    UtcNow,
+    among,
+    by_index,
+    ignore_conflicts,
+    joined_ids,
+    split_ids,
+)
+from rota.shared.store.tables import schedule_task_lock
 
 _lock = schedule_task_lock.c
 
@@ -24,8 +37,12 @@ _lock = schedule_task_lock.c
 _free = or_(
     _lock.is_locked == 0,
     _lock.locked_at < SecondsBefore(UtcNow(), bindparam("lease")),
+    SecondsBefore(_lock.locked_at, bindparam("lease")) > UtcNow(),
+    _lock.locked_at.is_(None),
     _lock.locked_by == bindparam("token"),
 )
+"""A lease that begins in the future counts as none, too: the clock was set back, or SQL wrote it."""
+
 _takeable = by_index(
     select(joined_ids(_lock.schedule_task_id))
     .where(among(_lock.schedule_task_id), _free)
@@ -37,55 +54,82 @@ _take = (
     .where(among(_lock.schedule_task_id), _free)
     .values(locked_by=bindparam("token"), locked_at=UtcNow(), is_locked=1)
 )
-_there = select(_lock.schedule_task_id).where(among(_lock.schedule_task_id))
+_of_tasks = select(_lock.schedule_task_id).where(among(_lock.schedule_task_id))
 _release = (
     update(schedule_task_lock)
-    .where(among(_lock.schedule_task_id), _lock.locked_by == bindparam("token"), _lock.is_locked == 1)
+    .where(
+        among(_lock.schedule_task_id),
+        _lock.locked_by == bindparam("token"),
+        _lock.is_locked == 1,
+        _lock.locked_at >= SecondsBefore(UtcNow(), bindparam("within")),
+    )
     .values(is_locked=0)
 )
-_taken = _there.where(_lock.locked_by == bindparam("token"), _lock.is_locked == 1)
+_held = _of_tasks.where(_lock.locked_by == bindparam("token"), _lock.is_locked == 1)
 _released = by_index(
-    _there.where(_lock.locked_by == bindparam("token"), _lock.is_locked == 0)
+    _of_tasks.where(_lock.locked_by == bindparam("token"), _lock.is_locked == 0)
     .order_by(_lock.schedule_task_id)
     .with_for_update(),
     schedule_task_lock,
 )
 
 
-def acquire(connection: Connection, token: str, task_ids: Collection[int], lease_seconds: float) -> set[int]:
-    """Lease the tasks that are free or whose lease has expired; returns those that ``token`` has now.
+_process = f"{socket.gethostname()[:24]}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+_batch = itertools.count(1)
 
-    Run again after a lost commit, it finds its leases its own.
+
+LONGEST_BATCH_SECONDS = 60.0
+"""The time from the lease to the write of a batch that waits for no certain moment."""
+
+
+def new_token() -> str:
+    """A token that no other batch of any scheduler has: ``host:pid:process:batch``.
+
+    Each batch has a token of its own, so that it never mistakes the leases of an earlier batch for its own.
+    """
+    return f"{_process}:{next(_batch)}"
+
+
+def acquire(connection: Connection, token: str, task_ids: Collection[int], lease_seconds: float) -> set[int]:
+    """Lease the tasks that are free or whose lease is older than ``lease_seconds``; returns those ``token`` holds now.
+
+    When it runs again after a lost commit, it finds the leases that it took before and returns them.
     """
     if not task_ids:
         return set()
-    names = {"token": token, "lease": lease_seconds}
+    values = {"token": token, "lease": lease_seconds}
     ids = sorted(task_ids)
-    got = set(split_ids(connection.scalar(_takeable, {"ids": ids, **names})))
-    if len(got) < len(ids):
-        got |= _insert_missing(connection, sorted(set(ids) - got))
-    if got and connection.execute(_take, {"ids": sorted(got), **names}).rowcount < len(got):
-        return set(connection.scalars(_taken, {"ids": ids, "token": token}))  # others inserted some first
-    return got
+    leased = set(split_ids(connection.scalar(_takeable, {"ids": ids, **values})))
+    if len(leased) < len(ids):
+        leased |= _insert_missing(connection, sorted(set(ids) - leased))
+    if leased and connection.execute(_take, {"ids": sorted(leased), **values}).rowcount < len(leased):
+        # Another scheduler inserted some of the missing rows first, and took them.
+        return set(connection.scalars(_held, {"ids": ids, "token": token}))
+    return leased
 
 
 def _insert_missing(connection: Connection, task_ids: list[int]) -> set[int]:
-    there = set(connection.scalars(_there, {"ids": task_ids}))
-    missing = [{"schedule_task_id": task_id} for task_id in task_ids if task_id not in there]
+    existing = set(connection.scalars(_of_tasks, {"ids": task_ids}))
+    missing = [{"schedule_task_id": task_id} for task_id in task_ids if task_id not in existing]
     if missing:
         connection.execute(ignore_conflicts(insert(schedule_task_lock)), missing)
     return {row["schedule_task_id"] for row in missing}
 
 
-def release(connection: Connection, token: str, task_ids: Collection[int]) -> set[int]:
-    """Give the leases back with this transaction's commit; returns those that were still ``token``'s, and are its own
-    until then. ``locked_by`` stays: who held it last.
+def release(
+    connection: Connection, token: str, task_ids: Collection[int], within_seconds: float = LONGEST_BATCH_SECONDS
+) -> set[int]:
+    """Give the leases back with this transaction's commit; returns the tasks whose leases ``token`` still held.
 
-    Run again after a lost commit it says the same, unless another has leased the task since.
+    Leases that were taken more than ``within_seconds`` ago are not among them: their holder was frozen since, and what
+    it has decided is out of date.
+
+    No other scheduler can lease these tasks before the commit. ``locked_by`` stays, and names the last holder. When it
+    runs again after a lost commit, it returns the same tasks, except those that another scheduler has leased since.
     """
     if not task_ids:
         return set()
-    which = {"ids": sorted(task_ids), "token": token}
-    if connection.execute(_release, which).rowcount == len(task_ids):
+    values = {"ids": sorted(task_ids), "token": token}
+    if connection.execute(_release, {**values, "within": within_seconds}).rowcount == len(task_ids):
         return set(task_ids)
-    return set(connection.scalars(_released, which))
+    return set(connection.scalars(_released, values))

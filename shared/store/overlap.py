@@ -1,28 +1,30 @@
-"""Overlap: what of one task may run at once, decided by a unique key, and what becomes of those that may not.
+"""Overlap: how many instances of one task may run at the same time, and what happens to the others.
 
-``overlap_key`` is the task's id times ``OVERLAP_SLOTS``, plus a slot, while an instance runs, and NULL otherwise; it is
-unique, so two workers cannot both take a slot (docs/decisions/0006-overlap-at-the-claim.md).
+A unique key decides it. While an instance runs, its ``overlap_key`` is the task's id times ``OVERLAP_SLOTS``, plus a
+slot; otherwise it is NULL. So two workers cannot both take a slot (docs/decisions/0006-overlap-at-the-claim.md).
 """
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from sqlalchemy import Connection, bindparam, exists, or_, select, update
+from sqlalchemy import Connection, or_, select
 
-from shared.domain.states import PLANNED_ORIGINS, InstanceStatus, NodeStatus, OverlapPolicy, TaskStatus
-from shared.store.dialects import UtcNow, bound, by_index, json_rows
-from shared.store.tables import OVERLAP_SLOTS, schedule_instance, schedule_task, schedule_task_node
+from rota.shared.database.constructs import among, by_index
+from rota.shared.domain.states import PLANNED_ORIGINS, SKIP, OverlapPolicy, TaskStatus
+from rota.shared.domain.times import is_time
+from rota.shared.store import turns
+from rota.shared.store.tables import OVERLAP_SLOTS, schedule_instance, schedule_task
+from rota.shared.store.transitions import canceling
+from rota.shared.store.transitions.guards import leaves
 
 _instance = schedule_instance.c
 _task = schedule_task.c
-_node = schedule_task_node.c
 
 
 class Contender(Protocol):
-    """An assigned instance, as overlap sees it."""
+    """An assigned instance that wants an overlap slot; times are naive UTC."""
 
     id: int
     schedule_task_id: int
@@ -31,47 +33,63 @@ class Contender(Protocol):
 
     @property
     def origin(self) -> str:
-        """What asked for it."""
+        """What created the instance, as ``Origin``."""
         ...
 
     @property
     def attempt(self) -> int:
-        """How often it was claimed before."""
+        """How many times a worker has claimed the instance before."""
         ...
 
     @property
     def overlap_policy(self) -> str:
-        """Its task's."""
+        """The overlap policy of the instance's task."""
         ...
 
     @property
     def max_instances(self) -> int | None:
-        """Its task's."""
+        """How many instances of the task may run at once under ``allow``; None: any number."""
         ...
 
 
 REPORTED_WITHIN = timedelta(seconds=1)
-"""How long a fire that is to be skipped waits to be sure: its predecessor may have ended and not be reported yet."""
+"""How long a worker waits before it skips a fire, because the run in its way may have ended already without having been
+reported yet."""
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
-    """Whether a fire is to be skipped for a run that stands ``running``: its report is waited for until then."""
+class SkipCandidate:
+    """A fire that will be skipped unless ``holder_id`` reports before ``until`` (naive UTC).
+
+    ``holder_id`` is the instance that holds the task's slot: its row says ``running``, but it may have ended already.
+    """
 
     holder_id: int
     until: datetime
 
 
-Waiting = tuple[int, datetime, int | None]
-"""An instance that is to be tried again: its id, its due time, and the id of the run that it may be skipped for."""
+LAST: turns.Place = ("~", 0)
+"""After every place: a task of which no more wait than it has free slots has no last one in turn."""
 
-ASSIGNED, RUNNING = InstanceStatus.ASSIGNED.value, InstanceStatus.RUNNING.value
+OFF = "its task was off when it was due"
+
+
+class Waiting(NamedTuple):
+    """An instance to try again; ``due_at`` is naive UTC."""
+
+    id: int
+    due_at: datetime
+    holder_id: int | None = None
+    """The run because of which it may be skipped."""
+
+    task_id: int | None = None
+    """Its task, if it waits for its turn."""
 
 
 def slots_waited_for(policy: str | None, max_instances: int | None) -> int | None:
-    """How many fires of a task may run at once, if one that finds no slot free waits for it; None: it does not wait.
+    """How many instances of a task may run at once, if a fire without a free slot waits for one; None if it does not.
 
-    ``max_instances`` counts with ``allow`` alone, whatever SQL has left there.
+    ``max_instances`` is ignored under every policy but ``allow``, because SQL may have left a value there.
     """
     if policy == OverlapPolicy.ALLOW:
         return max_instances
@@ -79,32 +97,38 @@ def slots_waited_for(policy: str | None, max_instances: int | None) -> int | Non
 
 
 def full(connection: Connection, slots: Mapping[int, int]) -> set[int]:
-    """Of these tasks (id: how many of its instances may run at once), those whose overlap slots are all taken."""
-    if not slots:
-        return set()
-    ranges = (
-        _instance.overlap_key.between(task * OVERLAP_SLOTS, task * OVERLAP_SLOTS + slots[task] - 1)
-        for task in sorted(slots)
-    )
-    taken = Counter(
-        key // OVERLAP_SLOTS for key in connection.scalars(select(_instance.overlap_key).where(or_(*ranges)))
-    )
-    return {task for task, count in taken.items() if count >= slots[task]}
+    """The tasks whose overlap slots are all taken. ``slots``: how many instances may run at once, by task id."""
+    taken = _taken(connection, slots)
+    return {task for task, used in taken.items() if len(used) >= slots[task]}
 
 
 def in_turn(slots: int) -> str:
-    """Why an instance waits for others of its task; the same for all that wait, so that it is written once."""
+    """The reason of an instance that waits for others of its task.
+
+    It does not depend on the instance that holds the slot, so that each waiting row is written only once.
+    """
     return "waits for its turn: its task " + ("runs one at a time" if slots == 1 else f"runs {slots} at once")
 
 
 def free_slots(connection: Connection, rows: Sequence[Contender]) -> list[tuple[int, int | None]]:
-    """The overlap slot each instance is to run in: (id, slot); without those that find no slot free."""
-    limited = {
-        row.schedule_task_id
+    """The overlap slot for each instance: (id, slot); a slot of None is no slot, for a task without a limit.
+
+    Instances that find no free slot are left out, and so are those before which an older one of their task waits,
+    wherever it is assigned.
+    """
+    numbers = {
+        row.schedule_task_id: number
         for row in rows
-        if row.overlap_policy == OverlapPolicy.ALLOW and row.max_instances is not None
+        if (number := slots_waited_for(row.overlap_policy, row.max_instances)) is not None
     }
-    taken = _taken(connection, limited) if limited else {}
+    taken = _taken(connection, numbers)
+    if numbers:
+        unused = {task: number - len(taken.get(task, ())) for task, number in numbers.items()}
+        rows = [row for row in rows if unused.get(row.schedule_task_id, 1) > 0]
+        last = turns.last_in_turn(connection, {task: number for task, number in unused.items() if number > 0})
+        places = {row.id: turns.place(row.due_at, row.id) for row in rows}
+        near = (row for row in rows if places[row.id] <= last.get(row.schedule_task_id, LAST))
+        rows = sorted(near, key=lambda row: places[row.id])
     slots: list[tuple[int, int | None]] = []
     for row in rows:
         if row.overlap_policy != OverlapPolicy.ALLOW:
@@ -114,13 +138,16 @@ def free_slots(connection: Connection, rows: Sequence[Contender]) -> list[tuple[
         else:
             used = taken.setdefault(row.schedule_task_id, set())
             free = next((slot for slot in range(row.max_instances) if slot not in used), None)
-            if free is not None:
+            if free is not None and len(used) < row.max_instances:
                 used.add(free)
                 slots.append((row.id, free))
     return slots
 
 
 def _taken(connection: Connection, task_ids: Collection[int]) -> dict[int, set[int]]:
+    """The slots of these tasks that are taken, also those from a number on that a task has no more."""
+    if not task_ids:
+        return {}
     of_tasks = or_(
         *(_instance.overlap_key.between(t * OVERLAP_SLOTS, (t + 1) * OVERLAP_SLOTS - 1) for t in sorted(task_ids))
     )
@@ -130,122 +157,160 @@ def _taken(connection: Connection, task_ids: Collection[int]) -> dict[int, set[i
     return taken
 
 
-_settled = json_rows("settled", id="id", reason="str")
+def supersede(connection: Connection, worker_id: int, rows: Sequence[Contender], now: datetime) -> set[int]:
+    """Cancel the fires of ``replace`` tasks for which a newer fire waits that is due; returns their ids.
 
-_cancel_settled = (
-    update(schedule_instance)
-    .where(
-        _instance.id == _settled.c.id,
-        _instance.status == ASSIGNED,
-        _instance.schedule_worker_node_id == bindparam("worker"),
-    )
-    .values(
-        status=InstanceStatus.CANCELED.value,
-        reason=_settled.c.reason,
-        gmt_completed=UtcNow(),
-        gmt_modified=UtcNow(),
-        modifier="worker",
-    )
-)
+    ``now`` is naive UTC. The newer fire may be assigned to any worker, or pending.
+    """
+    waiting = [row for row in rows if _replaces(row) and row.due_at <= now]
+    if not waiting:
+        return set()
+    newest = turns.newest_fires(connection, {row.schedule_task_id for row in waiting}, now)
+    superseded = {
+        row.id: _replaced_by(last[1])
+        for row in waiting
+        if (last := newest.get(row.schedule_task_id)) and last > turns.place(row.schedule_datetime, row.id)
+    }
+    canceling.skip(connection, worker_id, superseded)
+    return set(superseded)
 
 
-_cancel_nodes = (
-    update(schedule_task_node)
-    .where(
-        _node.schedule_instance_id.in_(bindparam("ids", expanding=True)),
-        _node.status == NodeStatus.PENDING.value,
-        exists(
-            by_index(
-                select(_instance.id).where(
-                    _instance.id == _node.schedule_instance_id, _instance.status == InstanceStatus.CANCELED.value
-                ),
-                schedule_instance,
-            )
-        ),
-    )
-    .values(status=NodeStatus.CANCELED.value)
-)
+def _replaced_by(instance_id: int) -> str:
+    return f"replaced by instance {instance_id}, a newer fire of its task"
 
 
 def skip_overrun(
-    connection: Connection, worker_id: int, rows: Sequence[Contender], doubts: Mapping[int, Doubt]
+    connection: Connection, worker_id: int, rows: Sequence[Contender], skip_candidates: Mapping[int, SkipCandidate]
 ) -> set[int]:
-    """Skip those of these fires that were due while their predecessor ran, which has ended since; returns their ids."""
-    doubtful = [(row, doubts[row.id].holder_id) for row in rows if row.id in doubts and _skips(row)]
-    if not doubtful:
+    """Skip the fires that were due while a run was in their way, if that run has ended since; returns their ids.
+
+    ``skip_candidates`` holds, by instance id, what the last claim found.
+    """
+    known = [row for row in rows if row.id in skip_candidates] if skip_candidates else ()
+    candidates = [(row, skip_candidates[row.id].holder_id) for row in known if _skips(row)]
+    if not candidates:
         return set()
     ended = select(_instance.id, _instance.gmt_started, _instance.gmt_completed).where(
-        _instance.id.in_(sorted({holder_id for _, holder_id in doubtful})),
+        _instance.id.in_(sorted({holder_id for _, holder_id in candidates})),
         _instance.gmt_started.is_not(None),
         _instance.gmt_completed.is_not(None),
     )
-    spans = {holder_id: (start, end) for holder_id, start, end in connection.execute(ended)}
-    overrun = [
-        (row.id, _skipped_for(holder_id))
-        for row, holder_id in doubtful
+    rows_ended = connection.execute(ended)
+    spans = {holder_id: (start, end) for holder_id, start, end in rows_ended if is_time(start) and is_time(end)}
+    overrun = {
+        row.id: _skipped_for(holder_id)
+        for row, holder_id in candidates
         if holder_id in spans and spans[holder_id][0] < row.due_at < spans[holder_id][1]
-    ]
-    if overrun:
-        _cancel(connection, worker_id, overrun)
-    return {instance_id for instance_id, _ in overrun}
+    }
+    canceling.skip(connection, worker_id, overrun)
+    return set(overrun)
 
 
 def settle(
-    connection: Connection, worker_id: int, lost: Sequence[Contender], now: datetime, doubts: Mapping[int, Doubt]
+    connection: Connection,
+    worker_id: int,
+    lost: Sequence[Contender],
+    now: datetime,
+    skip_candidates: Mapping[int, SkipCandidate],
 ) -> list[Waiting]:
-    """Decide about assigned instances that a claim did not win; returns those that are to be tried again."""
-    states = {
-        instance_id: (unwanted, deleted, status)
-        for instance_id, unwanted, deleted, status in connection.execute(
-            select(_instance.id, _instance.gmt_cancel_requested, _task.is_deleted, _task.status)
-            .join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id)
-            .where(
-                _instance.id.in_([row.id for row in lost]),
-                _instance.schedule_worker_node_id == worker_id,
-                _instance.status == ASSIGNED,
-            )
-        )
-    }
+    """Decide about assigned instances that a claim did not win: skip them, replace the run in their way, or wait.
+
+    ``now`` is naive UTC. Returns the instances that the worker must try again.
+    """
+    states = _states(connection, worker_id, lost)
     holders = _holders(connection, lost)
-    canceled: list[tuple[int, str]] = []
+    skipped: dict[int, str] = {}
     replaced: set[int] = set()
     waiting: list[Waiting] = []
     for row in (row for row in lost if row.id in states):
-        unwanted, deleted, status = states[row.id]
-        before = holders.get(row.schedule_task_id, [])
-        if unwanted:
-            canceled.append((row.id, "canceled before it started"))
-        elif deleted:
-            canceled.append((row.id, "its task was deleted"))
-        elif status == TaskStatus.OFF and row.origin in PLANNED_ORIGINS:
-            canceled.append((row.id, "its task was off when it was due"))
-        elif (holder_id := _ran_when_due(row, before, now)) is not None and _is_sure(row, now, doubts):
-            canceled.append((row.id, _skipped_for(holder_id)))
+        task_holders = holders.get(row.schedule_task_id, [])
+        holder_id = _ran_when_due(row, task_holders, now)
+        if (reason := _unwanted(row, *states[row.id])) is not None:
+            skipped[row.id] = reason
+        elif holder_id is not None and _is_sure(row, now, skip_candidates):
+            skipped[row.id] = _skipped_for(holder_id)
+        elif (newer := _newer_run(row, task_holders, now)) is not None:
+            skipped[row.id] = _replaced_by(newer)
         else:
-            waiting.append((row.id, row.due_at, holder_id))
+            waiting.append(Waiting(row.id, row.due_at, holder_id, _task_of_turn(row)))
             if row.due_at <= now and _replaces(row):
-                replaced.update(holder.id for holder in before if holder.schedule_datetime < row.schedule_datetime)
-    if canceled:
-        _cancel(connection, worker_id, canceled)
-    if replaced:
-        request_cancel(connection, replaced, "replaced by its task's next fire")
+                replaced.update(holder.id for holder in task_holders if _is_replaced(holder, row))
+    canceling.skip(connection, worker_id, skipped)
+    if replaced and (free := connection.scalars(_lock_runs, {"ids": sorted(replaced)}).all()):
+        canceling.request_cancel(connection, free, "replaced by its task's next fire")
     return waiting
 
 
-def _cancel(connection: Connection, worker_id: int, reasons: Sequence[tuple[int, str]]) -> None:
-    connection.execute(_cancel_settled, {"rows": bound(reasons), "worker": worker_id})
-    connection.execute(_cancel_nodes, {"ids": [instance_id for instance_id, _ in reasons]})
+_lock_runs = by_index(
+    select(_instance.id).where(among(_instance.id)).with_for_update(skip_locked=True), schedule_instance
+)
+"""Without those that somebody has locked, for which the whole claim would wait: a later claim asks them to stop."""
 
 
-def _ran_when_due(row: Contender, before: Sequence[Any], now: datetime) -> int | None:
-    """The id of the run that a fire is to be skipped for, if that has not ended yet; None: there is none."""
+def _task_of_turn(row: Contender) -> int | None:
+    has_turns = slots_waited_for(row.overlap_policy, row.max_instances) is not None
+    return row.schedule_task_id if has_turns else None
+
+
+def _states(
+    connection: Connection, worker_id: int, rows: Sequence[Contender]
+) -> dict[int, tuple[datetime | None, int, str]]:
+    """By instance id, for those still assigned to the worker: the cancel request, the task's deletion and status."""
+    statement = (
+        select(_instance.id, _instance.gmt_cancel_requested, _task.is_deleted, _task.status)
+        .join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id)
+        .where(_instance.id.in_([row.id for row in rows]), _instance.schedule_worker_node_id == worker_id, leaves(SKIP))
+    )
+    return {
+        instance_id: (requested, deleted, status)
+        for instance_id, requested, deleted, status in connection.execute(statement)
+    }
+
+
+def _unwanted(row: Contender, cancel_requested: datetime | None, deleted: int, status: str) -> str | None:
+    """Why nobody wants this instance any more, whatever runs; None if somebody does."""
+    if cancel_requested:
+        return "canceled before it started"
+    if deleted:
+        return "its task was deleted"
+    if status == TaskStatus.OFF and row.origin in PLANNED_ORIGINS:
+        return OFF
+    return None
+
+
+def _ran_when_due(row: Contender, holders: Sequence[Any], now: datetime) -> int | None:
+    """The id of a run that had started when this fire was due, so that the fire is skipped; None if there is none."""
     if row.due_at > now or not _skips(row):
         return None
-    return next((holder.id for holder in before if holder.gmt_started < row.due_at), None)
+    return next((holder.id for holder in holders if _is_before(holder.gmt_started, row.due_at)), None)
 
 
-def _is_sure(row: Contender, now: datetime, doubts: Mapping[int, Doubt]) -> bool:
-    return row.id in doubts and doubts[row.id].until <= now
+def _is_before(written: Any, moment: datetime) -> bool:
+    """Whether what a row has as a time is one, and before a moment. SQL may have written a row as ``running``."""
+    return is_time(written) and written < moment
+
+
+def _is_after(written: Any, moment: datetime) -> bool:
+    return is_time(written) and written > moment
+
+
+def _newer_run(row: Contender, holders: Sequence[Any], now: datetime) -> int | None:
+    """The id of a newer fire that runs and has replaced this one while it waited; None if there is none."""
+    if row.due_at > now or not _replaces(row):
+        return None
+    newer = (
+        h for h in holders if h.origin in PLANNED_ORIGINS and _is_after(h.schedule_datetime, row.schedule_datetime)
+    )
+    return next((holder.id for holder in newer), None)
+
+
+def _is_replaced(holder: Any, row: Contender) -> bool:
+    """Whether a new fire replaces this run: it is a fire too, for an earlier time, and not what somebody asked for."""
+    return holder.origin in PLANNED_ORIGINS and _is_before(holder.schedule_datetime, row.schedule_datetime)
+
+
+def _is_sure(row: Contender, now: datetime, skip_candidates: Mapping[int, SkipCandidate]) -> bool:
+    return row.id in skip_candidates and skip_candidates[row.id].until <= now
 
 
 def _skipped_for(holder_id: int) -> str:
@@ -253,15 +318,19 @@ def _skipped_for(holder_id: int) -> str:
 
 
 def _skips(row: Contender) -> bool:
-    """Only a fire is skipped, and only for a run that was under way when it was due.
+    """Whether the instance may be skipped: only a new fire may, and only for a run that had started when it was due.
 
-    What somebody asked for, what has begun already, and what merely came late together with its predecessor waits.
+    Other instances wait: those that somebody asked for, those that ran before, and fires that were due together with
+    the run in their way but came late.
     """
     return row.overlap_policy == OverlapPolicy.SKIP and _is_new_fire(row)
 
 
 def _replaces(row: Contender) -> bool:
-    """Only a fire replaces, and only runs for times before its own: what is older or begun must not cancel the new."""
+    """Whether the instance may replace the run in its way: only a new fire may, and only a fire for an earlier time.
+
+    Otherwise an older instance, or a retry, would cancel a newer one.
+    """
     return row.overlap_policy == OverlapPolicy.REPLACE and _is_new_fire(row)
 
 
@@ -270,25 +339,11 @@ def _is_new_fire(row: Contender) -> bool:
 
 
 def _holders(connection: Connection, rows: Sequence[Contender]) -> dict[int, list[Any]]:
-    """What runs of each task that one slot bounds."""
+    """By task id, the running instances that hold the slot 0 of these instances' tasks."""
     keys = {row.schedule_task_id * OVERLAP_SLOTS for row in rows}
     holders: dict[int, list[Any]] = {}
-    statement = select(
-        _instance.id, _instance.schedule_task_id, _instance.schedule_datetime, _instance.gmt_started
-    ).where(_instance.overlap_key.in_(sorted(keys)))
+    columns = (_instance.schedule_task_id, _instance.schedule_datetime, _instance.gmt_started, _instance.origin)
+    statement = select(_instance.id, *columns).where(_instance.overlap_key.in_(sorted(keys)))
     for holder in connection.execute(statement):
         holders.setdefault(holder.schedule_task_id, []).append(holder)
     return holders
-
-
-def request_cancel(connection: Connection, instance_ids: Collection[int], reason: str) -> int:
-    """Ask the workers that run these instances to stop them; returns how many are asked that were not."""
-    return connection.execute(
-        update(schedule_instance)
-        .where(
-            _instance.id.in_(sorted(instance_ids)),
-            _instance.status == RUNNING,
-            _instance.gmt_cancel_requested.is_(None),
-        )
-        .values(gmt_cancel_requested=UtcNow(), reason=reason)
-    ).rowcount

@@ -1,7 +1,7 @@
-"""Tasks as the scheduler sees them: which are due, what their plan is, and how it moves on."""
+"""The scheduler's view of tasks: which tasks are due, what their plans are, and how it advances the plans."""
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -19,6 +19,7 @@ from sqlalchemy import (
     delete,
     func,
     literal_column,
+    null,
     or_,
     select,
     type_coerce,
@@ -26,10 +27,7 @@ from sqlalchemy import (
     update,
 )
 
-from shared.domain.jsontext import json_value
-from shared.domain.planning import PlanInputs, PlannedTask, Terms
-from shared.domain.states import InstanceStatus, Origin, TaskStatus
-from shared.store.dialects import (
+from rota.shared.database.constructs import (
     Listed,
     RowsUpdate,
     SecondsBefore,
@@ -39,22 +37,38 @@ from shared.store.dialects import (
     by_index,
     joined_ids,
     json_rows,
+    read_by,
     split_ids,
     stored_time,
 )
-from shared.store.tables import PLAN_INPUTS, schedule_instance, schedule_task, schedule_task_lock, schedule_task_node
+from rota.shared.database.later import execute_later
+from rota.shared.domain.jsontext import json_value
+from rota.shared.domain.planning import PlanInputs, Planned, PlannedTask, TaskTerms
+from rota.shared.domain.states import InstanceStatus, Origin, TaskStatus
+from rota.shared.store import overlap, params
+from rota.shared.store.tables import (
+    PLAN_INPUTS,
+    schedule_instance,
+    schedule_task,
+    schedule_task_lock,
+    schedule_task_node,
+)
+from rota.shared.store.transitions import canceling
 
 _task = schedule_task.c
 _instance = schedule_instance.c
 _lock = schedule_task_lock.c
 
 TERMS_KEPT = 10_000
-"""How many different terms are kept parsed; many tasks have the same."""
+"""How many different terms are cached in parsed form; many tasks have equal terms."""
 
 
 @dataclass(slots=True)
 class Advance:
-    """How one task's plan moves on; the task's inputs are those the decision was made from."""
+    """The new state of one task's plan: its next fire (naive UTC), the numbers of fires not run, and an error.
+
+    ``task`` is the task as it was read for the decision.
+    """
 
     task: PlannedTask
     next_fire_at: datetime | None
@@ -67,97 +81,153 @@ _leased = and_(
     _lock.schedule_task_id == _task.id,
     _lock.is_locked == 1,
     _lock.locked_at >= SecondsBefore(UtcNow(), bindparam("lease")),
+    SecondsBefore(_lock.locked_at, bindparam("lease")) <= UtcNow(),
 )
 
 
 def _due(index: str, *condition: ColumnElement[bool]) -> Select[Any]:
-    """Ids of tasks that nobody has leased, in the order of an index: so reading ends at the limit.
+    """Ids of tasks that nobody has leased, in the order of an index, so that the database stops reading at the limit.
 
-    An outer join, for of NOT EXISTS MariaDB makes a table of all locks as soon as many tasks are due.
+    It is an outer join, not NOT EXISTS: of that, MariaDB makes a temporary table of all locks when many tasks are due.
     """
     free = select(_task.id).outerjoin_from(schedule_task, schedule_task_lock, _leased)
-    found: Select[Any] = by_index(free, schedule_task, index)
-    found = found.with_hint(schedule_task_lock, "FORCE INDEX (PRIMARY)", "mysql")
+    found: Select[Any] = read_by(by_index(free, schedule_task, index), schedule_task_lock)
     return found.where(_lock.schedule_task_id.is_(None), *condition).limit(bindparam("limit"))
 
 
 _stale = _due("ix_schedule_task_stale", _task.plan_stale == 1)
 _fires = _due("ix_schedule_task_due", _task.status == TaskStatus.ON.value, _task.next_fire_at <= bindparam("horizon"))
 _passed = _due("ix_schedule_task_due", _task.status == TaskStatus.OFF.value, _task.next_fire_at <= bindparam("now"))
-_earliest = (_stale, _fires.order_by(_task.next_fire_at), _passed.order_by(_task.next_fire_at))
-_found = union_all(*(select(some.subquery().c.id) for some in _earliest)).subquery("found")
-_due_ids = select(joined_ids(_found.c.id))
+_with_fires = _fires.order_by(_task.next_fire_at).subquery().c.id
+_without = [some.subquery().c.id for some in (_stale, _passed.order_by(_task.next_fire_at))]
+_found = union_all(
+    select(_with_fires.label("fires"), null().label("other")), *(select(null(), task_id) for task_id in _without)
+).subquery("found")
+_due_ids = select(joined_ids(_found.c.fires), joined_ids(_found.c.other))
+
+OTHERS_SHARE = 4
+"""One task of so many in a batch need have no fire, if there are such tasks: new plans are made, too, while more fires
+are due than a batch takes."""
 
 
 def due(connection: Connection, now: datetime, horizon: datetime, limit: int, lease_seconds: float) -> list[int]:
-    """Ids of tasks with a fire to materialize, or whose plan is stale; at most ``limit``, of each kind the earliest.
+    """Ids of at most ``limit`` tasks that have a fire up to ``horizon`` or a stale plan; times are naive UTC.
 
-    A task that is off is due only when its fire has passed: turned on in time, it still fires. What another scheduler
-    has leased is left to it.
+    Tasks with a fire come first, the earliest before the others, so that an edit of very many tasks delays no fire. The
+    others get a quarter of the batch, or what the fires leave. A task that is off is due only after its fire has
+    passed: if somebody turns it on before, it still fires. Tasks that another scheduler has leased, not more than
+    ``lease_seconds`` ago, are left out.
     """
     values = {"now": now, "horizon": horizon, "limit": limit, "lease": lease_seconds}
-    return list(dict.fromkeys(split_ids(connection.scalar(_due_ids, values))))[:limit]
+    fires, listed = map(split_ids, connection.execute(_due_ids, values).one())
+    with_fires = set(fires)
+    others = [task_id for task_id in dict.fromkeys(listed) if task_id not in with_fires]
+    share = min(len(others), limit // OTHERS_SHARE)
+    return (fires[: limit - share] + others)[:limit]
 
 
 def _text(column: Any) -> Any:
     return cast(type_coerce(column, String), String)
 
 
-_terms = func.json_array(
-    *(type_coerce(_task[name], String) for name in PLAN_INPUTS),
-    type_coerce(_task.status, String),
-    _task.type,
-    func.coalesce(_task.plan_stale, literal_column("0")),
-    _task.is_deleted,
-    case((_task.planned_trigger_kind.is_(None), _task.gmt_create)),
-    type_coerce(_task.misfire_policy, String),
-    _task.misfire_grace_seconds,
-    _task.priority,
-    _text(_task.required_labels),
-    type_coerce(_task.overlap_policy, String),
-    _task.max_instances,
-    type_=String(),
-)
-"""One column for a dozen: most tasks have one of few combinations, which is parsed once."""
+_TERMS: dict[str, ColumnElement[Any]] = {
+    "type": _task.type,
+    "is_stale": func.coalesce(_task.plan_stale, literal_column("0")),
+    "gmt_create": case((_task.planned_inputs.is_(None), _task.gmt_create)),
+    "misfire_policy": type_coerce(_task.misfire_policy, String),
+    "misfire_grace_seconds": _task.misfire_grace_seconds,
+    "priority": _task.priority,
+    "required_labels": _text(_task.required_labels),
+    "overlap_policy": type_coerce(_task.overlap_policy, String),
+    "max_instances": _task.max_instances,
+}
+"""Fields of TaskTerms by their names. They are read as one JSON text, together with the texts that the plan depends on.
+Most tasks have one of a few texts, and each text is parsed only once."""
 
 _locked = (
-    select(_task.id, _task.name, _task.next_fire_at, type_coerce(_task.param, String), _terms)
+    select(
+        _task.id,
+        _task.name,
+        _task.next_fire_at,
+        params.small(type_coerce(_task.param, String)),
+        params.size_if_large(_task.param),
+        func.json_array(
+            _task.plan_inputs,
+            case((_task.plan_stale == literal_column("1"), _task.planned_inputs)),
+            *_TERMS.values(),
+            type_=String(),
+        ),
+    )
     .join(schedule_task_lock, _lock.schedule_task_id == _task.id)
     .where(among(_task.id), _lock.locked_by == bindparam("token"), _lock.is_locked == 1)
 )
 
 
 def locked(connection: Connection, token: str, task_ids: Collection[int]) -> list[PlannedTask]:
-    """Read the tasks again, now that ``token`` holds their leases."""
+    """Read the tasks again, now that ``token`` holds their leases. Large params are left out."""
     rows = connection.execute(_locked, {"ids": sorted(task_ids), "token": token})
     return [
-        PlannedTask(task_id, name, next_fire_at, param, _parsed_terms(terms))
-        for task_id, name, next_fire_at, param, terms in rows
+        PlannedTask(
+            task_id, name, next_fire_at, None if param is None else str(param), _parsed_terms(terms), large or 0
+        )
+        for task_id, name, next_fire_at, param, large, terms in rows
     ]
 
 
 @lru_cache(TERMS_KEPT)
-def _parsed_terms(text: str) -> Terms:
-    kind, cron, seconds, timezone, starts_at, ends_at, *rest = json.loads(text)
-    status, task_type, stale, deleted, gmt_create, misfire, grace, priority, labels, overlap, most = rest
-    return Terms(
-        status=status,
-        type=task_type,
-        inputs=PlanInputs(kind, cron, seconds, timezone, _moment(starts_at), _moment(ends_at)),
-        is_stale=bool(stale),
-        is_deleted=bool(deleted),
-        gmt_create=_moment(gmt_create),
-        misfire_policy=misfire,
-        misfire_grace_seconds=grace,
-        priority=priority,
-        required_labels={} if labels is None else json_value(labels),
-        overlap_policy=overlap,
-        max_instances=most,
+def _parsed_terms(text: str) -> TaskTerms:
+    """The terms of a row: its inputs, the text that its plan was made from if that is another, and ``_TERMS``."""
+    inputs_text, planned_text, *fields = json.loads(text)
+    stored, planned = _read_inputs(inputs_text), _planned(planned_text)
+    terms = dict(zip(_TERMS, fields, strict=True))
+    labels = terms["required_labels"]
+    terms["required_labels"] = {} if labels is None else json_value(labels)
+    terms["gmt_create"] = _moment(terms["gmt_create"])
+    terms["is_stale"] = bool(terms["is_stale"])
+    return TaskTerms(
+        **terms,
+        status=stored.status,
+        is_deleted=stored.is_deleted,
+        inputs=stored.inputs,
+        inputs_text=inputs_text,
+        planned=planned,
+        # A plan is still right if the two texts differ only in the status, or in how they are written.
+        needs_replan=terms["is_stale"] and (planned is None or planned.is_deleted or planned.inputs != stored.inputs),
     )
+
+
+def _read_inputs(text: str) -> Planned:
+    """The values in a text of ``plan_inputs``. An older Rota may have written fewer inputs; the others get defaults.
+
+    Raises ValueError, TypeError, KeyError or RecursionError for any other text.
+    """
+    values = dict(zip(PLAN_INPUTS, json.loads(text), strict=False))
+    for name, read in _READERS.items():
+        if values.get(name) is not None:
+            values[name] = read(values[name])
+    return Planned(values.pop("status"), bool(values.pop("is_deleted")), PlanInputs(**values))
+
+
+def _planned(text: str | None) -> Planned | None:
+    """What a plan was made from, or None: SQL may have written any text into ``planned_inputs``."""
+    if text is None:
+        return None
+    try:
+        return _read_inputs(text)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
 
 
 def _moment(text: str | None) -> Any:
     return None if text is None else stored_time(text)
+
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    "trigger_spec": json_value,
+    "starts_at": stored_time,
+    "ends_at": stored_time,
+}
+"""The functions that read inputs which JSON cannot hold as they are; the other inputs need none."""
 
 
 _move = RowsUpdate(
@@ -178,13 +248,8 @@ _replanned = json_rows(
     next="time",
     misfires="int",
     held_back="int",
-    error="str",
-    trigger_kind="str",
-    cron="str",
-    cron_seconds="int",
-    timezone="str",
-    starts_at="time",
-    ends_at="time",
+    is_new="int",
+    inputs="json",
 )
 _replan = (
     update(schedule_task)
@@ -193,48 +258,89 @@ _replan = (
         next_fire_at=_replanned.c.next,
         misfires=_task.misfires + _replanned.c.misfires,
         fires_held_back=_task.fires_held_back + _replanned.c.held_back,
-        plan_error=_replanned.c.error,
-        **{f"planned_{name}": _replanned.c[name] for name in PLAN_INPUTS},
+        plan_error=case((_replanned.c.is_new == 0, _task.plan_error)),
+        planned_inputs=_replanned.c.inputs,
     )
 )
 
+_aside = json_rows("aside", id="id", error="str", inputs="json")
+_set_aside = (
+    update(schedule_task)
+    .where(_task.id == _aside.c.id)
+    .values(next_fire_at=None, plan_error=_aside.c.error, planned_inputs=_aside.c.inputs)
+)
+"""It has no value of the row in it but the text of its inputs: whatever SQL wrote there, the row can be set aside. The
+lease, which this transaction holds, takes the place of the old ``next_fire_at`` as the guard."""
+
 
 def advance(connection: Connection, advances: Iterable[Advance]) -> None:
-    """Move plans on, each only if its ``next_fire_at`` still is what was read.
+    """Advance plans, each only if the row's ``next_fire_at`` is still the one that was read.
 
-    The inputs that a decision used are recorded, unless they are already: an edit made meanwhile differs from them, so
-    the plan stays stale and the next tick sees it.
+    A new plan is recorded with the text of the inputs that the scheduler read. If somebody has edited the task since,
+    the row's inputs differ from that text: the plan stays stale, and the next tick makes it anew. Only a new plan
+    clears the error of the plan before it. A task whose advance has an error is set aside.
     """
-    moved, replanned = [], []
+    moved, replanned, aside = [], [], []
     for a in advances:
-        if a.task.terms.is_stale or a.misfires or a.held_back or a.error is not None:
-            inputs = (getattr(a.task.terms.inputs, name) for name in PLAN_INPUTS)
-            replanned.append(
-                (a.task.id, a.task.next_fire_at, a.next_fire_at, a.misfires, a.held_back, a.error, *inputs)
-            )
+        terms = a.task.terms
+        if a.error is not None:
+            aside.append((a.task.id, a.error, terms.inputs_text))
+        elif terms.is_stale or a.misfires or a.held_back:
+            counts = (a.misfires, a.held_back, int(terms.needs_replan))
+            replanned.append((a.task.id, a.task.next_fire_at, a.next_fire_at, *counts, terms.inputs_text))
         else:
             moved.append((a.task.id, a.task.next_fire_at, a.next_fire_at))
     if moved:
         ids, old, following = zip(*sorted(moved), strict=True)
-        _move(connection, Listed(ids), Listed.of(old), Listed.of(following))
+        _move.later(connection, Listed(ids), Listed.of(old), Listed.of(following))
     if replanned:
-        connection.execute(_replan, {"rows": bound(replanned)})
+        execute_later(connection, _replan, {"rows": bound(replanned)})
+    if aside:
+        execute_later(connection, _set_aside, {"rows": bound(aside)})
+
+
+def cancel_passed(connection: Connection, task_ids: Collection[int], since: datetime, now: datetime) -> None:
+    """Cancel the fires of these tasks, which were off, that were due between the two times and wait for their claim.
+
+    Times are naive UTC.
+    """
+    if task_ids:
+        ids = _lock_unclaimed(connection, task_ids, _instance.schedule_datetime.between(since, now))
+        canceling.pass_over(connection, ids, overlap.OFF)
+
+
+def cancel_fires(connection: Connection, task_id: int, moments: Collection[datetime], reason: str) -> None:
+    """Cancel the fires of a task for these times (naive UTC) that no worker has claimed."""
+    ids = _lock_unclaimed(connection, [task_id], _instance.schedule_datetime.in_(moments))
+    canceling.pass_over(connection, ids, reason)
 
 
 def drop_ahead(connection: Connection, task_ids: Collection[int], now: datetime) -> None:
-    """Delete what an old plan had put ahead and nobody claimed."""
+    """Delete the instances that an old plan of these tasks has materialized for times after ``now`` (naive UTC).
+
+    Instances that a worker has claimed stay.
+    """
     if not task_ids:
         return
-    ahead = and_(
+    ids = _lock_unclaimed(connection, task_ids, _instance.schedule_datetime > now)
+    if ids:
+        connection.execute(delete(schedule_instance).where(_instance.id.in_(ids)))
+        connection.execute(delete(schedule_task_node).where(schedule_task_node.c.schedule_instance_id.in_(ids)))
+
+
+def unclaimed(task_ids: Collection[int], when: ColumnElement[bool]) -> ColumnElement[bool]:
+    """The condition for the fires of these tasks that no worker has claimed yet."""
+    return and_(
         _instance.schedule_task_id.in_(sorted(task_ids)),
-        _instance.schedule_datetime > now,
+        when,
         _instance.run_number == 0,
         _instance.origin == Origin.CRON.value,
         _instance.attempt == 0,
         or_(_instance.status == InstanceStatus.PENDING.value, _instance.status == InstanceStatus.ASSIGNED.value),
     )
-    statement = by_index(select(_instance.id).where(ahead), schedule_instance, "uq_schedule_instance_fire")
-    ids = sorted(connection.scalars(statement.with_for_update()))
-    if ids:
-        connection.execute(delete(schedule_instance).where(_instance.id.in_(ids)))
-        connection.execute(delete(schedule_task_node).where(schedule_task_node.c.schedule_instance_id.in_(ids)))
+
+
+def _lock_unclaimed(connection: Connection, task_ids: Collection[int], when: ColumnElement[bool]) -> list[int]:
+    fires = select(_instance.id).where(unclaimed(task_ids, when))
+    statement = by_index(fires, schedule_instance, "uq_schedule_instance_fire")
+    return sorted(connection.scalars(statement.with_for_update()))

@@ -3,19 +3,22 @@
 Alembic's migrations create them in a database; a test proves that both say the same. Column comments are stored in
 the database too, because people read it there.
 
-Three generated columns carry rules that no program can forget to apply:
+CHECKs refuse what SQL must not write; ``limits`` says which.
+
+Four generated columns carry rules that no program can forget to apply:
 
 ``schedule_task.live_name``        unique, NULL once deleted: a live task owns its name, a deleted one frees it.
-``schedule_task.plan_stale``       1 while what the plan was made from differs from what the row says now, so an edit or
-                                   an insert by SQL is found by an index.
+``schedule_task.plan_stale``       1 while what the plan was made from (``planned_inputs``) differs from what the row
+                                   says now (``plan_inputs``), so an edit or an insert by SQL is found by an index.
 ``schedule_instance.overlap_key``  unique, NULL unless the instance runs: two workers cannot both run one task's
                                    overlap slot.
+``schedule_instance.turn_key``     NULL unless the instance waits for others of its task: an index finds the oldest.
 """
 
+from dataclasses import fields
 from typing import Any
 
 from sqlalchemy import (
-    CheckConstraint,
     Column,
     ColumnElement,
     Computed,
@@ -30,25 +33,28 @@ from sqlalchemy import (
     and_,
     case,
     column,
+    exists,
     literal_column,
-    not_,
     or_,
-    text,
 )
 
-from shared.domain.states import (
+from rota.shared.database.backends import all_backends
+from rota.shared.database.constructs import BigId, Json, LongText, UtcNow, UtcTime
+from rota.shared.domain.planning import PlanInputs
+from rota.shared.domain.states import (
     Backoff,
     InstanceStatus,
     MisfirePolicy,
     NodeStatus,
     Origin,
     OverlapPolicy,
+    SchedulerState,
     TaskStatus,
     TriggerKind,
     WorkerLostPolicy,
     WorkerState,
 )
-from shared.store.dialects import BigId, Json, UtcNow, UtcTime
+from rota.shared.store.limits import checks
 
 metadata = MetaData(
     naming_convention={
@@ -59,17 +65,8 @@ metadata = MetaData(
     }
 )
 
-MYSQL_OPTIONS: dict[str, Any] = {
-    "mysql_engine": "InnoDB",
-    "mysql_charset": "utf8mb4",
-    "mysql_collate": "utf8mb4_bin",
-    "mariadb_engine": "InnoDB",
-    "mariadb_charset": "utf8mb4",
-    "mariadb_collate": "utf8mb4_bin",
-}
-
-OPTIONS: dict[str, Any] = {**MYSQL_OPTIONS, "sqlite_autoincrement": True}
-"""SQLite gives the id of a deleted row again unless told otherwise; an id here is an epoch, or names a history."""
+OPTIONS: dict[str, Any] = {name: value for one in all_backends() for name, value in one.table_options.items()}
+"""What each database is told of every table; none reads another's."""
 
 OF_QUEUES = "MERGE_THRESHOLD=10"
 """InnoDB reads this in the comment of a table. What waits, runs and ends moves through its indexes and leaves
@@ -83,7 +80,7 @@ PRIORITIES = tuple(range(10))
 
 
 def enum(states: type, name: str) -> Enum:
-    """An SQL enum of the states' values (on SQLite a VARCHAR with a CHECK)."""
+    """An SQL enum of the states' values; a text with a CHECK where the database has no enums."""
     return Enum(*[str(s) for s in states], name=name, create_constraint=True)  # type: ignore[attr-defined]
 
 
@@ -104,33 +101,21 @@ def audit() -> list[Column[Any]]:
     ]
 
 
-def checked_times(*columns: str) -> list[CheckConstraint]:
-    """On SQLite a time is text: hold it to one written form, or ``T02:00`` and ``02:00:00`` were two fires.
+PLAN_INPUTS = ("status", "is_deleted", *(field.name for field in fields(PlanInputs)))
+"""What a task's plan is made from, in the order of the JSON array that ``plan_inputs`` is."""
 
-    And to days that there are, or one ``02-30`` spoils every read of the tick.
+
+def plan_inputs_text() -> str:
+    """The expression of ``plan_inputs``, which MariaDB, MySQL and SQLite all read.
+
+    It is JSON because its text is the same whatever session computes it, and no two inputs run into each other. TRIM
+    makes a string of ``trigger_spec``: JSON that Python cannot read then spoils one task, and not its batch.
+
+    The inputs of triggers to come go into ``trigger_spec``, so this expression need not change. A migration that does
+    change it makes every plan stale. Its first step therefore rewrites the plans that are not, and may be run again:
+    ``UPDATE schedule_task SET planned_inputs = <the new expression> WHERE plan_stale IS NULL``.
     """
-    second = "strftime('%Y-%m-%d %H:%M:%S', substr({0}, 1, 19), '+0 days') || '.' IS substr({0}, 1, 20)"
-    form = second + " AND substr({0}, 21) GLOB '[0-9][0-9][0-9][0-9][0-9][0-9]'"
-    return [_on_sqlite(f"{column}_form", form.format(column), column) for column in columns]
-
-
-def checked_json(*columns: str) -> list[CheckConstraint]:
-    """On SQLite JSON is text: hold it to JSON, as MariaDB and MySQL do, or one bad row spoils every read."""
-    return [_on_sqlite(f"{column}_json", f"json_valid({column})", column) for column in columns]
-
-
-def _on_sqlite(name: str, condition: str, column: str) -> CheckConstraint:
-    return CheckConstraint(text(f"{column} IS NULL OR {condition}"), name=name).ddl_if(dialect="sqlite")
-
-
-PLAN_INPUTS = ("trigger_kind", "cron", "cron_seconds", "timezone", "starts_at", "ends_at")
-"""What a task's plan is made from; each has a ``planned_`` twin that holds it as it was when the plan was made."""
-
-
-def plan_is_stale() -> ColumnElement[Any]:
-    """What ``plan_stale`` computes: the plan's inputs, as they were and as they are, compared NULL-safely."""
-    same = [column(name).is_not_distinct_from(column(f"planned_{name}")) for name in PLAN_INPUTS]
-    return case((and_(column("is_deleted") == literal_column("0"), not_(and_(*same))), literal_column("1")))
+    return f"JSON_ARRAY({', '.join(PLAN_INPUTS)})".replace("trigger_spec", "TRIM(trigger_spec)")
 
 
 _task_columns: list[Column[Any]] = [
@@ -141,7 +126,7 @@ _task_columns: list[Column[Any]] = [
         enum(TaskStatus, "task_status"),
         nullable=False,
         server_default="on",
-        comment="off holds back cron fires at once, those materialized ahead too",
+        comment="off holds back cron fires, those materialized ahead too",
     ),
     Column("type", String(127), nullable=False, comment="the task type: the category of its nodes"),
     Column("param", Json, comment='what its nodes get; may list its own nodes under "nodes"'),
@@ -167,6 +152,7 @@ _task_columns: list[Column[Any]] = [
         server_default="UTC",
         comment="IANA zone in which cron is read",
     ),
+    Column("trigger_spec", Json, comment="what other kinds of triggers are made from, as JSON; none is there yet"),
     Column("starts_at", UtcTime, comment="no fire before this, UTC"),
     Column("ends_at", UtcTime, comment="no fire after this, UTC"),
     Column("next_fire_at", UtcTime, comment="the next fire to materialize, UTC; written by the scheduler"),
@@ -201,7 +187,7 @@ _task_columns: list[Column[Any]] = [
         SmallInteger,
         nullable=False,
         server_default="0",
-        comment="how often a failed run is retried",
+        comment="how often each node is retried, unless its type sets it",
     ),
     Column("retry_delay_seconds", Integer, nullable=False, server_default="10", comment="before the first retry"),
     Column(
@@ -221,30 +207,20 @@ _task_columns: list[Column[Any]] = [
     Column("timeout_seconds", Integer, comment="limit for one node's run, unless its type sets one"),
     Column("priority", SmallInteger, nullable=False, server_default="5", comment="0 first .. 9 last"),
     Column("required_labels", Json, comment="labels a worker must carry, as a JSON object"),
-    Column("declared", Json, comment="what code declared last (app.schedule); edits by others survive"),
+    Column("declared", Json, comment="the declaration of code (app.schedule) in force; edits by others survive"),
+    Column("declared_at", UtcTime, comment="since when that declaration is in force, UTC"),
+    Column("declared_versions", Json, comment="the versions of all its declarations, the oldest first"),
     Column("misfires", BigId, nullable=False, server_default="0", comment="fires missed and not run"),
     Column("fires_held_back", BigId, nullable=False, server_default="0", comment="fires that passed while off"),
     Column("plan_error", String(1023), comment="why the scheduler set this task aside; cleared by an edit"),
-]
-
-_planned_columns: list[Column[Any]] = [
-    Column("planned_trigger_kind", String(15), comment="trigger_kind when next_fire_at was computed"),
-    Column("planned_cron", String(127), comment="cron when next_fire_at was computed"),
-    Column("planned_cron_seconds", SmallInteger, comment="cron_seconds when next_fire_at was computed"),
-    Column("planned_timezone", String(63), comment="timezone when next_fire_at was computed"),
-    Column("planned_starts_at", UtcTime, comment="starts_at when next_fire_at was computed"),
-    Column("planned_ends_at", UtcTime, comment="ends_at when next_fire_at was computed"),
+    Column("planned_inputs", LongText, comment="plan_inputs when next_fire_at was computed"),
 ]
 
 schedule_task = Table(
     "schedule_task",
     metadata,
     *_task_columns,
-    *_planned_columns,
     *audit(),
-    *checked_times("next_fire_at", "starts_at", "ends_at"),
-    *checked_json("param", "required_labels", "declared"),
-    CheckConstraint("priority BETWEEN 0 AND 9", name="priority"),
     comment="what is to run, when, and how; edit it with plain SQL; " + OF_QUEUES,
     **OPTIONS,
 )
@@ -252,21 +228,34 @@ schedule_task.append_column(
     Column(
         "live_name",
         String(63),
-        Computed(case((column("is_deleted") == literal_column("0"), column("name"))), persisted=False),
+        Computed(case((column("is_deleted") == literal_column("0"), column("name"))), persisted=True),
         comment="the name while it lives: unique",
+    )
+)
+schedule_task.append_column(
+    Column(
+        "plan_inputs",
+        LongText,
+        Computed(plan_inputs_text(), persisted=True),
+        comment="what a plan is made from, as one JSON array",
     )
 )
 schedule_task.append_column(
     Column(
         "plan_stale",
         SmallInteger,
-        Computed(plan_is_stale(), persisted=False),
-        comment="1: edited since next_fire_at was computed; the scheduler replans it",
+        Computed(
+            "CASE WHEN (planned_inputs IS NULL OR planned_inputs <> plan_inputs) THEN 1 END",
+            persisted=True,
+        ),
+        comment="1: edited since next_fire_at was computed; the scheduler looks at it",
     )
 )
 schedule_task.append_constraint(UniqueConstraint("live_name"))
 Index("ix_schedule_task_due", schedule_task.c.status, schedule_task.c.next_fire_at)
 Index("ix_schedule_task_stale", schedule_task.c.plan_stale)
+Index("ix_schedule_task_name", schedule_task.c.name)
+Index("ix_schedule_task_type", schedule_task.c.type)
 
 schedule_instance = Table(
     "schedule_instance",
@@ -302,8 +291,19 @@ schedule_instance = Table(
     Column("attempt", Integer, nullable=False, server_default="0", comment="grows at every claim: the fence"),
     Column("failures", SmallInteger, nullable=False, server_default="0", comment="how often it ran and failed"),
     Column("worker_losses", SmallInteger, nullable=False, server_default="0", comment="how often its worker died"),
-    Column("lost_by", String(255), comment="name of the worker that lost it last: avoided"),
-    Column("overlap_slot", SmallInteger, comment="the slot of its task it runs in; NULL: overlap is allowed"),
+    Column("lost_by", String(255), comment="the worker that lost it, or did not start it: avoided"),
+    Column(
+        "overlap_slot",
+        SmallInteger,
+        comment="the slot of its task it runs in; 0: it waits for its turn",
+    ),
+    Column(
+        "slot_kept",
+        SmallInteger,
+        nullable=False,
+        server_default="0",
+        comment="1: it has ended, and keeps its slot until its thread returns",
+    ),
     Column("gmt_assigned", UtcTime, comment="when it was given to its worker, UTC"),
     Column("gmt_started", UtcTime, comment="when its handler was entered, UTC"),
     Column("gmt_completed", UtcTime, comment="when it ended, UTC"),
@@ -311,9 +311,6 @@ schedule_instance = Table(
     Column("reason", String(1023), comment="why it is where it is: no worker, overlap, off, the failure"),
     Column("execution_result", Json, comment="the last node's result, or what went wrong and where"),
     *audit(),
-    *checked_times("schedule_datetime", "due_at"),
-    *checked_json("param", "execution_result"),
-    CheckConstraint("priority BETWEEN 0 AND 9", name="priority"),
     UniqueConstraint(
         "schedule_task_id", "schedule_datetime", "fire_key", "run_number", name="uq_schedule_instance_fire"
     ),
@@ -322,17 +319,29 @@ schedule_instance = Table(
     **OPTIONS,
 )
 _i = schedule_instance.c
-occupies_slot = and_(column("status") == literal_column("'running'"), column("overlap_slot").is_not(None))
+occupies_slot = and_(
+    column("overlap_slot").is_not(None),
+    or_(column("status") == literal_column("'running'"), column("slot_kept") == literal_column("1")),
+)
 slot_key: ColumnElement[Any] = column("schedule_task_id") * literal_column(str(OVERLAP_SLOTS)) + column("overlap_slot")
 schedule_instance.append_column(
     Column(
         "overlap_key",
         BigId,
-        Computed(case((occupies_slot, slot_key)), persisted=False),
-        comment="unique while it runs: one instance for each overlap slot of a task",
+        Computed(case((occupies_slot, slot_key)), persisted=True),
+        comment="unique while it, or its thread, runs: one instance for each overlap slot of a task",
     )
 )
 schedule_instance.append_constraint(UniqueConstraint("overlap_key"))
+waits = or_(column("status") == literal_column("'pending'"), column("status") == literal_column("'assigned'"))
+schedule_instance.append_column(
+    Column(
+        "turn_key",
+        BigId,
+        Computed(case((and_(waits, column("overlap_slot").is_not(None)), column("schedule_task_id"))), persisted=True),
+        comment="its task while it waits for its turn: an index finds which is the oldest",
+    )
+)
 failed_or_canceled = or_(
     column("status") == literal_column("'failed'"), column("status") == literal_column("'canceled'")
 )
@@ -340,12 +349,31 @@ schedule_instance.append_column(
     Column(
         "unsuccessful",
         String(15),
-        Computed(case((failed_or_canceled, column("status"))), persisted=False),
+        Computed(case((failed_or_canceled, column("status"))), persisted=True),
         comment="failed or canceled; NULL otherwise: an index finds the newest of them",
     )
 )
 Index("ix_schedule_instance_unsuccessful", _i.unsuccessful)
+Index("ix_schedule_instance_turn", _i.turn_key, _i.due_at)
 Index("ix_schedule_instance_work", _i.status, _i.schedule_worker_node_id, _i.priority, _i.due_at)
+
+schedule_kept_slot = Table(
+    "schedule_kept_slot",
+    metadata,
+    Column("schedule_instance_id", BigId, primary_key=True, autoincrement=False, comment="schedule_instance.id"),
+    Column("schedule_worker_node_id", BigId, nullable=False, comment="the worker on which its thread still runs"),
+    *audit(),
+    Index("ix_schedule_kept_slot_worker", "schedule_worker_node_id"),
+    comment="the instances that have ended and keep their overlap slots, because their threads still run",
+    **OPTIONS,
+)
+
+kept_for_nothing: ColumnElement[bool] = and_(
+    schedule_instance.c.slot_kept == 1,
+    schedule_instance.c.status.not_in(["pending", "assigned", "running"]),
+    ~exists().where(schedule_kept_slot.c.schedule_instance_id == schedule_instance.c.id),
+)
+"""The condition that an instance has ended and keeps its slot, and that nobody knows for which thread."""
 
 schedule_task_node_type = Table(
     "schedule_task_node_type",
@@ -357,10 +385,22 @@ schedule_task_node_type = Table(
     Column("defaults", Json, comment="timeout (s), retries, executor"),
     Column("param_schema", Json, comment="JSON schema of the category's param"),
     *audit(),
-    *checked_json("defaults", "param_schema"),
     UniqueConstraint("type"),
     Index("ix_schedule_task_node_type_category", "category", "sequence"),
     comment="the node types that workers can run",
+    **OPTIONS,
+)
+
+schedule_task_type_version = Table(
+    "schedule_task_type_version",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("category", String(127), nullable=False, comment="the task type"),
+    Column("version", String(15), nullable=False, comment="a hash of its list of nodes"),
+    Column("nodes", Json, nullable=False, comment="the nodes in order, as a JSON list: type, defaults, param_schema"),
+    *audit(),
+    UniqueConstraint("category", "version", name="uq_schedule_task_type_version_version"),
+    comment="each ordered list of nodes that an app has declared for a task type; gmt_modified: registered last",
     **OPTIONS,
 )
 
@@ -369,6 +409,12 @@ schedule_task_node = Table(
     metadata,
     Column("id", BigId, primary_key=True, autoincrement=True),
     Column("schedule_instance_id", BigId, nullable=False, comment="schedule_instance.id"),
+    Column(
+        "instance_gmt_create",
+        UtcTime,
+        nullable=False,
+        comment="gmt_create of its instance: after TRUNCATE ids are given again, to other instances",
+    ),
     Column("schedule_task_node_type_id", BigId, nullable=False, comment="schedule_task_node_type.id"),
     Column("sequence", SmallInteger, nullable=False, comment="its order in the instance"),
     Column(
@@ -379,15 +425,22 @@ schedule_task_node = Table(
         comment="pending, running, then succeed, failed or canceled",
     ),
     Column("param", Json, comment="this node's own param, where the task lists its nodes"),
+    Column("failures", SmallInteger, nullable=False, server_default="0", comment="how often it failed: its retries"),
     Column("gmt_started", UtcTime, comment="when its handler was entered, UTC"),
     Column("gmt_completed", UtcTime, comment="when it ended, UTC"),
     Column("execution_result", Json, comment="what it returned, or its error with the traceback"),
     *audit(),
-    *checked_json("param", "execution_result"),
-    UniqueConstraint("schedule_instance_id", "sequence", name="uq_schedule_task_node_order"),
+    UniqueConstraint("schedule_instance_id", "instance_gmt_create", "sequence", name="uq_schedule_task_node_order"),
     comment="the nodes of an instance, pinned when it is assigned, in order",
     **OPTIONS,
 )
+
+owns_node: ColumnElement[bool] = and_(
+    schedule_task_node.c.schedule_instance_id == schedule_instance.c.id,
+    schedule_task_node.c.instance_gmt_create == schedule_instance.c.gmt_create,
+)
+"""The condition that a node belongs to an instance. The id alone does not prove it, because TRUNCATE begins anew with
+the ids: then nodes of old instances are there under the ids of new ones."""
 
 schedule_worker_node = Table(
     "schedule_worker_node",
@@ -395,13 +448,19 @@ schedule_worker_node = Table(
     Column("id", BigId, primary_key=True, autoincrement=True),
     Column("name", String(255), nullable=False, comment="unique among the live"),
     Column("host", String(255), nullable=False, comment="host name"),
-    Column("last_heartbeat", UtcTime, nullable=False, server_default=UtcNow(), comment="UTC"),
+    Column(
+        "last_heartbeat",
+        UtcTime,
+        nullable=False,
+        server_default=UtcNow(),
+        comment="UTC; copied from its beat every few seconds, for people",
+    ),
     Column(
         "current_load",
         Integer,
         nullable=False,
         server_default="0",
-        comment="what it was running at its heartbeat",
+        comment="slots taken at that heartbeat; copied, too",
     ),
     Column(
         "state",
@@ -409,13 +468,6 @@ schedule_worker_node = Table(
         nullable=False,
         server_default="live",
         comment="live; draining: takes no more; dead is final, a restart is a new row",
-    ),
-    Column(
-        "liveness_seconds",
-        Integer,
-        nullable=False,
-        server_default="15",
-        comment="silent for longer than this, it is declared dead and stops itself",
     ),
     Column("pid", Integer, nullable=False, comment="process id"),
     Column(
@@ -429,11 +481,15 @@ schedule_worker_node = Table(
     Column("prefetch", Integer, nullable=False, comment="how many more it may be assigned ahead"),
     Column("labels", Json, comment="what it carries, as a JSON object"),
     Column("node_types", Json, nullable=False, comment="the node types it can run, as a JSON list"),
+    Column("type_versions", Json, comment="the version it carries of each task type, as a JSON object"),
+    Column("schedules", Json, comment="the version of each task that its app declares, as a JSON object"),
+    Column("schedules_version", String(15), comment="a hash of schedules"),
     Column("gmt_started", UtcTime, nullable=False, server_default=UtcNow(), comment="when it registered, UTC"),
     Column("gmt_dead", UtcTime, comment="when it stopped or was declared dead, UTC"),
+    Column("gmt_blocked", UtcTime, comment="since when its process does not answer, UTC; NULL: it answers"),
+    Column("blocked_by", String(1023), comment="the runs that may hold its process up"),
     Column("reason", String(1023), comment="why it is dead or draining"),
     *audit(),
-    *checked_json("labels", "node_types"),
     comment="a worker process, once for each start: its epoch",
     **OPTIONS,
 )
@@ -442,12 +498,45 @@ schedule_worker_node.append_column(
     Column(
         "live_name",
         String(255),
-        Computed(case((column("state") != literal_column("'dead'"), column("name"))), persisted=False),
+        Computed(case((column("state") != literal_column("'dead'"), column("name"))), persisted=True),
         comment="the name while it lives: unique",
     )
 )
 schedule_worker_node.append_constraint(UniqueConstraint("live_name"))
-Index("ix_schedule_worker_node_state", _w.state, _w.last_heartbeat)
+Index("ix_schedule_worker_node_state", _w.state)
+Index("ix_schedule_worker_node_name", _w.name)
+Index("ix_schedule_worker_node_host", _w.host)
+
+schedule_worker_beat = Table(
+    "schedule_worker_beat",
+    metadata,
+    Column("schedule_worker_node_id", BigId, primary_key=True, autoincrement=False, comment="schedule_worker_node.id"),
+    Column("last_beat", UtcTime, nullable=False, server_default=UtcNow(), comment="UTC"),
+    Column(
+        "liveness_seconds",
+        Integer,
+        nullable=False,
+        server_default="15",
+        comment="silent for longer than this, it is declared dead and stops itself",
+    ),
+    Column("busy", Integer, nullable=False, server_default="0", comment="slots taken"),
+    Column(
+        "abandoned",
+        Integer,
+        nullable=False,
+        server_default="0",
+        comment="slots taken by threads that were to stop and still run",
+    ),
+    Column("started", BigId, nullable=False, server_default="0", comment="how many instances it has started"),
+    Column("gmt_progress", UtcTime, comment="when it last told that it had started one more, UTC"),
+    Column("gmt_dead", UtcTime, comment="when it stopped or was declared dead, UTC; NULL: it lives"),
+    Column("reason", String(1023), comment="why it is dead"),
+    Column("culprits", Json, comment="ids of the runs it was killed for; NULL: unknown, any of what it ran"),
+    *audit(),
+    Index("ix_schedule_worker_beat_gmt_dead", "gmt_dead"),
+    comment="the heartbeats of the workers: who lives is decided here; schedule_worker_node shows it to people",
+    **OPTIONS,
+)
 
 schedule_task_lock = Table(
     "schedule_task_lock",
@@ -460,3 +549,65 @@ schedule_task_lock = Table(
     comment="a lease on a task while a scheduler materializes or assigns; for economy, the unique keys are for truth",
     **OPTIONS,
 )
+
+schedule_scheduler_node = Table(
+    "schedule_scheduler_node",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("name", String(255), nullable=False, comment="host and process id"),
+    Column("host", String(255), nullable=False, comment="host name"),
+    Column("pid", Integer, nullable=False, comment="process id"),
+    Column("version", String(31), nullable=False, comment="Rota version"),
+    Column(
+        "state",
+        enum(SchedulerState, "scheduler_state"),
+        nullable=False,
+        server_default="active",
+        comment="active, or paused: it materializes nothing",
+    ),
+    Column(
+        "last_tick",
+        UtcTime,
+        nullable=False,
+        server_default=UtcNow(),
+        comment="when it last looked for due tasks, UTC; written every few seconds",
+    ),
+    Column(
+        "liveness_seconds",
+        Integer,
+        nullable=False,
+        server_default="15",
+        comment="silent for longer than this, it schedules nothing",
+    ),
+    Column("gmt_started", UtcTime, nullable=False, server_default=UtcNow(), comment="when it registered, UTC"),
+    *audit(),
+    Index("ix_schedule_scheduler_node_last_tick", "last_tick"),
+    comment="a scheduler process, once for each start; is_deleted = 1 once it has stopped",
+    **OPTIONS,
+)
+
+schedule_audit = Table(
+    "schedule_audit",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("act_key", String(32), nullable=False, comment="the same in all rows of one act"),
+    Column("actor", String(127), nullable=False, comment="who did it"),
+    Column("face", String(15), nullable=False, comment="by what: cli, or code (app.schedule)"),
+    Column("action", String(31), nullable=False, comment="what was done: task.set, instance.cancel, …"),
+    Column("object_type", String(31), nullable=False, comment="the table of the row that was changed or made"),
+    Column("object_id", BigId, nullable=False, comment="the id of that row"),
+    Column("object_name", String(63), comment="the name of the task that it is, or belongs to, at that time"),
+    Column("why", String(1023), comment="the reason that was given"),
+    Column("old_values", Json, comment="what was changed, as it was before; NULL: the row is new"),
+    Column("new_values", Json, comment="what was changed, as it is since"),
+    *audit(),
+    Index("ix_schedule_audit_act_key", "act_key"),
+    Index("ix_schedule_audit_object", "object_type", "object_id"),
+    Index("ix_schedule_audit_object_name", "object_name"),
+    comment="who changed what, when and why; written in the transaction of the change",
+    **OPTIONS,
+)
+
+for _table in metadata.tables.values():
+    for _check in list(checks(_table)):
+        _table.append_constraint(_check)

@@ -1,22 +1,45 @@
-"""Worker processes: a row for each start, its epoch; heartbeats, drain and death as guarded updates."""
+"""Worker processes: a row for each start, whose id is its epoch, and a row of heartbeats, which says who lives.
+
+Heartbeats have a narrow table of their own, ``schedule_worker_beat``. People look at workers, and some lock them;
+a heartbeat that waits for a lock kills its worker. A worker lives until its beat has ``gmt_dead``. Heartbeat and death
+are guarded updates of that one row: whichever comes first, the guard of the other fails. The worker's own row shows
+what its beat says. It follows a little later, and waits for nobody (docs/decisions/0028-beats.md).
+"""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, and_, bindparam, case, func, insert, null, select, union_all, update
+from sqlalchemy import Connection, Row, and_, bindparam, case, delete, func, insert, literal_column, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
-from shared.domain.errors import NameTaken
-from shared.domain.states import InstanceStatus, WorkerState
-from shared.store.dialects import SecondsBefore, UtcNow
-from shared.store.tables import schedule_instance, schedule_worker_node
+from rota.shared.database.constructs import SecondsBefore, UtcNow, bound, by_index, by_primary_key, json_rows
+from rota.shared.domain.errors import NameTaken
+from rota.shared.domain.jsontext import object_in, texts_in
+from rota.shared.domain.states import InstanceStatus, WorkerState
+from rota.shared.domain.versions import version_of
+from rota.shared.store.node_types import read_versions
+from rota.shared.store.tables import schedule_instance, schedule_worker_beat, schedule_worker_node
 
 _worker = schedule_worker_node.c
+_beat = schedule_worker_beat.c
 _instance = schedule_instance.c
-_silent = _worker.last_heartbeat < SecondsBefore(UtcNow(), _worker.liveness_seconds)
-_ALIVE = (WorkerState.LIVE.value, WorkerState.DRAINING.value)
+OF_ITS_WORKER = _beat.schedule_worker_node_id == _worker.id
+LIVES = _beat.gmt_dead.is_(None)
+SILENT = _beat.last_beat < SecondsBefore(UtcNow(), _beat.liveness_seconds)
+AHEAD = SecondsBefore(_beat.last_beat, _beat.liveness_seconds) > UtcNow()
+"""The last beat is in the future: the database's clock was set back, or SQL wrote it. It does not tell who lives."""
+
+SHOWN_ALIVE = _worker.state.in_([WorkerState.LIVE.value, WorkerState.DRAINING.value])
+"""The worker's row does not say that it is dead. Whether it lives is its beat's to say."""
+
+STOPPED = "stopped"
+"""Why a worker is dead that stopped by itself. It was not lost."""
+
+CONDEMNED = "its row was deleted, or says that it is dead"
+"""Why a worker is dead whose process may still run: SQL says so. It learns that at its next heartbeat."""
+
 ACTIVE = (InstanceStatus.ASSIGNED.value, InstanceStatus.RUNNING.value)
 
 
@@ -34,39 +57,78 @@ class WorkerDeclaration:
     liveness_seconds: int
     node_types: list[str]
     labels: Mapping[str, str] = field(default_factory=dict)
+    type_versions: Mapping[str, str] = field(default_factory=dict)
+    """The version that it carries of each task type (``node_types.versions_of``)."""
+
+    schedules: Mapping[str, str] = field(default_factory=dict)
+    """The version of the declaration of each task that its app declares, by the task's name."""
+
+
+class Load(NamedTuple):
+    """What a worker says of itself at each heartbeat."""
+
+    busy: int = 0
+    """How many slots are taken, by instances and by abandoned threads."""
+
+    abandoned: int = 0
+    """How many slots are taken by threads whose calls were to stop and have not returned."""
+
+    started: int = 0
+    """How many instances this process has started since it began. While it grows, the worker makes progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveWorker:
-    """A worker that work may be given to."""
+    """A worker to which the scheduler may give instances; ``load`` is how many it holds, assigned or running."""
 
     id: int
     name: str
     capacity: int
+    """How many slots no abandoned thread takes: 0 if it can run nothing until a thread returns."""
+
     prefetch: int
     load: int
     labels: Mapping[str, str]
     node_types: frozenset[str]
+    said: int = 0
+    """How many of its slots were taken when it beat last; abandoned threads, which no rows show, are among them."""
+
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """The version that it carries of each task type."""
 
 
 def register(connection: Connection, worker: WorkerDeclaration) -> int:
-    """Insert the worker's row and return its id: the epoch that fences all it writes.
+    """Insert the worker's row and its first beat, and return its id: the epoch that fences all its writes.
 
-    Raises NameTaken when a live worker has that name.
+    Raises NameTaken if another live worker has that name.
     """
     values: dict[str, Any] = {name: getattr(worker, name) for name in worker.__dataclass_fields__}
-    values.update(labels=dict(worker.labels), creator=worker.name, modifier=worker.name)
+    liveness = values.pop("liveness_seconds")
+    mappings = {name: dict(values[name]) for name in ("labels", "type_versions", "schedules")}
+    by = {"creator": worker.name[:127], "modifier": worker.name[:127]}
+    schedules_version = version_of(mappings["schedules"])
+    worker_id = _insert(connection, {**values, **mappings, **by, "schedules_version": schedules_version})
+    beat = {"schedule_worker_node_id": worker_id, "liveness_seconds": liveness, **by}
+    connection.execute(insert(schedule_worker_beat).values(**beat))
+    return worker_id
+
+
+def _insert(connection: Connection, values: dict[str, Any]) -> int:
+    """Insert a worker under an id that no worker had before. After a TRUNCATE the database would begin at 1 again."""
     try:
-        result = connection.execute(insert(schedule_worker_node).values(**values))
+        worker_id = int(connection.execute(insert(schedule_worker_node).values(**values)).lastrowid)
     except IntegrityError as error:
-        raise NameTaken(
-            f"a live worker is named {worker.name!r}; give this one another --name, or stop that one"
-        ) from error
-    return int(result.lastrowid)
+        name = values["name"]
+        raise NameTaken(f"a live worker is named {name!r}; give this one another --name, or stop that one") from error
+    newest = connection.scalar(select(func.max(_beat.schedule_worker_node_id))) or 0
+    if worker_id > newest:
+        return worker_id
+    connection.execute(delete(schedule_worker_node).where(_worker.id == worker_id))
+    return int(connection.execute(insert(schedule_worker_node).values(id=newest + 1, **values)).lastrowid)
 
 
 def own_row(connection: Connection, worker: WorkerDeclaration) -> int | None:
-    """The id of the row that this very process has registered; None if there is none."""
+    """The id of the row that this process has registered; None if there is none."""
     return connection.scalar(
         select(_worker.id).where(
             _worker.live_name == worker.name,
@@ -78,23 +140,38 @@ def own_row(connection: Connection, worker: WorkerDeclaration) -> int | None:
 
 def alive(connection: Connection) -> list[Row[Any]]:
     """The rows of all workers that are not dead."""
-    return list(connection.execute(select(schedule_worker_node).where(_worker.state.in_(_ALIVE))))
+    return list(connection.execute(select(schedule_worker_node).join(schedule_worker_beat, OF_ITS_WORKER).where(LIVES)))
+
+
+def namesake(connection: Connection, name: str) -> Row[Any] | None:
+    """Who holds a name: the worker's id, last_beat, liveness_seconds and gmt_dead, which its row may not show yet."""
+    beats = (_beat.last_beat, _beat.liveness_seconds, _beat.gmt_dead)
+    found = select(_worker.id, *beats).outerjoin_from(schedule_worker_node, schedule_worker_beat, OF_ITS_WORKER)
+    rows: list[Any] = list(connection.execute(found.where(_worker.live_name == name)))
+    return rows[0] if rows else None
 
 
 _heartbeat = (
-    update(schedule_worker_node)
-    .where(_worker.id == bindparam("worker"), _worker.state.in_(_ALIVE))
-    .values(last_heartbeat=UtcNow(), current_load=bindparam("load"))
+    by_primary_key(update(schedule_worker_beat))
+    .where(_beat.schedule_worker_node_id == bindparam("worker"), LIVES)
+    .ordered_values(  # MariaDB and MySQL assign from left to right: the progress must be seen before it is written
+        (_beat.gmt_progress, case((_beat.started != bindparam("starts"), UtcNow()), else_=_beat.gmt_progress)),
+        (_beat.started, bindparam("starts")),
+        (_beat.last_beat, UtcNow()),
+        (_beat.busy, bindparam("slots")),
+        (_beat.abandoned, bindparam("stuck")),
+    )
 )
 
 
-def heartbeat(connection: Connection, worker_id: int, load: int) -> bool:
-    """Renew the lease. False: the worker was declared dead, and must stop."""
-    return connection.execute(_heartbeat, {"worker": worker_id, "load": load}).rowcount == 1
+def heartbeat(connection: Connection, worker_id: int, load: Load) -> bool:
+    """Record a heartbeat and what the worker says. False: the worker was declared dead, and must stop."""
+    said = {"slots": load.busy, "stuck": load.abandoned, "starts": load.started}
+    return connection.execute(_heartbeat, {"worker": worker_id, **said}).rowcount == 1
 
 
 def drain(connection: Connection, worker_id: int, reason: str, by: str) -> bool:
-    """Let a live worker take no more; False if it is not live."""
+    """Make a live worker draining, so that it takes no more instances; False if it is not live."""
     changed = connection.execute(
         update(schedule_worker_node)
         .where(_worker.id == worker_id, _worker.state == WorkerState.LIVE.value)
@@ -103,97 +180,163 @@ def drain(connection: Connection, worker_id: int, reason: str, by: str) -> bool:
     return changed.rowcount == 1
 
 
-def bury(connection: Connection, worker_ids: Collection[int], reason: str, by: str) -> int:
-    """Mark workers dead, whose processes are known to be gone; returns how many were not dead yet."""
-    return _bury(connection, _worker.id.in_(sorted(worker_ids)), reason, by) if worker_ids else 0
+def note_blocked(connection: Connection, worker_id: int, since: datetime | None, by: str | None) -> bool:
+    """Note in a worker's row since when its process does not answer (naive UTC), and which runs may hold it up.
+
+    None: it answers. False: somebody has locked the row, for which no heartbeat may wait.
+    """
+    row = select(_worker.id).where(_worker.id == worker_id).with_for_update(skip_locked=True)
+    if connection.scalar(row) is None:
+        return False
+    blocked = {"gmt_blocked": since, "blocked_by": by, "gmt_modified": UtcNow()}
+    connection.execute(update(schedule_worker_node).where(_worker.id == worker_id).values(blocked))
+    return True
+
+
+def leave(connection: Connection, worker_id: int) -> None:
+    """Note that a worker stops, as somebody asked. What it still runs when its process ends counts as handed back."""
+    own = update(schedule_worker_beat).where(_beat.schedule_worker_node_id == worker_id, LIVES)
+    connection.execute(own.values(reason=STOPPED, modifier="worker", gmt_modified=UtcNow()))
+
+
+def bury(
+    connection: Connection, worker_ids: Collection[int], reason: str, by: str, culprits: list[int] | None = None
+) -> int:
+    """Mark workers dead whose processes are known to be gone; returns how many it marked.
+
+    ``culprits``: the instances for which they were killed, which alone count a loss. None: unknown. It passes over
+    those whose beats somebody has locked, and those that are dead already. Of the condemned it notes that they are
+    gone.
+    """
+    ended = update(schedule_worker_beat).where(
+        _beat.schedule_worker_node_id.in_(sorted(worker_ids)), ~LIVES, _beat.reason == CONDEMNED
+    )
+    said = {"reason": reason, "culprits": culprits, "modifier": by, "gmt_modified": UtcNow()}
+    marked = _bury(connection, worker_ids, reason, by, culprits=culprits)
+    return marked or connection.execute(ended.values(said)).rowcount
+
+
+def condemn(connection: Connection, worker_ids: Collection[int], by: str) -> int:
+    """Mark workers dead of which SQL says so; returns how many it marked. Their processes may still run."""
+    return _bury(connection, worker_ids, CONDEMNED, by)
+
+
+_may_run = select(and_(~LIVES, or_(_beat.reason.is_(None), _beat.reason == CONDEMNED), ~SILENT, ~AHEAD)).where(
+    _beat.schedule_worker_node_id == bindparam("worker")
+)
+
+
+def may_still_run(connection: Connection, worker_id: int) -> bool | None:
+    """Whether a dead worker's process may still run, because only SQL says that it is dead and its lease is not over.
+
+    None: nobody knows, because its beat is gone.
+    """
+    said = connection.scalar(_may_run, {"worker": worker_id})
+    return None if said is None else bool(said)
 
 
 def bury_silent(connection: Connection, worker_ids: Collection[int], by: str) -> int:
-    """Mark dead those of these workers that are silent beyond their liveness limits; the database's clock decides.
+    """Mark those of these workers dead that have been silent for longer than their liveness limits.
 
-    The same row is updated by the heartbeat: whichever comes first, the other finds its guard false.
+    The database's clock decides. A beat in the future counts as silence: the caller has seen that it stays the same for
+    the limit. Returns how many it marked. A beat that somebody has locked is passed over: most
+    likely the worker is beating.
     """
-    silent = and_(_worker.id.in_(sorted(worker_ids)), _silent)
-    return _bury(connection, silent, "silent for longer than its liveness limit", by) if worker_ids else 0
+    return _bury(connection, worker_ids, "silent for longer than its liveness limit", by, or_(SILENT, AHEAD))
 
 
-def _bury(connection: Connection, condition: Any, reason: str, by: str) -> int:
-    return connection.execute(
-        update(schedule_worker_node)
-        .where(_worker.state.in_(_ALIVE), condition)
-        .values(state=WorkerState.DEAD.value, reason=reason, gmt_dead=UtcNow(), modifier=by, gmt_modified=UtcNow())
-    ).rowcount
+def _bury(
+    connection: Connection, worker_ids: Collection[int], reason: str, by: str, *condition: Any, culprits: Any = None
+) -> int:
+    mortal = (_beat.schedule_worker_node_id.in_(sorted(worker_ids)), LIVES, *condition)
+    dying = select(_beat.schedule_worker_node_id).where(*mortal).with_for_update(skip_locked=True)
+    ids = sorted(connection.scalars(by_index(dying, schedule_worker_beat))) if worker_ids else []
+    if not ids:
+        return 0
+    why = reason if reason == CONDEMNED else func.coalesce(_beat.reason, reason)
+    death = {"gmt_dead": UtcNow(), "reason": why, "culprits": culprits, "modifier": by, "gmt_modified": UtcNow()}
+    buried = by_primary_key(update(schedule_worker_beat)).where(_beat.schedule_worker_node_id.in_(ids), LIVES)
+    connection.execute(buried.values(death))
+    show(connection, ids, by)
+    return len(ids)
 
 
-_is_held = and_(_instance.status.in_(ACTIVE), _instance.schedule_worker_node_id.is_not(None))
+_seen = json_rows("seen", id="id", beat="time", busy="int", state="str", dead="time", reason="str")
+_dies = _seen.c.state.is_not(None)
+_show = (
+    update(schedule_worker_node)
+    .where(_worker.id == _seen.c.id)
+    .values(
+        last_heartbeat=func.coalesce(_seen.c.beat, _worker.last_heartbeat),
+        current_load=func.coalesce(_seen.c.busy, _worker.current_load),
+        gmt_dead=case((_dies, func.coalesce(_seen.c.dead, UtcNow())), else_=_worker.gmt_dead),
+        reason=func.coalesce(_seen.c.reason, _worker.reason),
+        gmt_modified=case((_dies, UtcNow()), else_=_worker.gmt_modified),
+        modifier=case((_dies, bindparam("by")), else_=_worker.modifier),
+        state=func.coalesce(_seen.c.state, _worker.state),
+    )
+)
+
+
+def show(connection: Connection, worker_ids: Collection[int], by: str) -> None:
+    """Let the rows of these workers, unless they say dead already, show what their beats say.
+
+    It passes over rows that somebody has locked; a later call shows them. A worker without a beat is dead.
+    """
+    shown = select(_worker.id).where(_worker.id.in_(sorted(worker_ids)), SHOWN_ALIVE).with_for_update(skip_locked=True)
+    ids = sorted(connection.scalars(by_index(shown, schedule_worker_node))) if worker_ids else []
+    if not ids:
+        return
+    beats = select(
+        _beat.schedule_worker_node_id, _beat.last_beat, _beat.busy,
+        case((_beat.gmt_dead.is_not(None), WorkerState.DEAD.value)), _beat.gmt_dead, _beat.reason,
+    ).where(_beat.schedule_worker_node_id.in_(ids))  # fmt: skip
+    found = {row[0]: tuple(row) for row in connection.execute(beats)}
+    gone = (None, None, WorkerState.DEAD.value, None, "its heartbeats were deleted")
+    rows = [found.get(worker_id, (worker_id, *gone)) for worker_id in ids]
+    connection.execute(_show, {"rows": bound(rows), "by": by})
+
+
+IS_HELD = and_(_instance.status.in_(ACTIVE), _instance.schedule_worker_node_id.is_not(None))
+"""A worker holds the instance: it is assigned or running."""
+
 _loads = (
-    select(_instance.schedule_worker_node_id, func.count()).where(_is_held).group_by(_instance.schedule_worker_node_id)
+    select(_instance.schedule_worker_node_id, func.count()).where(IS_HELD).group_by(_instance.schedule_worker_node_id)
 )
 
 
 def loads(connection: Connection) -> dict[int, int]:
-    """How many instances each worker holds, assigned or running, counted from the rows; dead holders too."""
+    """How many instances each worker holds, assigned or running, by worker id; dead workers included."""
     return dict(connection.execute(_loads).all())
 
 
-_fleet = select(_worker.id, _worker.name, _worker.capacity, _worker.prefetch, _worker.labels, _worker.node_types).where(
-    _worker.state == WorkerState.LIVE.value, ~_silent
-)
+_fleet = (
+    select(
+        _worker.id, _worker.name, _worker.capacity, _worker.prefetch, _worker.labels, _worker.node_types,
+        _worker.type_versions, _beat.busy, _beat.abandoned,
+    )
+    .join_from(schedule_worker_node, schedule_worker_beat, OF_ITS_WORKER)
+    .where(
+        _worker.state == WorkerState.LIVE.value, _worker.gmt_blocked.is_(None), LIVES, ~SILENT,
+        _worker.capacity > literal_column("0"),
+    )
+)  # fmt: skip
 
 
 def fleet(connection: Connection) -> list[LiveWorker]:
-    """The workers that work may be given to, each with its load."""
+    """The workers to which the scheduler may give instances, with their loads: live, with a capacity, not blocked."""
     load = loads(connection)
     return [
         LiveWorker(
             id=row.id,
             name=row.name,
-            capacity=row.capacity,
+            capacity=max(0, row.capacity - row.abandoned),
             prefetch=row.prefetch,
             load=load.get(row.id, 0),
-            labels=row.labels if isinstance(row.labels, dict) else {},
-            node_types=frozenset(row.node_types if isinstance(row.node_types, list) else ()),
+            labels=object_in(row.labels),
+            node_types=frozenset(texts_in(row.node_types)),
+            said=row.busy,
+            versions=read_versions(row.type_versions),
         )
         for row in connection.execute(_fleet)
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class Census:
-    """The workers that are not dead, with their states; those of them that are silent beyond their limits, with these
-    in seconds; all that hold anything, the dead too; and the database's time then, naive UTC."""
-
-    alive: dict[int, str]
-    silent: dict[int, int]
-    holders: set[int]
-    time: datetime
-
-
-_moment = select(UtcNow().label("time")).subquery("moment")
-_held = select(_instance.schedule_worker_node_id).where(_is_held).distinct().subquery("held")
-_census = union_all(
-    select(_moment.c.time, _worker.id, _worker.state, case((_silent, _worker.liveness_seconds))).select_from(
-        _moment.outerjoin(schedule_worker_node, _worker.state.in_(_ALIVE))
-    ),
-    select(null(), _held.c.schedule_worker_node_id, null(), null()),
-)
-"""The time comes with the workers, and where there are none; then, without a time, those that hold something. One
-statement sees one moment: whoever holds something and is not among the living, was dead when it was seen."""
-
-
-def census(connection: Connection) -> Census:
-    """Who is there, who holds something, and when."""
-    rows = connection.execute(_census).all()
-    there = [row for row in rows if row.time is not None]
-    return Census(
-        alive={worker_id: state for _, worker_id, state, _ in there if worker_id is not None},
-        silent={worker_id: limit for _, worker_id, _, limit in there if limit is not None},
-        holders={worker_id for time, worker_id, _, _ in rows if time is None},
-        time=there[0].time,
-    )
-
-
-def listed(connection: Connection, limit: int, *, all_states: bool = False) -> list[Row[Any]]:
-    """Workers for people to see, the newest first; only those alive unless ``all_states``."""
-    statement = select(schedule_worker_node).order_by(_worker.id.desc()).limit(limit)
-    return list(connection.execute(statement if all_states else statement.where(_worker.state.in_(_ALIVE))))

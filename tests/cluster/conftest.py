@@ -1,45 +1,5 @@
-"""Clusters for these tests. The logs of their processes are printed if a test failed meanwhile."""
+"""Clusters for these tests."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from tests.harness.cluster_fixtures import cluster, scheduler, shared_cluster, steered
 
-import pytest
-
-from tests.cluster.cluster import Cluster
-from tests.databases import MariaDBServer, fresh_database, run_sql
-
-
-@contextmanager
-def running(url: str, folder: Path, session: pytest.Session) -> Iterator[Cluster]:
-    """A cluster whose logs are printed if a test failed in it."""
-    failures = session.testsfailed
-    with Cluster(url, folder) as cluster:
-        try:
-            yield cluster
-        except BaseException:  # of a test that has it as a block, not as a fixture
-            cluster.print_logs()
-            raise
-        if session.testsfailed > failures:
-            cluster.print_logs()
-
-
-@pytest.fixture
-def cluster(migrated_mariadb_url: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A cluster on a database of its own, without processes as yet."""
-    with running(migrated_mariadb_url, tmp_path / "cluster", request.session) as one:
-        yield one
-
-
-@pytest.fixture(scope="module")
-def shared_cluster(
-    mariadb_server: MariaDBServer,
-    mariadb_template: list[str],
-    tmp_path_factory: pytest.TempPathFactory,
-    request: pytest.FixtureRequest,
-) -> Iterator[Cluster]:
-    """A cluster that the tests of a module share."""
-    with fresh_database(mariadb_server) as url:
-        run_sql(url, *mariadb_template)
-        with running(url, tmp_path_factory.mktemp("cluster") / "cluster", request.session) as one:
-            yield one
+__all__ = ["cluster", "scheduler", "shared_cluster", "steered"]

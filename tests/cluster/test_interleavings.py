@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,18 +10,27 @@ from typing import Any
 import pytest
 
 from rota.cli.shell import REFUSED
-from scheduler_service.assigner import Assigner
-from scheduler_service.materializer import Materializer
-from scheduler_service.reaper import Reaper
-from shared.domain.errors import NameTaken
-from shared.domain.states import InstanceStatus, NodeStatus
-from shared.store import locks, reports, runs, workers
-from shared.store.database import Database, opened
-from shared.store.reports import InstanceReport, NodeReport, Report
-from shared.store.runs import Run
-from tests.cluster.lives import Life, Stage, stage_fires, stage_pending
-from tests.cluster.proxy import PARTS, LossyProxy, Part
-from tests.cluster.staging import (
+from rota.scheduler_service.duties.assigner import Assigner
+from rota.scheduler_service.duties.materializer import Materializer
+from rota.scheduler_service.duties.reaper import Reaper
+from rota.shared.database.transactions import Database, opened
+from rota.shared.domain.errors import NameTaken
+from rota.shared.domain.states import InstanceStatus, NodeStatus
+from rota.shared.store import locks, reports, runs, workers
+from rota.shared.store.overlap import Waiting
+from rota.shared.store.reports import InstanceReport, NodeReport, Report
+from rota.shared.store.runs import Run
+from rota.worker_service import registration
+from rota.worker_service.rows import WorkerRows
+from rota.worker_service.running.reporter import Reporter
+from tests.harness import invariants
+from tests.harness.databases import MariaDBServer, PrivateMariaDB, connect, run_sql
+from tests.harness.lives import Life, Stage, stage_fires, stage_pending
+from tests.harness.processes import RotaProcess, wait_until
+from tests.harness.proxy import PARTS, LossyProxy, Part
+from tests.harness.puller import Puller
+from tests.harness.scenario import ended
+from tests.harness.staging import (
     TYPE,
     Beside,
     Gate,
@@ -30,6 +39,7 @@ from tests.cluster.staging import (
     add_worker,
     claim,
     database_second,
+    ended_at,
     every_year_at,
     insert_row,
     quick_settings,
@@ -38,21 +48,16 @@ from tests.cluster.staging import (
     wait_for_lock_wait,
     working,
 )
-from tests.databases import MariaDBServer, PrivateMariaDB, connect, run_sql
-from tests.processes import RotaProcess, wait_until
-from worker_service import registration
-from worker_service.delay_queue import DelayQueue
-from worker_service.poller import Poller
-from worker_service.reporter import Reporter
-from worker_service.runner import Runner
 
 Pair = tuple[Database, Database]
 Duty = Callable[[Database], Any]
 
 
 @pytest.fixture
-def url(migrated_mariadb_url: str) -> str:
-    return migrated_mariadb_url
+def url(migrated_mariadb_url: str) -> Iterator[str]:
+    """A database whose rows agree in the end, whatever came in between."""
+    yield migrated_mariadb_url
+    assert not list(invariants.rows_agree(migrated_mariadb_url, scheduled=False))
 
 
 @pytest.fixture
@@ -87,7 +92,7 @@ def pins_nodes(text: str) -> bool:
 
 
 def buries(text: str) -> bool:
-    return text.startswith("UPDATE schedule_worker_node SET") and "gmt_dead" in text
+    return "FROM schedule_worker_beat" in text and "FOR UPDATE" in text
 
 
 def is_commit(text: str) -> bool:
@@ -112,7 +117,7 @@ def stage_two_rows_for_a_fire_that_ran(url: str) -> list[tuple[datetime, int]]:
     task = add_task(url, "contended")
     moment = database_second(url) - timedelta(days=1)
     insert = {"schedule_task_id": task, "schedule_datetime": moment}
-    insert_row(url, "schedule_instance", **insert, due_at=moment, run_number=0, origin="cron", status="succeed")
+    insert_row(url, "schedule_instance", **insert, run_number=0, **ended_at(moment))
     insert_row(url, "schedule_instance", **insert)
     insert_row(url, "schedule_instance", **insert)
     return [(moment, 0), (moment, 1), (moment, 2)]
@@ -153,6 +158,11 @@ def test_of_two_schedulers_past_their_locks_only_the_one_whose_lease_stands_writ
     )
 
 
+def is_lock_of_pending(text: str) -> bool:
+    """The assigner locks by it what it gives."""
+    return "SKIP LOCKED" in text and "schedule_instance.id IN" in text
+
+
 @pytest.mark.parametrize(("duty", "stage"), CONTENDED)
 def test_even_two_schedulers_that_both_believe_to_hold_the_lease_write_each_run_once(
     url: str, pair: Pair, duty: Duty, stage: Callable[[str], list[Any]], monkeypatch: pytest.MonkeyPatch
@@ -160,8 +170,8 @@ def test_even_two_schedulers_that_both_believe_to_hold_the_lease_write_each_run_
     """Locks are for speed, the key is for truth: here no lock holds."""
     add_worker(pair[0])
     wanted = stage(url)
-    monkeypatch.setattr(locks, "release", lambda _connection, _token, task_ids: set(task_ids))
-    writes = lambda text: "INTO schedule_instance" in text or "AS given" in text  # noqa: E731
+    monkeypatch.setattr(locks, "release", lambda _connection, _token, task_ids, *_: set(task_ids))
+    writes = lambda text: "INTO schedule_instance" in text or is_lock_of_pending(text)  # noqa: E731
     with Gate(pair[0], writes) as first_gate, Beside(duty(pair[0]).step):
         first_gate.reached()
         expire_leases(url)
@@ -190,7 +200,7 @@ def test_a_fire_put_ahead_whose_cron_is_changed_and_changed_back_runs_once(url: 
         add_task(url, "edited", cron=every_year_at(a), next_fire_at=a)
         scheduler = materializer(pair[0])
         scheduler.step()
-        wait_until(lambda: worker._poller._waiting, what="the worker to have it in its queue")
+        wait_until(lambda: len(worker._engine._backlog), what="the worker to have it in its queue")
         for moment in (b, a):
             set_cron(url, moment)
             scheduler.step()
@@ -246,7 +256,7 @@ def test_a_fire_whose_plan_is_being_replaced_while_it_is_claimed_does_not_run(ur
     set_cron(url, b)
     with Gate(pair[0], advances_plans) as gate, Beside(scheduler.step):
         gate.reached()
-        assert claim(pair[1], worker, instance) == runs.Claim(waiting=[(instance, a, None)])
+        assert claim(pair[1], worker, instance) == runs.Claim(waiting=[Waiting(instance, a)])
         gate.open()
     assert claim(pair[1], worker, instance) == runs.Claim()
     assert instances(url, "schedule_datetime", "status") == [(b, "assigned")]
@@ -300,8 +310,8 @@ def test_a_row_by_sql_for_a_fire_that_ran_runs_under_the_next_number_and_the_old
     moment = database_second(url) - timedelta(days=1)
     task = add_task(url, "asked", overlap_policy="skip")
     insert_row(
-        url, "schedule_instance", schedule_task_id=task, schedule_datetime=moment, due_at=moment, run_number=0,
-        origin="cron", status="succeed", attempt=1, execution_result='{"old": 1}', gmt_completed=moment,
+        url, "schedule_instance", schedule_task_id=task, schedule_datetime=moment, run_number=0,
+        execution_result='{"old": 1}', **ended_at(moment),
     )  # fmt: skip
     old = run_sql(url, "SELECT * FROM schedule_instance")
     values = ", ".join([f"({task}, '{moment}')"] * rows)
@@ -371,31 +381,25 @@ def test_a_worker_whose_registration_breaks_at_its_commit_is_registered_once_and
 # A worker's claim, and what it polled before
 
 
-def test_what_a_worker_claims_while_its_poll_reads_is_not_claimed_again(
-    url: str, pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_worker_claims_while_its_poll_reads_is_not_claimed_again(url: str, pair: Pair) -> None:
     """Or it would be started once more, if it ended between the second claim's look and its commit."""
     database = pair[0]
     worker = add_worker(database)
     moment = database_second(url) - timedelta(seconds=1)
     add_task(url, "polled", cron=every_year_at(moment), next_fire_at=moment)
     materializer(database).step()
-    started: DelayQueue[Run] = DelayQueue(database.clock)
-    runner = Runner({}, {}, Reporter(database, worker), database.clock, result_limit_bytes=1, room_made=lambda: None)
-    poller = Poller(database, quick_settings(url), worker, runner=runner, starts=started, busy=lambda: 0)
-    poll = runs.poll
+    puller = Puller(database, worker)
+    puller.fetcher.fetch()
 
-    def read_and_claim(*arguments: Any) -> Sequence[Any]:
-        rows = poll(*arguments)
-        poller.claim()  # what the poll before this one found
-        return rows
+    def claim() -> None:
+        puller.rows.meanwhile = lambda: None
+        puller.claimer.claim()  # what the fetch before this one found
 
-    poller.poll()
-    monkeypatch.setattr(runs, "poll", read_and_claim)
-    poller.poll()
-    assert len(started) == 1
-    assert not poller._waiting
-    assert not len(poller._claims)
+    puller.rows.meanwhile = claim
+    puller.fetcher.fetch()
+    assert len(puller.starter._queue) == 1
+    assert not len(puller.backlog)
+    assert not len(puller.backlog._queue)
 
 
 # A worker declared dead while a scheduler assigns to it
@@ -417,7 +421,9 @@ def test_what_is_assigned_to_a_worker_just_declared_dead_comes_back_with_the_nex
     reaper = Reaper(pair[1], quick_settings(url), "another scheduler")
     with Gate(pair[0], last) as gate, Beside(duty(pair[0]).step):
         gate.reached()  # after its assignments, before its commit
-        run_sql(url, f"UPDATE schedule_worker_node SET last_heartbeat = '2000-01-01' WHERE id = {dying}")
+        run_sql(
+            url, f"UPDATE schedule_worker_beat SET last_beat = '2000-01-01' WHERE schedule_worker_node_id = {dying}"
+        )
         assert pair[1].write(lambda c: workers.bury_silent(c, [dying], "another scheduler")) == 1
         reaper.step()  # finds nothing as yet
         gate.open()
@@ -468,10 +474,11 @@ def declaration(liveness_seconds: int) -> workers.WorkerDeclaration:
 def test_a_worker_waits_for_the_limit_of_a_silent_namesake_on_another_host(url: str, pair: Pair) -> None:
     """For the namesake's own limit, which it was promised, and not for that of the worker that waits."""
     silent = add_worker(pair[0], "twin", liveness_seconds=4)
-    taken = registration.register(pair[1], declaration(liveness_seconds=2))
+    taken, _ = registration.register(pair[1], declaration(liveness_seconds=2))
     query = (
-        "SELECT o.state, n.state, n.gmt_started - INTERVAL 4 SECOND >= o.last_heartbeat"
-        f" FROM schedule_worker_node o, schedule_worker_node n WHERE o.id = {silent} AND n.id = {taken}"
+        "SELECT s.state, n.state, n.gmt_started - INTERVAL 4 SECOND >= o.last_beat"
+        f" FROM schedule_worker_node s, schedule_worker_beat o, schedule_worker_node n"
+        f" WHERE s.id = {silent} AND o.schedule_worker_node_id = s.id AND n.id = {taken}"
     )
     assert run_sql(url, query) == [("dead", "live", 1)]
 
@@ -481,7 +488,7 @@ def test_a_namesake_that_beats_just_before_it_would_be_declared_dead_lives_on(ur
     register = lambda: registration.register(pair[1], declaration(liveness_seconds=2))  # noqa: E731
     with Gate(pair[1], buries) as gate, Beside(register) as registering:
         gate.reached()
-        assert pair[0].write(lambda c: workers.heartbeat(c, slow, 0))
+        assert pair[0].write(lambda c: workers.heartbeat(c, slow, workers.Load()))
         gate.open()
         with pytest.raises(NameTaken):
             registering.result()
@@ -510,7 +517,7 @@ def succeeded(run: Run, result: str) -> Report:
 def write_reports(database: Database, worker: int, batch: list[Report]) -> dict[int, bool]:
     """Write them in one batch, as far as the database lets it; returns what each run was told."""
     told: dict[int, bool] = {}
-    reporter = Reporter(database, worker)
+    reporter = Reporter(WorkerRows(database, worker), database.clock)
     for report in batch:
         reporter.put(report, lambda ours, instance=report.instance_id: told.update({instance: ours}))  # type: ignore[misc]
     reporter.close()
@@ -530,11 +537,14 @@ def check_that_one_failed_alone(url: str, told: dict[int, bool], culprit: int) -
     assert [status for (status,) in run_sql(url, query)].count("succeed") == len(told) - 1
 
 
-def test_a_result_that_the_database_refuses_fails_alone_and_the_others_of_its_batch_are_written(
+def test_a_report_that_the_database_refuses_fails_alone_and_the_others_of_its_batch_are_written(
     url: str, mariadb_database: Database
 ) -> None:
     worker, claimed = stage_running(url, mariadb_database, 9)
-    batch = [succeeded(run, '{"bad": ' if run is claimed[5] else '{"fine": 1}') for run in claimed]
+    batch = [succeeded(run, '{"fine": 1}') for run in claimed]
+    batch[5] = ended(claimed[5], InstanceStatus.FAILED)
+    assert batch[5].instance is not None
+    batch[5].instance.failures = 100_000  # more than its column holds
     check_that_one_failed_alone(url, write_reports(mariadb_database, worker, batch), claimed[5].id)
 
 

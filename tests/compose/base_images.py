@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.compose.engine import docker, install, run
-from tests.processes import guard
+from tests.harness.processes import guard
 
 PUBLIC_PYTHON = "python:3.11-slim"
 PUBLIC_MARIADB = "mariadb:10.11"

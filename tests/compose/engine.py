@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import guard, wait_until
+from tests.harness.processes import guard, wait_until
 
 START_SECONDS = 60
 APT_SECONDS = 300

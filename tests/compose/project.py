@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.compose.engine import compose_command, docker, run
-from tests.processes import ROOT, guard
+from tests.harness.processes import ROOT, guard
 
 UP_SECONDS = 240
 DOWN_SECONDS = 120

@@ -10,7 +10,7 @@ import pytest
 from tests.compose.base_images import BaseImages, base_images
 from tests.compose.engine import docker, run, running_engine, stop_engine_at_exit
 from tests.compose.project import Project
-from tests.processes import ROOT, wait_until
+from tests.harness.processes import ROOT, wait_until
 
 pytestmark = pytest.mark.compose
 

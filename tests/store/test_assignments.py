@@ -6,11 +6,12 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Connection, insert
 
-from shared.store import assignments, instances, locks, tasks
-from shared.store.assignments import Cursor, Pending
-from shared.store.tables import schedule_instance
-from tests.store.scenario import Scenario, ended, to_retry
-from tests.store.together import together
+from rota.shared.store import assignments, instances, locks, tasks
+from rota.shared.store.assignments import Cursor, Pending
+from rota.shared.store.tables import schedule_instance
+from rota.shared.store.transitions import canceling, giving
+from tests.harness.scenario import Scenario, ended, to_retry
+from tests.harness.together import together
 
 SECOND = timedelta(seconds=1)
 
@@ -24,12 +25,14 @@ def look(rows: Scenario) -> tuple[bool, bool]:
 
 
 def adopt(rows: Scenario, limit: int = 100) -> int:
-    return rows.database.write(lambda c: assignments.adopt(c, limit))
+    ids = rows.database.read(lambda c: assignments.orphans(c, limit))
+    rows.database.write(lambda c: giving.adopt(c, ids))
+    return len(ids)
 
 
 def give(rows: Scenario, worker: int, *instance_ids: int, number: int | None = None) -> None:
     given = [(instance, worker, number, None) for instance in instance_ids]
-    rows.database.write(lambda c: assignments.give(c, given))
+    rows.database.write(lambda c: giving.give(c, given))
 
 
 def assign(connection: Connection, worker: int, horizon: datetime) -> None:
@@ -45,7 +48,7 @@ def assign(connection: Connection, worker: int, horizon: datetime) -> None:
         if number is None:
             number = numbers[p.fire] = numbers.get(p.fire, 0) + 1
         given.append((p.id, worker, number, None))
-    assignments.give(connection, given)
+    giving.give(connection, given)
     locks.release(connection, token, held)
 
 
@@ -57,11 +60,11 @@ def test_rows_that_sql_inserted_are_due_at_their_nominal_time(rows: Scenario) ->
     inserted = [rows.by_sql(task, rows.start - SECOND * n) for n in range(3)]
     assert pending(rows) == []
     assert look(rows) == (False, True)
-    assert rows.database.read(lambda c: assignments.orphans(c, 2)) == inserted[:2]
+    assert list(rows.database.read(lambda c: assignments.orphans(c, 2))) == inserted[:2]
     assert adopt(rows, limit=2) == 2
     assert adopt(rows, limit=2) == 1
     assert adopt(rows, limit=2) == 0
-    assert rows.database.read(lambda c: assignments.orphans(c, 2)) == []
+    assert list(rows.database.read(lambda c: assignments.orphans(c, 2))) == []
     assert [p.id for p in pending(rows)] == inserted[::-1]
     assert rows.row(inserted[1]).due_at == rows.start - SECOND
 
@@ -85,7 +88,7 @@ def test_a_pending_instance_comes_with_what_places_it(rows: Scenario) -> None:
     [found] = pending(rows)
     assert (found.task_id, found.schedule_datetime, found.due_at) == (task, at, at)
     assert (found.run_number, found.fire_key, found.priority) == (0, "", 5)
-    assert (found.param, found.task_param) == ({"region": "us"}, {"region": "eu"})
+    assert (found.has_own_param, found.param_size, found.may_list_nodes) == (True, len('{"region": "us"}'), False)
     assert (found.task_type, found.task_deleted, found.required_labels) == ("REPORT", 0, {"zone": "a"})
     assert (found.lost_by, found.reason) == ("worker-7", "it was lost")
 
@@ -201,7 +204,7 @@ def test_one_whose_number_is_taken_meanwhile_stays_pending_and_the_others_are_gi
     taken = rows.pending(task, at)
     late, other = rows.by_sql(task, at), rows.by_sql(task)
     adopt(rows)
-    rows.database.write(lambda c: assignments.give(c, [(late, worker, 0, None), (other, worker, 1, None)]))
+    rows.database.write(lambda c: giving.give(c, [(late, worker, 0, None), (other, worker, 1, None)]))
     assert rows.status(taken) == "pending"
     assert (rows.status(late), rows.row(late).run_number) == ("pending", None)
     assert (rows.status(other), rows.row(other).run_number) == ("assigned", 1)
@@ -221,7 +224,7 @@ def test_a_given_instance_is_assigned_and_its_reason_is_over(rows: Scenario) -> 
 def test_a_param_is_pinned_when_given_and_one_that_is_there_stays(rows: Scenario) -> None:
     worker = rows.worker()
     own, without = rows.pending(param={"a": 1}), rows.pending()
-    rows.database.write(lambda c: assignments.give(c, [(own, worker, 0, '{"a":2}'), (without, worker, 0, '{"a":2}')]))
+    rows.database.write(lambda c: giving.give(c, [(own, worker, 0, '{"a":2}'), (without, worker, 0, '{"a":2}')]))
     assert rows.row(own).param == {"a": 1}
     assert rows.row(without).param == {"a": 2}
 
@@ -231,8 +234,8 @@ def test_only_what_is_pending_is_given_explained_or_refused(rows: Scenario) -> N
     others = [rows.assigned(worker), rows.running(worker).id, rows.ended("failed", worker)]
     before = [rows.row(i) for i in others]
     give(rows, other, *others)
-    rows.database.write(lambda c: assignments.explain(c, dict.fromkeys(others, "test")))
-    rows.database.write(lambda c: assignments.refuse(c, dict.fromkeys(others, "test")))
+    rows.database.write(lambda c: giving.explain(c, dict.fromkeys(others, "test")))
+    rows.database.write(lambda c: canceling.refuse(c, dict.fromkeys(others, "test")))
     assert [rows.row(i) for i in others] == before
 
 
@@ -247,8 +250,8 @@ def test_an_instance_given_by_two_at_once_goes_to_one(rows: Scenario) -> None:
 
 def test_a_refused_instance_is_canceled_with_the_reason(rows: Scenario) -> None:
     refused, explained = rows.pending(), rows.pending()
-    rows.database.write(lambda c: assignments.refuse(c, {refused: "there is no task 7"}))
-    rows.database.write(lambda c: assignments.explain(c, {explained: "no worker is live"}))
+    rows.database.write(lambda c: canceling.refuse(c, {refused: "there is no task 7"}))
+    rows.database.write(lambda c: giving.explain(c, {explained: "no worker is live"}))
     row = rows.row(refused)
     assert (row.status, row.reason, row.modifier) == ("canceled", "there is no task 7", "scheduler")
     assert row.gmt_completed is not None
@@ -315,7 +318,7 @@ def test_a_replay_gets_the_next_number_and_the_old_param(rows: Scenario) -> None
     run = rows.running(worker, task, at, param={"region": "eu"})
     rows.report(worker, ended(run))
     replay = rows.database.write(lambda c: instances.replay(c, run.id, "test"))
-    rows.database.write(lambda c: assign(c, worker, rows.now()))
+    rows.database.write(lambda c: assign(c, worker, rows.now() + timedelta(seconds=1)))
     row = rows.row(replay)
     assert (row.status, row.run_number, row.schedule_datetime, row.param) == ("assigned", 1, at, {"region": "eu"})
     assert (row.origin, row.creator) == ("replay", "test")

@@ -8,15 +8,16 @@ from unittest.mock import Mock
 import pytest
 from sqlalchemy import insert
 
-from scheduler_service import assigner as assigner_module
-from scheduler_service import world
-from scheduler_service.assigner import Assigner
-from scheduler_service.world import WORLD_SECONDS
-from shared.settings import Settings
-from shared.store import assignments, locks
-from shared.store.database import Database
-from shared.store.tables import schedule_instance
-from tests.store.scenario import Scenario
+from rota.scheduler_service import fleet
+from rota.scheduler_service.duties import assigner as assigner_module
+from rota.scheduler_service.duties.assigner import Assigner
+from rota.scheduler_service.fleet import SNAPSHOT_SECONDS
+from rota.shared.database.transactions import Database
+from rota.shared.settable_clock import SettableClock
+from rota.shared.settings import Settings
+from rota.shared.store import assignments, locks
+from rota.shared.store.tables import schedule_instance
+from tests.harness.scenario import Scenario
 
 BATCH = 5
 PAGES = 10
@@ -31,7 +32,7 @@ def rows(database: Database) -> Scenario:
 @pytest.fixture
 def assigner(database: Database, monkeypatch: pytest.MonkeyPatch) -> Assigner:
     """An assigner of small pages, which sees the workers as they are then, and whose ticks never come sooner."""
-    monkeypatch.setattr(world, "LONGEST_WORLD_SECONDS", -1)
+    monkeypatch.setattr(fleet, "LONGEST_SNAPSHOT_SECONDS", -1)
     monkeypatch.setattr(assigner_module, "ROWS", PAGES * BATCH)
     monkeypatch.setattr(assigner_module, "seconds_to_next", lambda _, period, __: period)
     return Assigner(database, Settings.load(batch=BATCH))
@@ -90,7 +91,7 @@ def test_a_pass_that_settles_nothing_rests_and_one_that_settles_most_goes_on(
 ) -> None:
     worker = rows.worker(capacity=10, prefetch=0)
     backlog(rows, rows.task(overlap_policy="allow"), 3 * PAGES * BATCH)
-    assert assigner.step() == WORLD_SECONDS, "there was room for a few"
+    assert assigner.step() == SNAPSHOT_SECONDS, "there was room for a few"
     assert assigner.step() == TICK, "there was none"
     rows.sql("UPDATE schedule_worker_node SET prefetch = 1000 WHERE id = :id", id=worker)
     assert [assigner.step() for _ in range(3)] == [0, 0, TICK]
@@ -119,16 +120,18 @@ def test_where_no_worker_has_room_a_pass_is_two_pages_and_each_row_says_why_in_t
     assert pages() == 5
 
 
-def test_what_another_scheduler_has_leased_holds_up_nothing_behind_it(rows: Scenario, assigner: Assigner) -> None:
+def test_what_another_scheduler_has_leased_holds_up_nothing_behind_it(
+    rows: Scenario, assigner: Assigner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows.worker(capacity=1000)
     leased = rows.task(overlap_policy="allow")
     backlog(rows, leased, 2 * PAGES * BATCH)
     behind = rows.pending(at=rows.start)
+    monkeypatch.setattr(assigner, "_settings", Settings.load(batch=BATCH, lock_lease_seconds=600))
     rows.database.write(lambda c: locks.acquire(c, "frozen", [leased], 600))
-    rows.sql("UPDATE schedule_task_lock SET locked_at = '2100-01-01'")
     assert [assigner.step() for _ in range(3)] == [TICK] * 3
     assert rows.status(behind) == "assigned"
-    rows.sql("UPDATE schedule_task_lock SET locked_at = '2000-01-01'")
+    rows.sql("UPDATE schedule_task_lock SET locked_at = '2000-01-01 00:00:00.000000'")
     assert [assigner.step() for _ in range(3)] == [0, 0, TICK]
     assert set(rows.statuses().values()) == {"assigned"}
 
@@ -136,13 +139,13 @@ def test_what_another_scheduler_has_leased_holds_up_nothing_behind_it(rows: Scen
 def test_after_its_rest_a_pass_finds_the_room_that_was_made(
     rows: Scenario, assigner: Assigner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boot = [1000.0]
-    monkeypatch.setattr(world, "LONGEST_WORLD_SECONDS", 1.0)
-    monkeypatch.setattr(world, "boottime", lambda: boot[0])
+    clock = SettableClock(rows.start)
+    assigner._fleet_cache._clock = clock
+    monkeypatch.setattr(fleet, "LONGEST_SNAPSHOT_SECONDS", 1.0)
     worker = rows.worker(capacity=3, prefetch=0)
     backlog(rows, rows.task(overlap_policy="allow"), 2 * PAGES * BATCH)
     for given in (3, 6, 9):
-        boot[0] += assigner.step() + 0.001
+        clock.advance(assigner.step() + 0.001)
         assert list(rows.statuses().values()).count("assigned") == given
         rows.sql("UPDATE schedule_worker_node SET capacity = capacity + 3 WHERE id = :id", id=worker)
 

@@ -8,14 +8,16 @@ import pytest
 from sqlalchemy import event, make_url, text
 from sqlalchemy.exc import DBAPIError
 
-import migrations
-from shared.domain.errors import DatabaseProblem
-from shared.store import checks
-from shared.store.checks import Check, require_usable, run_checks
-from shared.store.database import Database, opened
-from shared.store.problems import named
-from tests.databases import PrivateMariaDB, run_sql
-from tests.store.schemas import is_sqlite, typed
+from rota import migrations
+from rota.shared.database import checks, mysql_checks, sqlite
+from rota.shared.database.backend import Check
+from rota.shared.database.checks import require_usable, run_checks
+from rota.shared.database.sqlite import SQLITE
+from rota.shared.database.transactions import Database, opened
+from rota.shared.database.urls import named
+from rota.shared.domain.errors import DatabaseProblem
+from tests.harness.databases import PrivateMariaDB, run_sql
+from tests.harness.schemas import is_sqlite, typed
 
 HEAD = migrations.head()
 
@@ -49,7 +51,7 @@ def test_a_database_as_it_should_be_passes(usable: Database) -> None:
     results = run_checks(usable, HEAD)
     assert [check for check in results if check.ok is False] == []
     essential = {"reachable", "version", "migrated", "writable"}
-    essential |= set() if usable.is_sqlite else {"engine", "isolation", "time zone"}
+    essential |= set() if usable.backend is SQLITE else {"engine", "isolation", "time zone"}
     assert {check.name for check in results if check.ok} >= essential
     require_usable(usable, HEAD)
 
@@ -107,9 +109,9 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_a_version_that_is_too_old_is_refused(usable: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "MARIADB", (99, 0, 0))
-    monkeypatch.setattr(checks, "SQLITE", (99, 0, 0))
-    product = "SQLite" if usable.is_sqlite else "MariaDB"
+    monkeypatch.setattr(mysql_checks, "MARIADB", (99, 0, 0))
+    monkeypatch.setattr(sqlite, "OLDEST", (99, 0, 0))
+    product = "SQLite" if usable.backend is SQLITE else "MariaDB"
     assert refusal(usable).endswith(f"wanted {product} >= 99.0.0): install {product} >= 99.0.0")
 
 
@@ -129,7 +131,7 @@ def test_a_version_that_is_too_old_is_refused(usable: Database, monkeypatch: pyt
 def test_versions_are_read_as_servers_write_them(
     usable_mariadb: Database, monkeypatch: pytest.MonkeyPatch, said: str, ok: bool | None, advice: str
 ) -> None:
-    monkeypatch.setattr(checks, "_value", lambda database, statement: said)
+    monkeypatch.setattr(mysql_checks, "value_of", lambda database, statement: said)
     check = found(usable_mariadb, "version")
     assert (check.found, check.ok) == (said, ok)
     assert advice in check.help

@@ -1,6 +1,7 @@
 """Transactions that are retried whole, sessions as Rota needs them, and errors that tell no secrets."""
 
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,27 +11,24 @@ from typing import Any
 
 import pymysql
 import pytest
-from pymysql.connections import Connection as DriverConnection
 from sqlalchemy import Connection, event, text
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
+from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 
-from shared.domain.errors import DatabaseProblem
-from shared.store import assignments, fires, instances, locks, losses, plans, reports, runs, workers
-from shared.store import database as databases
-from shared.store.database import (
-    IDLE_IN_TRANSACTION_SECONDS,
-    IDLE_SECONDS,
-    LOCK_WAIT_SECONDS,
-    Database,
-    code,
-    is_transient,
-    normalised,
-    opened,
-)
-from tests.databases import MariaDBServer, run_sql
-from tests.processes import wait_until
-from tests.store.scenario import Scenario, ended
-from tests.store.together import DEADLINE, together, uncommitted, wait_for_lock_wait
+from rota.shared.control import instances as on_instances
+from rota.shared.control import tasks as control
+from rota.shared.control.actor import Actor
+from rota.shared.database import mysql
+from rota.shared.database.mysql import IDLE_IN_TRANSACTION_SECONDS, IDLE_SECONDS, LOCK_WAIT_SECONDS, MYSQL
+from rota.shared.database.mysql_connection import MySQLConnection
+from rota.shared.database.transactions import Database, normalised, opened
+from rota.shared.domain.errors import DatabaseProblem
+from rota.shared.domain.states import TaskStatus
+from rota.shared.store import fires, locks, plans, recovery, reports, roster, runs
+from rota.shared.store.transitions import giving
+from tests.harness.databases import MariaDBServer, run_sql
+from tests.harness.processes import wait_until
+from tests.harness.scenario import Scenario, ended
+from tests.harness.together import DEADLINE, together, uncommitted, wait_for_lock_wait
 
 SECRET = "correct-horse-battery-staple"
 DEADLOCK, LOST = 1213, 2013
@@ -156,10 +154,10 @@ def test_a_connection_that_was_idle_for_long_is_tried_before_it_is_used(
 
     killed = database.read(session_id)
     run_sql(mariadb_server.admin_url(), f"KILL {killed}")
-    monkeypatch.setattr(databases, "PING_AFTER_SECONDS", -1)
+    monkeypatch.setattr(mysql, "PING_AFTER_SECONDS", -1)
     assert database.read(work) != killed
     assert len(attempts) == 1
-    monkeypatch.setattr(databases, "PING_AFTER_SECONDS", 1000)
+    monkeypatch.setattr(mysql, "PING_AFTER_SECONDS", 1000)
     run_sql(mariadb_server.admin_url(), f"KILL {database.read(session_id)}")
     database.read(work)
     assert len(attempts) == 3, "one that was lost before that is met by a second try"
@@ -212,7 +210,7 @@ def test_a_read_leaves_no_transaction_open_and_one_that_fails_neither(mariadb_ro
 def lost_answers(monkeypatch: pytest.MonkeyPatch, database: Database) -> Iterator[list[int]]:
     """The next commit of this process is done, but its answer does not arrive; the list counts such commits."""
     lost: list[int] = []
-    commit = DriverConnection.commit if not database.is_sqlite else None
+    commit = MySQLConnection.commit if database.backend is MYSQL else None
 
     def commit_and_lose(connection: Any) -> None:
         assert commit is not None
@@ -223,7 +221,7 @@ def lost_answers(monkeypatch: pytest.MonkeyPatch, database: Database) -> Iterato
             raise pymysql.err.OperationalError(LOST, "Lost connection to MySQL server during query")
 
     with monkeypatch.context() as patched:
-        patched.setattr(DriverConnection, "commit", commit_and_lose)
+        patched.setattr(MySQLConnection, "commit", commit_and_lose)
         yield lost
 
 
@@ -256,13 +254,13 @@ class Life:
         [instance] = rows.statuses()
 
         def give(connection: Connection) -> None:
-            assignments.give(connection, [(instance, self.worker, 0, None)])
+            giving.give(connection, [(instance, self.worker, 0, None)])
             fires.pin_nodes(connection, [(instance, node) for node in rows.nodes])
 
         write(give)
         [run] = write(lambda c: runs.claim(c, self.worker, [instance], rows.now(), rows.types)).runs
         assert run.attempt == 1
-        write(lambda c: losses.recover(c, self.worker, 10))
+        write(lambda c: recovery.recover(c, self.worker, 10))
         write(give)
         [run] = write(lambda c: runs.claim(c, self.worker, [instance], rows.now(), rows.types)).runs
         assert run.attempt == 2
@@ -338,29 +336,29 @@ def test_an_exception_of_the_work_rolls_back_and_is_passed_on(rows: Scenario) ->
     assert rows.task_row(task).priority == 0
 
 
-def test_what_is_asked_for_by_hand_is_there_once_though_the_answer_was_lost(
+def test_an_act_and_its_audit_row_are_there_once_though_the_answer_was_lost(
     mariadb_rows: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database, task = mariadb_rows.database, mariadb_rows.task()
-    row = mariadb_rows.task_row(task)
-    with lost_answers(monkeypatch, database) as lost:
-        [asked] = instances.insert_into(database, lambda c: [instances.ask(c, row, mariadb_rows.start, "ann")])
-    assert lost == [1]
-    assert mariadb_rows.statuses() == {asked: "pending"}
-
-
-@pytest.mark.parametrize("number", [1213, 1205, 1020, 2006, 2013, 1053, 1927, 4031])
-def test_what_may_succeed_again_is_known_by_its_number(number: int) -> None:
-    error = OperationalError("UPDATE", {}, pymysql.err.OperationalError(number, "so it said"))
-    assert is_transient(error)
-    assert code(error) == number
-
-
-@pytest.mark.parametrize("number", [1045, 1049, 1146, 1406, 3819])
-def test_what_will_not_succeed_again_is_known_by_its_number(number: int) -> None:
-    assert not is_transient(OperationalError("UPDATE", {}, pymysql.err.OperationalError(number, "so it said")))
-    assert not is_transient(KeyError("mine"))
-    assert not is_transient(IntegrityError("INSERT", {}, pymysql.err.IntegrityError(1062, "Duplicate entry")))
+    database, ann = mariadb_rows.database, Actor("ann", "cli")
+    ended_before = mariadb_rows.ended()
+    acts: dict[str, Callable[[], Any]] = {
+        "task.add": lambda: control.add(database, ann, {"name": "daily", "type": "REPORT"}).document["name"],
+        "task.set": lambda: control.edit(database, ann, "daily", {"name": "nightly"}).document["name"],
+        "task.off": lambda: control.switch(database, ann, ["nightly"], TaskStatus.OFF)[0]["changed"],
+        "task.run": lambda: control.run(database, ann, "nightly").document["status"],
+        "instance.cancel": lambda: on_instances.cancel(database, ann, [max(mariadb_rows.statuses())])[0]["canceled"],
+        "instance.replay": lambda: on_instances.replay(database, ann, [ended_before])[0]["status"],
+        "task.remove": lambda: control.remove(database, ann, "nightly")["removed"],
+    }
+    answers = {}
+    for action, act in acts.items():
+        with monkeypatch.context() as patched, lost_answers(patched, database) as lost:
+            answers[action] = act()
+        assert lost == [1]
+    assert list(answers.values()) == ["daily", "nightly", True, "pending", True, "pending", True]
+    recorded = mariadb_rows.sql("SELECT action FROM schedule_audit ORDER BY id")
+    assert [row.action for row in recorded] == list(acts)
+    assert sorted(mariadb_rows.statuses().values()) == ["canceled", "pending", "succeed"]
 
 
 # Secrets
@@ -439,7 +437,7 @@ def test_times_are_utc_whatever_the_server_thinks(mariadb_rows: Scenario, mariad
     [(utc,)] = run_sql(mariadb_server.admin_url(), "SELECT UTC_TIMESTAMP(6)")
     for moment in (task.gmt_create, task.gmt_modified, instance.gmt_create, instance.gmt_started, rows.now()):
         assert abs(moment - utc) < timedelta(minutes=1)
-    [seen] = rows.database.read(workers.alive)
+    [seen] = rows.database.read(lambda c: roster.listed(c, 1))
     assert abs(seen.last_heartbeat - utc) < timedelta(minutes=1)
 
 
@@ -465,6 +463,26 @@ def test_a_process_that_is_frozen_in_a_transaction_frees_its_locks(mariadb_rows:
     assert rows.task_row(task).priority == 1
 
 
+def test_a_connection_reads_the_machines_certificates_only_to_verify_the_servers(
+    migrated_mariadb_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[ssl.SSLContext] = []
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda context, *_: read.append(context))
+    with opened(migrated_mariadb_url) as database, database.engine.connect(), database.engine.connect() as second:
+        driver: Any = second.connection.driver_connection
+        assert driver.ssl, "TLS is used where the server has it"
+        assert driver.ctx.verify_mode is ssl.CERT_NONE
+    assert read == []
+    with (
+        opened(f"{migrated_mariadb_url}?ssl_verify_cert=true") as database,
+        pytest.raises(OperationalError, match="SSL is required but the server doesn't support it"),
+        database.engine.connect(),
+    ):
+        pass
+    [verifying] = read
+    assert verifying.verify_mode is ssl.CERT_REQUIRED
+
+
 def test_the_driver_is_chosen_whatever_the_url_says() -> None:
     for scheme in ("mysql", "mariadb", "mysql+pymysql"):
         assert normalised(f"{scheme}://u:p@h/d").drivername == "mysql+pymysql"
@@ -476,7 +494,6 @@ def test_the_driver_is_chosen_whatever_the_url_says() -> None:
 
 def test_sqlite_is_durable_and_lets_readers_read_on(sqlite_rows: Scenario) -> None:
     database = sqlite_rows.database
-    assert database.is_sqlite
     assert database.read(lambda c: c.execute(text("PRAGMA journal_mode")).scalar_one()) == "wal"
     assert database.read(lambda c: c.execute(text("PRAGMA synchronous")).scalar_one()) == 2
     task = sqlite_rows.task(priority=0)
@@ -492,7 +509,7 @@ def test_writers_that_read_first_lose_no_write(rows: Scenario) -> None:
     def work(connection: Connection) -> None:
         found = text("SELECT priority FROM schedule_task WHERE id = :task")
         locked = text("SELECT priority FROM schedule_task WHERE id = :task FOR UPDATE")
-        statement = found if rows.database.is_sqlite else locked
+        statement = locked if rows.database.backend is MYSQL else found
         set_priority(connection, task, int(connection.execute(statement, {"task": task}).scalar_one()) + 1)
 
     together(*[lambda: [rows.database.write(work) for _ in range(3)]] * 3)

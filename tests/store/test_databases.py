@@ -8,10 +8,10 @@ import pymysql
 import pytest
 from sqlalchemy import inspect, make_url
 
-import migrations
-from shared.store.database import Database
-from shared.store.tables import metadata
-from tests.databases import (
+from rota import migrations
+from rota.shared.database.transactions import Database
+from rota.shared.store.tables import metadata
+from tests.harness.databases import (
     MariaDBServer,
     PrivateMariaDB,
     fresh_database,
@@ -19,7 +19,7 @@ from tests.databases import (
     server_for_tests,
     tables_ddl,
 )
-from tests.processes import wait_until
+from tests.harness.processes import wait_until
 
 
 def test_a_private_server_keeps_committed_rows_through_a_kill(own_mariadb: PrivateMariaDB) -> None:

@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, bindparam, select, text, update
 
-from migrations import upgrade
-from shared.store.database import Database, opened
-from shared.store.dialects import Listed, RowsUpdate, among, write_listed
-from shared.store.tables import schedule_task
-from tests.databases import PrivateMariaDB, run_sql
-from tests.store.scenario import Scenario, ended, succeeded
-from tests.store.together import impatient, uncommitted
+from rota.migrations import upgrade
+from rota.shared.database.constructs import Listed, RowsUpdate, among
+from rota.shared.database.mysql_constructs import write_listed
+from rota.shared.database.transactions import Database, opened
+from rota.shared.store.tables import schedule_task
+from tests.harness.databases import PrivateMariaDB, run_sql
+from tests.harness.scenario import Scenario, ended, succeeded
+from tests.harness.together import impatient, uncommitted
 
 _task = schedule_task.c
 

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, select
 
-from shared.domain.planning import PlannedTask
-from shared.store import assignments, fires, locks, plans, reports, runs
-from shared.store.fires import Fire
-from shared.store.tables import schedule_instance, schedule_task_node
-from tests.store.scenario import Scenario, ended, to_retry
-from tests.store.together import together
+from rota.shared.domain.planning import PlannedTask
+from rota.shared.store import assignments, fires, locks, plans, reports, runs
+from rota.shared.store.fires import Fire
+from rota.shared.store.tables import schedule_instance, schedule_task_node
+from rota.shared.store.transitions import canceling
+from tests.harness.scenario import Scenario, ended, to_retry
+from tests.harness.together import together
 
 MINUTE = timedelta(minutes=1)
 
@@ -88,7 +89,7 @@ def test_an_existing_key_counts_as_done(rows: Scenario) -> None:
     first, second = rows.claim(worker, retried, done).runs
     rows.report(worker, to_retry(first, rows.start), ended(second))
     rows.database.write(lambda c: assignments.take_back_assigned(c, worker, 10))
-    rows.database.write(lambda c: assignments.refuse(c, {canceled: "test"}))
+    rows.database.write(lambda c: canceling.refuse(c, {canceled: "test"}))
     before = instances(rows), nodes(rows)
     materialize(rows, *batch)
     assert (instances(rows), nodes(rows)) == before

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from shared.domain.errors import NotFound, NotPossible
-from shared.store import instances, runs, tasks
-from tests.databases import MariaDBServer
-from tests.store.scenario import Scenario, ended, to_retry
-from tests.store.together import impatient, wait_for_lock_wait
+from rota.scheduler_service.duties.assigner import Assigner
+from rota.shared.domain.errors import NotFound, NotPossible
+from rota.shared.settings import Settings
+from rota.shared.store import instances, recovery, tasks
+from tests.harness.databases import MariaDBServer
+from tests.harness.scenario import Scenario, ended, to_retry
+from tests.harness.together import impatient, wait_for_lock_wait
 
 MINUTE = timedelta(minutes=1)
 
@@ -126,7 +128,7 @@ def test_what_runs_is_asked_to_stop(rows: Scenario) -> None:
     assert not cancel(rows, run.id)
     row = rows.row(run.id)
     assert (row.status, row.reason) == ("running", "not wanted")
-    assert rows.database.read(lambda c: runs.held(c, worker)) == [(run.id, 1, True)]
+    assert rows.database.read(lambda c: recovery.held(c, worker)) == [(run.id, 1, True)]
     assert rows.report(worker, ended(run)) == set()
 
 
@@ -160,3 +162,18 @@ def test_a_cancel_that_meets_a_retry_cancels_or_asks_and_never_says_so_alone(
     row = rows.row(run.id)
     assert canceled == (row.status == "canceled")
     assert canceled or row.gmt_cancel_requested is not None
+
+
+def test_a_replay_of_one_shard_of_a_fire_is_the_next_run_of_that_shard(rows: Scenario) -> None:
+    rows.worker()
+    task, at = rows.task(overlap_policy="allow"), rows.past()
+    instance = rows.ended(task=task)
+    rows.sql(
+        "UPDATE schedule_instance SET fire_key = 'shard-2', schedule_datetime = :at WHERE id = :id",
+        at=at.strftime("%Y-%m-%d %H:%M:%S.%f"),
+        id=instance,
+    )
+    again = replay(rows, instance)
+    Assigner(rows.database, Settings.load()).step()
+    row = rows.row(again)
+    assert (row.fire_key, row.run_number, row.status) == ("shard-2", 1, "assigned")

@@ -1,13 +1,14 @@
 """Leases on tasks: who gets what, and that nobody waits for a scheduler that stands still."""
 
 import random
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import Connection
 
-from shared.store import locks
-from tests.store.scenario import Scenario
-from tests.store.together import impatient, together, uncommitted
+from rota.shared.store import locks
+from tests.harness.scenario import Scenario
+from tests.harness.together import impatient, together, uncommitted
 
 LEASE = 2.0
 
@@ -25,10 +26,10 @@ def release(rows: Scenario, token: str, *tasks: int) -> set[int]:
 
 
 def expire(rows: Scenario, *tasks: int) -> None:
+    taken = (rows.now() - timedelta(seconds=10 * LEASE)).strftime("%Y-%m-%d %H:%M:%S.%f")
     for task in tasks:
         rows.sql(
-            "UPDATE schedule_task_lock SET locked_at = '2020-01-01 00:00:00.000000' WHERE schedule_task_id = :task",
-            task=task,
+            "UPDATE schedule_task_lock SET locked_at = :taken WHERE schedule_task_id = :task", taken=taken, task=task
         )
 
 
@@ -101,11 +102,14 @@ def test_a_release_leaves_alone_what_was_taken_over(rows: Scenario) -> None:
     assert release(rows, "quick", task) == {task}
 
 
-def test_an_expired_lease_that_nobody_took_over_still_is_its_own(rows: Scenario) -> None:
-    task = rows.task()
-    acquire(rows, "slow", task)
-    expire(rows, task)
-    assert release(rows, "slow", task) == {task}
+def test_an_expired_lease_that_nobody_took_over_still_is_its_own_unless_it_was_taken_too_long_ago(
+    rows: Scenario,
+) -> None:
+    task, other = rows.task(), rows.task()
+    acquire(rows, "slow", task, other)
+    expire(rows, task, other)
+    assert rows.database.write(lambda c: locks.release(c, "slow", [task], within_seconds=19)) == set()
+    assert rows.database.write(lambda c: locks.release(c, "slow", [task, other], within_seconds=40)) == {task, other}
 
 
 def test_a_release_run_again_after_a_lost_commit_says_the_same(rows: Scenario) -> None:

@@ -13,25 +13,27 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-import migrations
-from migrations.__main__ import new
-from migrations.turn import LOCK_TABLE, STATEMENT_SECONDS, TURN_SECONDS, exclusive, migration_engine
-from shared.domain.errors import DatabaseProblem, InvalidInput
-from shared.store.database import normalised
-from tests.databases import MariaDBServer, fresh_database, run_sql
-from tests.processes import ROOT, marked_environment, wait_until
-from tests.store.schemas import ddl, typed
+from rota import migrations
+from rota.migrations.__main__ import new
+from rota.migrations.migration_lock import STATEMENT_SECONDS, TURN_SECONDS, exclusive, migration_engine
+from rota.shared.database.mysql_migration import LOCK_TABLE
+from rota.shared.database.transactions import normalised
+from rota.shared.domain.errors import DatabaseProblem, InvalidInput
+from tests.harness.databases import MariaDBServer, fresh_database, run_sql
+from tests.harness.processes import ROOT, marked_environment, wait_until
+from tests.harness.schemas import ddl, typed
 
 UPGRADE = """
-import sys, migrations
+import sys
+from rota import migrations
 print("ready", flush=True)
 sys.stdin.readline()
 print(migrations.upgrade(sys.argv[1]))
 """
 HOLD = """
 import sys
-from migrations.turn import exclusive, migration_engine
-from shared.store.database import normalised
+from rota.migrations.migration_lock import exclusive, migration_engine
+from rota.shared.database.transactions import normalised
 print("ready", flush=True)
 sys.stdin.readline()
 with exclusive(migration_engine(normalised(sys.argv[1]))):
@@ -39,7 +41,8 @@ with exclusive(migration_engine(normalised(sys.argv[1]))):
     sys.stdin.readline()
 """
 WITHOUT_THE_LOCK = """
-import contextlib, migrations
+import contextlib
+from rota import migrations
 @contextlib.contextmanager
 def alone(engine):
     with engine.connect() as connection:
@@ -156,7 +159,7 @@ def test_one_that_is_killed_blocks_nobody(database_url: str, upgrading: Callable
 
 
 def test_one_waits_no_longer_than_its_limit(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("migrations.turn.TURN_SECONDS", 1)
+    monkeypatch.setattr("rota.migrations.migration_lock.TURN_SECONDS", 1)
     with exclusive(migration_engine(normalised(database_url))):
         refused(database_url, r"another process has been migrating or writing for 1 s; .* run rota migrate again$")
 

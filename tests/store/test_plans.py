@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from shared.domain.planning import PlanInputs, PlannedTask
-from shared.store import assignments, instances, locks, plans, tasks
-from shared.store.plans import Advance
-from tests.store.scenario import Scenario
+from rota.shared.domain.jsontext import UnreadableJson
+from rota.shared.domain.planning import PlanInputs, PlannedTask
+from rota.shared.store import assignments, instances, locks, plans, tasks
+from rota.shared.store.plans import Advance
+from rota.shared.store.tables import PLAN_INPUTS
+from tests.harness.scenario import Scenario
 
 MINUTE = timedelta(minutes=1)
 LEASE = 2.0
@@ -60,6 +62,14 @@ def test_the_earliest_are_due_first_and_no_more_than_the_limit(rows: Scenario) -
     assert due(rows, now, limit=3) == by_time[:3]
 
 
+def test_new_plans_have_a_share_of_each_batch_while_more_fires_are_due_than_it_takes(rows: Scenario) -> None:
+    by_time = [rows.planned_task(rows.start - MINUTE * n) for n in range(10)][::-1]
+    stale = [rows.task() for _ in range(5)]
+    assert due(rows, rows.start, limit=8) == by_time[:6] + stale[:2]
+    assert due(rows, rows.start, limit=12) == by_time[:9] + stale[:3]
+    assert due(rows, rows.start, limit=20) == by_time + stale
+
+
 @pytest.mark.parametrize("kind", ["on", "off", "stale"])
 def test_what_another_has_leased_is_left_to_it_until_its_lease_is_back_or_expired(rows: Scenario, kind: str) -> None:
     leased, free = [rows.task(), rows.task()] if kind == "stale" else [rows.planned_task(status=kind) for _ in range(2)]
@@ -91,7 +101,8 @@ def test_a_task_is_read_with_its_terms(rows: Scenario) -> None:
     [planned] = read(rows, task)
     assert (planned.id, planned.name, planned.next_fire_at) == (task, "daily", rows.start + MINUTE)
     assert json.loads(planned.param or "") == {"text": "ü"}
-    inputs = PlanInputs("cron", "* * * * *", 0, "Asia/Shanghai", fields["starts_at"], fields["ends_at"])
+    window = {name: fields[name] for name in ("starts_at", "ends_at")}
+    inputs = PlanInputs("cron", "* * * * *", timezone="Asia/Shanghai", **window)
     terms = planned.terms
     assert (terms.status, terms.type, terms.inputs, terms.gmt_create) == ("on", "REPORT", inputs, None)
     assert (terms.is_stale, terms.is_deleted, terms.was_planned) == (False, False, True)
@@ -135,18 +146,77 @@ def test_a_changed_cron_makes_the_plan_stale(rows: Scenario) -> None:
 
 def test_an_edit_that_does_not_touch_the_plan_leaves_it_as_it_is(rows: Scenario) -> None:
     task = rows.planned_task(rows.start + timedelta(days=1))
-    rows.sql("UPDATE schedule_task SET param = '{}', priority = 1, retries = 3, status = 'off' WHERE id = :t", t=task)
+    rows.sql("UPDATE schedule_task SET param = '{}', priority = 1, retries = 3 WHERE id = :task", task=task)
     assert due(rows, rows.start) == []
 
 
-def test_a_deleted_task_is_due_until_its_plan_is_taken_away(rows: Scenario) -> None:
-    task = rows.planned_task(rows.start, name="gone")
+def test_a_task_that_is_turned_off_is_seen_once_and_keeps_its_plan(rows: Scenario) -> None:
+    tomorrow = rows.start + timedelta(days=1)
+    task = rows.planned_task(tomorrow)
+    for status in ("off", "on"):
+        rows.sql("UPDATE schedule_task SET status = :status WHERE id = :task", status=status, task=task)
+        assert due(rows, rows.start) == [task]
+        [planned] = read(rows, task)
+        assert (planned.terms.status, planned.terms.is_stale, planned.terms.needs_replan) == (status, True, False)
+        advance(rows, Advance(planned, tomorrow))
+        assert due(rows, rows.start) == []
+
+
+def test_a_task_that_is_set_aside_stays_so_when_it_is_turned_off_and_on(rows: Scenario) -> None:
+    task = rows.task()
+    [planned] = read(rows, task)
+    advance(rows, Advance(planned, None, error="no such zone"))
+    for status in ("off", "on"):
+        rows.sql("UPDATE schedule_task SET status = :status WHERE id = :task", status=status, task=task)
+        [planned] = read(rows, task)
+        advance(rows, Advance(planned, None))
+        assert rows.task_row(task).plan_error == "no such zone"
+
+
+def test_a_deleted_task_is_seen_once_and_planned_anew_when_it_is_there_again(rows: Scenario) -> None:
+    task = rows.planned_task(rows.start + timedelta(days=1), name="gone")
     rows.database.write(lambda c: tasks.remove(c, "gone", "test"))
     assert due(rows, rows.start) == [task]
     [planned] = read(rows, task)
     assert planned.terms.is_deleted
     advance(rows, Advance(planned, None))
     assert due(rows, rows.start) == []
+    rows.sql("UPDATE schedule_task SET is_deleted = 0 WHERE id = :task", task=task)
+    assert due(rows, rows.start) == [task]
+    [planned] = read(rows, task)
+    assert (planned.terms.is_deleted, planned.terms.needs_replan, planned.terms.was_planned) == (False, True, True)
+
+
+def test_a_task_deleted_and_there_again_between_two_ticks_keeps_its_plan(rows: Scenario) -> None:
+    task = rows.planned_task(rows.start + timedelta(days=1))
+    for deleted in (1, 0):
+        rows.sql("UPDATE schedule_task SET is_deleted = :deleted WHERE id = :task", deleted=deleted, task=task)
+    assert due(rows, rows.start) == []
+
+
+def test_edits_of_many_tasks_delay_no_fire(rows: Scenario) -> None:
+    for _ in range(3):
+        rows.task()
+    fires = rows.planned_task(rows.start)
+    assert due(rows, rows.start, limit=2)[0] == fires
+
+
+@pytest.mark.parametrize("text", ["", "x", "3", "[]", '["on"]', "{}", '["on", 0, []]', "[" * 100_000])
+def test_a_plan_whose_inputs_cannot_be_read_is_made_anew(rows: Scenario, text: str) -> None:
+    task = rows.planned_task(rows.start + timedelta(days=1))
+    rows.sql("UPDATE schedule_task SET planned_inputs = :text WHERE id = :task", text=text, task=task)
+    [planned] = read(rows, task)
+    assert planned.terms.needs_replan
+
+
+def test_inputs_that_cannot_be_read_spoil_their_own_task_alone(rows: Scenario) -> None:
+    healthy, odd = rows.planned_task(), rows.planned_task()
+    rows.sql(
+        "UPDATE schedule_task SET trigger_spec = :spec WHERE id = :task", spec='{"n": ' + "9" * 5000 + "}", task=odd
+    )
+    terms = {task.id: task.terms for task in read(rows, healthy, odd)}
+    assert not terms[healthy].is_stale
+    assert isinstance(terms[odd].inputs.trigger_spec, UnreadableJson)
 
 
 def test_tasks_are_read_again_only_under_their_leases(rows: Scenario) -> None:
@@ -230,7 +300,11 @@ def test_every_input_of_a_plan_is_compared(rows: Scenario) -> None:
         "timezone": "Asia/Shanghai",
         "starts_at": "2026-01-01 00:00:00.000000",
         "ends_at": "2036-01-01 00:00:00.000000",
+        "trigger_spec": '{"seconds": 30}',
+        "status": "off",
+        "is_deleted": 1,
     }
+    assert set(changes) == set(PLAN_INPUTS)
     for column, value in changes.items():
         task = rows.planned_task(rows.start + timedelta(days=1))
         rows.sql(f"UPDATE schedule_task SET {column} = :value WHERE id = :task", value=value, task=task)

@@ -1,16 +1,18 @@
 """A param that SQL wrote and Python cannot read ends its own instance, with the reason; all others go on."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from scheduler_service.assigner import Assigner
-from scheduler_service.materializer import Materializer
-from shared.domain.errors import NotPossible
-from shared.domain.jsontext import UnreadableJson
-from shared.settings import Settings
-from shared.store import instances
-from tests.store.scenario import Scenario
+from rota.scheduler_service.duties.assigner import Assigner
+from rota.scheduler_service.duties.materializer import Materializer
+from rota.shared.database.constructs import written
+from rota.shared.domain.errors import NotPossible
+from rota.shared.domain.jsontext import UnreadableJson
+from rota.shared.settings import Settings
+from rota.shared.store import instances
+from tests.harness.scenario import Scenario
 
 TOO_LONG = '{"n": ' + "9" * 4301 + "}"
 WHY = "it holds an integer of more than 4,300 digits"
@@ -122,3 +124,26 @@ def test_it_cannot_be_replayed(rows: Scenario) -> None:
     spoil(rows, "schedule_instance", instance)
     with pytest.raises(NotPossible, match=f"param of instance {instance}: JSON that cannot be read"):
         rows.database.write(lambda c: instances.replay(c, instance, "test"))
+
+
+def test_a_param_that_is_too_large_to_be_written_again_sets_no_task_aside(mariadb_rows: Scenario) -> None:
+    """Each of its quotes takes eight bytes in the statement that writes the fire, beyond max_allowed_packet."""
+    rows = mariadb_rows
+    rows.worker()
+    healthy, task = rows.planned_task(), rows.planned_task()
+    quotes = "JSON_OBJECT('text', REPEAT('\"', 3000000))"
+    rows.sql(f"UPDATE schedule_task SET param = {quotes} WHERE id = :task", task=task)
+    materialize(rows)
+    assert {fire.status for fire in fires(rows, healthy)} == {"assigned"}
+    [fire] = fires(rows, task)
+    assert (fire.status, fire.param, "max_allowed_packet" in fire.reason) == ("canceled", None, True)
+    planned = rows.task_row(task)
+    assert (planned.plan_error, planned.next_fire_at > rows.start) == (None, True)
+    spoil(rows, "schedule_task", task, value='{"n": 2}')
+    rows.sql(
+        "UPDATE schedule_task SET next_fire_at = :at WHERE id = :task",
+        at=written(rows.start - timedelta(seconds=1)),
+        task=task,
+    )
+    materialize(rows)
+    assert "assigned" in {fire.status for fire in fires(rows, task)}

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from sqlalchemy import Row
 
-from shared.domain.states import TERMINAL, InstanceStatus, NodeStatus
-from shared.store import assignments, instances, losses, reports, runs
-from shared.store.reports import NodeReport, Report
-from shared.store.runs import Run
-from tests.databases import MariaDBServer
-from tests.store.scenario import Scenario, ended, succeeded, to_retry
-from tests.store.together import impatient, together, uncommitted, wait_for_lock_wait
+from rota.shared.domain.states import TERMINAL, InstanceStatus, NodeStatus
+from rota.shared.store import assignments, instances, recovery, reports, runs
+from rota.shared.store.reports import NodeReport, Report
+from rota.shared.store.runs import Run
+from rota.shared.store.transitions import giving
+from tests.harness.databases import MariaDBServer
+from tests.harness.scenario import Scenario, ended, succeeded, to_retry
+from tests.harness.together import impatient, together, uncommitted, wait_for_lock_wait
 
 SECOND = timedelta(seconds=1)
 
@@ -188,18 +189,18 @@ def after_its_end(rows: Scenario, worker: int, run: Run) -> tuple[int, int]:
 
 def after_it_was_recovered(rows: Scenario, worker: int, run: Run) -> tuple[int, int]:
     rows.bury(worker)
-    assert rows.database.write(lambda c: losses.recover(c, worker, 10)) == 1
+    assert rows.database.write(lambda c: recovery.recover(c, worker, 10)) == 1
     return worker, run.attempt
 
 
 def after_it_was_recovered_and_given_to_me_again(rows: Scenario, worker: int, run: Run) -> tuple[int, int]:
-    rows.database.write(lambda c: losses.recover(c, worker, 10))
+    rows.database.write(lambda c: recovery.recover(c, worker, 10))
     rows.give(worker, run.id)
     return worker, run.attempt
 
 
 def after_it_was_recovered_and_claimed_by_me_again(rows: Scenario, worker: int, run: Run) -> tuple[int, int]:
-    rows.database.write(lambda c: losses.recover(c, worker, 10))
+    rows.database.write(lambda c: recovery.recover(c, worker, 10))
     rows.give(worker, run.id)
     [again] = rows.claim(worker, run.id).runs
     assert again.attempt == run.attempt + 1
@@ -208,7 +209,7 @@ def after_it_was_recovered_and_claimed_by_me_again(rows: Scenario, worker: int, 
 
 def after_it_was_recovered_and_claimed_by_another(rows: Scenario, worker: int, run: Run) -> tuple[int, int]:
     other = rows.worker()
-    rows.database.write(lambda c: losses.recover(c, worker, 10))
+    rows.database.write(lambda c: recovery.recover(c, worker, 10))
     rows.give(other, run.id)
     rows.claim(other, run.id)
     return worker, run.attempt
@@ -272,7 +273,7 @@ def test_a_late_report_and_the_recovery_at_once_leave_one_of_both(rows: Scenario
         rows.bury(worker)
         lost, recovered = together(
             lambda w=worker, r=run: rows.report(w, form(r)),  # type: ignore[misc]
-            lambda w=worker: rows.database.write(lambda c: losses.recover(c, w, 10)),  # type: ignore[misc]
+            lambda w=worker: rows.database.write(lambda c: recovery.recover(c, w, 10)),  # type: ignore[misc]
         )
         row, nodes = everything(rows, run)
         statuses = [node.status for node in nodes]
@@ -291,7 +292,7 @@ def test_a_report_that_meets_a_recovery_not_committed_yet_waits_for_it_and_is_lo
     worker = rows.worker()
     run = rows.running(worker)
     with ThreadPoolExecutor(1) as pool:
-        with uncommitted(rows.database, lambda c: losses.recover(c, worker, 10)):
+        with uncommitted(rows.database, lambda c: recovery.recover(c, worker, 10)):
             report = pool.submit(rows.report, worker, form(run))
             wait_for_lock_wait(mariadb_server, report)
         assert report.result() == {run.id}
@@ -314,7 +315,7 @@ def test_a_frozen_worker_holds_up_nobody_elses_reports(mariadb_rows: Scenario, f
         claim = database.write(lambda c: runs.claim(c, other, [next_one], rows.now(), rows.types))
         assert [r.id for r in claim.runs] == [next_one]
         pending = rows.pending()
-        database.write(lambda c: assignments.give(c, [(pending, other, 0, None)]))
+        database.write(lambda c: giving.give(c, [(pending, other, 0, None)]))
         assert database.write(lambda c: assignments.take_back_assigned(c, other, 10)) == 1
 
 
@@ -367,3 +368,21 @@ def test_a_large_result_is_kept_as_it_is(rows: Scenario) -> None:
     row, nodes = everything(rows, run)
     assert row.execution_result == "ü\n" * 200_000
     assert nodes[0].execution_result == "ü\n" * 200_000
+
+
+def test_failures_are_counted_for_each_node_and_stay_with_it(rows: Scenario) -> None:
+    worker = rows.worker()
+    run = rows.running(worker)
+    first, second = run.nodes
+    failed = replace(to_retry(run, rows.start), nodes=[NodeReport(first.id, NodeStatus.PENDING, "1", failures=2)])
+    assert rows.report(worker, failed) == set()
+    rows.give(worker, run.id)
+    [again] = rows.claim(worker, run.id).runs
+    assert [node.failures for node in again.nodes] == [2, 0]
+    done = [
+        NodeReport(first.id, NodeStatus.SUCCEED, "1", run.due_at, run.due_at),
+        NodeReport(second.id, NodeStatus.RUNNING, gmt_started=run.due_at),
+    ]
+    assert rows.report(worker, reports.Report(run.id, again.attempt, done)) == set()
+    kept = rows.sql("SELECT failures FROM schedule_task_node ORDER BY sequence")
+    assert [failures for (failures,) in kept] == [2, 0]

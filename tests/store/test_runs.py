@@ -9,14 +9,15 @@ from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
-from shared.domain.states import InstanceStatus
-from shared.store import assignments, instances, overlap, reports, runs, tasks
-from shared.store.tables import OVERLAP_SLOTS
-from tests.databases import MariaDBServer
-from tests.store.scenario import Scenario, ended, to_retry
-from tests.store.together import impatient, together, uncommitted, wait_for_lock_wait
+from rota.shared.domain.states import InstanceStatus
+from rota.shared.store import instances, overlap, polling, recovery, reports, runs, tasks
+from rota.shared.store.tables import OVERLAP_SLOTS
+from rota.shared.store.transitions import canceling
+from tests.harness.databases import MariaDBServer
+from tests.harness.scenario import Scenario, ended, to_retry
+from tests.harness.together import impatient, together, uncommitted, wait_for_lock_wait
 
 MINUTE = timedelta(minutes=1)
 
@@ -30,11 +31,11 @@ def switch_off(rows: Scenario, task: int) -> None:
 
 
 def poll(rows: Scenario, worker: int, horizon: datetime, limit: int = 100) -> list[int]:
-    return [instance for instance, _, _ in rows.database.read(lambda c: runs.poll(c, worker, horizon, limit))]
+    return [instance for instance, _, _ in rows.database.read(lambda c: polling.poll(c, worker, horizon, limit))]
 
 
 def waiting(claim: runs.Claim) -> list[int]:
-    return [instance for instance, _, _ in claim.waiting]
+    return [instance for instance, *_ in claim.waiting]
 
 
 def ran(claim: runs.Claim) -> list[int]:
@@ -184,6 +185,30 @@ def test_a_run_goes_on_when_its_task_is_turned_off(rows: Scenario) -> None:
     assert rows.status(run.id) == "succeed"
 
 
+def test_a_claim_cancels_an_assigned_instance_whose_task_was_deleted_by_sql(rows: Scenario) -> None:
+    task, worker = rows.task(), rows.worker()
+    alone, beside = rows.assigned(worker, task), rows.assigned(worker)
+    rows.sql("DELETE FROM schedule_task WHERE id = :id", id=task)
+    claim = rows.claim(worker, alone, beside)
+    assert ([run.id for run in claim.runs], claim.waiting) == ([beside], [])
+    assert (rows.status(alone), rows.node_statuses(alone)) == ("canceled", ["canceled"] * 2)
+    assert rows.row(alone).reason == f"there is no task {task}"
+
+
+def test_a_deletion_that_is_not_committed_cancels_nothing(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    task, worker = rows.task(), rows.worker()
+    held_up = rows.assigned(worker, task)
+
+    def delete(connection: Connection) -> None:
+        connection.execute(text("DELETE FROM schedule_task WHERE id = :id"), {"id": task})
+
+    with uncommitted(rows.database, delete), impatient(rows.database) as database:
+        claim = database.write(lambda c: runs.claim(c, worker, [held_up], rows.now(), rows.types))
+        assert [waiting.id for waiting in claim.waiting] == [held_up]
+    assert rows.status(held_up) == "assigned"
+
+
 def test_an_edit_that_is_not_committed_holds_up_its_own_task_alone_and_nobody_waits(mariadb_rows: Scenario) -> None:
     rows = mariadb_rows
     edited, other, worker = rows.task(name="edited"), rows.task(), rows.worker()
@@ -227,23 +252,23 @@ def started(rows: Scenario, instance: int, at: datetime) -> None:
     rows.sql("UPDATE schedule_instance SET gmt_started = :at WHERE id = :i", i=instance, at=f"{at:%F %T.%f}")
 
 
-def doubted(rows: Scenario, second: int, first: int) -> dict[int, overlap.Doubt]:
+def doubted(rows: Scenario, second: int, first: int) -> dict[int, overlap.SkipCandidate]:
     """What the worker of the second remembers when it has met the first, for a second from now."""
-    return {second: overlap.Doubt(first, rows.now() + timedelta(seconds=1))}
+    return {second: overlap.SkipCandidate(first, rows.now() + timedelta(seconds=1))}
 
 
 def test_a_fire_is_skipped_when_a_run_that_was_under_way_still_goes_on(rows: Scenario) -> None:
     a, first, b, second = overlapping(rows, "skip")
     assert ran(rows.claim(a, first)) == [first]
     started(rows, first, rows.start - MINUTE)
-    due, doubts = rows.row(second).due_at, doubted(rows, second, first)
-    until = doubts[second].until
+    due, skip_candidates = rows.row(second).due_at, doubted(rows, second, first)
+    until = skip_candidates[second].until
     for claim in (
         rows.claim(b, second),
-        rows.claim(b, second, now=until - timedelta(milliseconds=1), doubts=doubts),
+        rows.claim(b, second, now=until - timedelta(milliseconds=1), skip_candidates=skip_candidates),
     ):
-        assert (claim.runs, claim.waiting) == ([], [(second, due, first)]), "it may have ended, and not be reported yet"
-    claim = rows.claim(b, second, now=until, doubts=doubts)
+        assert (claim.runs, claim.waiting) == ([], [(second, due, first, None)]), "it may have ended"
+    claim = rows.claim(b, second, now=until, skip_candidates=skip_candidates)
     assert (claim.runs, claim.waiting) == ([], [])
     row = rows.row(second)
     assert (row.status, row.reason) == ("canceled", f"overlap: instance {first} still ran when it was due")
@@ -265,7 +290,7 @@ def test_whether_a_fire_is_skipped_is_told_by_what_ran_when_it_was_due_and_not_b
     assert report.instance is not None
     span = [rows.start + timedelta(milliseconds=moment) for moment in (began, ended_)]
     rows.report(a, replace(report, instance=replace(report.instance, gmt_started=span[0], gmt_completed=span[1])))
-    claim = rows.claim(b, second, doubts=doubted(rows, second, first))
+    claim = rows.claim(b, second, skip_candidates=doubted(rows, second, first))
     assert (ran(claim), waiting(claim)) == ([] if skipped else [second], [])
     reason = f"overlap: instance {first} still ran when it was due" if skipped else None
     row = rows.row(second)
@@ -278,18 +303,18 @@ def test_a_fire_is_not_skipped_for_a_run_that_is_to_be_tried_again(rows: Scenari
     [run] = rows.claim(a, first).runs
     started(rows, first, rows.start - MINUTE)
     rows.report(a, to_retry(run, rows.start + MINUTE))
-    assert ran(rows.claim(b, second, doubts=doubted(rows, second, first))) == [second]
+    assert ran(rows.claim(b, second, skip_candidates=doubted(rows, second, first))) == [second]
 
 
 def test_a_fire_is_not_skipped_for_a_run_that_was_handed_back_and_canceled(rows: Scenario) -> None:
     a, first, b, second = overlapping(rows, "skip")
     [run] = rows.claim(a, first).runs
     rows.database.write(lambda c: reports.hand_back(c, a, [(run.id, run.attempt)], "test"))
-    rows.database.write(lambda c: assignments.refuse(c, {first: "test"}))
+    rows.database.write(lambda c: canceling.refuse(c, {first: "test"}))
     row = rows.row(first)
     assert (row.status, row.gmt_started) == ("canceled", None)
     assert row.gmt_completed > rows.row(second).due_at
-    assert ran(rows.claim(b, second, doubts=doubted(rows, second, first))) == [second]
+    assert ran(rows.claim(b, second, skip_candidates=doubted(rows, second, first))) == [second]
 
 
 def test_a_policy_that_is_changed_while_a_fire_waits_for_a_report_holds_at_once(rows: Scenario) -> None:
@@ -298,7 +323,7 @@ def test_a_policy_that_is_changed_while_a_fire_waits_for_a_report_holds_at_once(
     started(rows, first, rows.start - MINUTE)
     rows.report(a, ended(run))
     rows.sql("UPDATE schedule_task SET overlap_policy = 'queue'")
-    assert ran(rows.claim(b, second, doubts=doubted(rows, second, first))) == [second]
+    assert ran(rows.claim(b, second, skip_candidates=doubted(rows, second, first))) == [second]
 
 
 def test_a_fire_that_came_late_together_with_its_predecessor_waits_rather_than_being_skipped(rows: Scenario) -> None:
@@ -349,9 +374,9 @@ def test_a_queued_fire_waits_and_runs_when_its_predecessor_has_ended(rows: Scena
 
 def test_a_replacing_fire_has_its_predecessor_canceled_and_runs_then(rows: Scenario) -> None:
     a, first, b, second = overlapping(rows, "replace")
-    [run] = rows.claim(a, first).runs
+    [run] = rows.claim(a, first, now=rows.start - MINUTE).runs
     assert waiting(rows.claim(b, second)) == [second]
-    assert rows.database.read(lambda c: runs.held(c, a)) == [(first, 1, True)]
+    assert rows.database.read(lambda c: recovery.held(c, a)) == [(first, 1, True)]
     assert rows.row(first).reason == "replaced by its task's next fire"
     asked = rows.row(first).gmt_cancel_requested
     assert waiting(rows.claim(b, second)) == [second]
@@ -368,6 +393,16 @@ def begun(rows: Scenario, instance: int) -> None:
     rows.sql("UPDATE schedule_instance SET attempt = 1 WHERE id = :i", i=instance)
 
 
+def test_a_run_that_somebody_asked_for_is_not_replaced(rows: Scenario) -> None:
+    a, first, b, second = overlapping(rows, "replace")
+    asked_for(rows, first)
+    [run] = rows.claim(a, first, now=rows.start - MINUTE).runs
+    assert waiting(rows.claim(b, second)) == [second]
+    assert rows.row(first).gmt_cancel_requested is None
+    rows.report(a, ended(run))
+    assert ran(rows.claim(b, second)) == [second]
+
+
 @pytest.mark.parametrize("make", [asked_for, begun])
 def test_only_a_new_fire_replaces_what_runs_the_rest_waits(
     rows: Scenario, make: Callable[[Scenario, int], None]
@@ -376,18 +411,9 @@ def test_only_a_new_fire_replaces_what_runs_the_rest_waits(
     make(rows, second)
     [run] = rows.claim(a, first).runs
     assert waiting(rows.claim(b, second)) == [second]
-    assert rows.database.read(lambda c: runs.held(c, a)) == [(first, 1, False)]
+    assert rows.database.read(lambda c: recovery.held(c, a)) == [(first, 1, False)]
     rows.report(a, ended(run))
     assert ran(rows.claim(b, second)) == [second]
-
-
-def test_an_older_fire_that_comes_late_does_not_replace_a_newer_run(rows: Scenario) -> None:
-    a, older, b, newer = overlapping(rows, "replace")
-    [run] = rows.claim(b, newer).runs
-    assert waiting(rows.claim(a, older)) == [older]
-    assert rows.database.read(lambda c: runs.held(c, b)) == [(newer, 1, False)]
-    rows.report(b, ended(run))
-    assert ran(rows.claim(a, older)) == [older]
 
 
 def test_a_fire_does_not_replace_a_replay_of_its_own_time(rows: Scenario) -> None:
@@ -395,10 +421,12 @@ def test_a_fire_does_not_replace_a_replay_of_its_own_time(rows: Scenario) -> Non
     replay = rows.assigned(worker, task, at, origin="replay", run_number=1)
     rows.claim(worker, replay)
     fire = rows.by_sql(task, at)
-    rows.sql("UPDATE schedule_instance SET origin = 'cron', due_at = schedule_datetime WHERE id = :i", i=fire)
+    rows.sql(
+        "UPDATE schedule_instance SET origin = 'cron', due_at = schedule_datetime, run_number = 0 WHERE id = :i", i=fire
+    )
     rows.give(worker, fire)
     assert waiting(rows.claim(worker, fire)) == [fire]
-    assert rows.database.read(lambda c: runs.held(c, worker)) == [(replay, 1, False)]
+    assert rows.database.read(lambda c: recovery.held(c, worker)) == [(replay, 1, False)]
 
 
 def test_any_number_may_run_at_once_where_overlap_is_allowed(rows: Scenario) -> None:
@@ -410,15 +438,14 @@ def test_any_number_may_run_at_once_where_overlap_is_allowed(rows: Scenario) -> 
 
 def test_no_more_than_max_instances_run_at_once(rows: Scenario) -> None:
     task, a, b = rows.task(overlap_policy="allow", max_instances=2), rows.worker(), rows.worker()
-    assigned = [rows.assigned(a, task) for _ in range(3)]
-    other = rows.assigned(b, task)
+    *assigned, other = (rows.assigned(b if n == 1 else a, task, rows.start - n * MINUTE) for n in (5, 4, 2, 1))
     first = rows.claim(a, *assigned)
     assert (ran(first), waiting(first)) == (assigned[:2], assigned[2:])
     assert waiting(rows.claim(b, other)) == [other]
     assert {rows.row(i).overlap_key for i in assigned[:2]} == {task * OVERLAP_SLOTS, task * OVERLAP_SLOTS + 1}
     rows.report(a, ended(first.runs[0]))
-    assert ran(rows.claim(b, other)) == [other]
-    assert waiting(rows.claim(a, assigned[2])) == [assigned[2]]
+    assert ran(rows.claim(a, assigned[2])) == [assigned[2]]
+    assert waiting(rows.claim(b, other)) == [other]
 
 
 @pytest.mark.parametrize("expected", [False, True], ids=["met", "expected"])
@@ -454,7 +481,7 @@ def test_instances_of_different_tasks_do_not_overlap(rows: Scenario) -> None:
     assert ran(rows.claim(worker, *assigned)) == assigned
 
 
-@pytest.mark.parametrize("policy", ["skip", "queue", "replace"])
+@pytest.mark.parametrize("policy", ["skip", "queue"])
 def test_of_two_workers_that_claim_one_task_at_once_one_wins(rows: Scenario, policy: str) -> None:
     pairs = [overlapping(rows, policy) for _ in range(5)]
     for a, first, b, second in pairs:
@@ -463,12 +490,22 @@ def test_of_two_workers_that_claim_one_task_at_once_one_wins(rows: Scenario, pol
         assert sorted([rows.status(first), rows.status(second)]) == ["assigned", "running"]
 
 
-@pytest.mark.parametrize("policy", ["skip", "queue", "replace", "allow"])
-def test_a_claim_that_meets_one_not_committed_yet_waits_for_it_and_loses(
-    mariadb_rows: Scenario, mariadb_server: MariaDBServer, policy: str
+@pytest.mark.parametrize("policy", ["queue", "allow"])
+def test_a_claim_that_meets_an_older_one_not_committed_yet_does_not_wait_for_it(
+    mariadb_rows: Scenario, policy: str
 ) -> None:
     rows = mariadb_rows
     a, first, b, second = overlapping(rows, policy, max_instances=1 if policy == "allow" else None)
+    with uncommitted(rows.database, lambda c: runs.claim(c, a, [first], rows.now(), rows.types)) as won:
+        assert ran(won) == [first]
+        assert waiting(rows.claim(b, second)) == [second], "it comes after the first, whoever runs that"
+
+
+def test_a_claim_that_meets_one_not_committed_yet_waits_for_it_and_loses(
+    mariadb_rows: Scenario, mariadb_server: MariaDBServer
+) -> None:
+    rows = mariadb_rows
+    a, first, b, second = overlapping(rows, "skip")
     with ThreadPoolExecutor(1) as pool:
         with uncommitted(rows.database, lambda c: runs.claim(c, a, [first], rows.now(), rows.types)) as won:
             assert ran(won) == [first]
@@ -502,16 +539,16 @@ def test_a_worker_holds_what_stands_running_under_it(rows: Scenario) -> None:
     rows.running(other)
     rows.assigned(me)
     rows.ended(worker=me)
-    assert rows.database.write(lambda c: overlap.request_cancel(c, [asked.id], "test")) == 1
-    assert rows.database.write(lambda c: overlap.request_cancel(c, [asked.id], "again")) == 0
+    assert rows.database.write(lambda c: canceling.request_cancel(c, [asked.id], "test")) == 1
+    assert rows.database.write(lambda c: canceling.request_cancel(c, [asked.id], "again")) == 0
     assert rows.row(asked.id).reason == "test"
-    assert sorted(rows.database.read(lambda c: runs.held(c, me))) == [(mine.id, 1, False), (asked.id, 1, True)]
+    assert sorted(rows.database.read(lambda c: recovery.held(c, me))) == [(mine.id, 1, False), (asked.id, 1, True)]
 
 
 def test_only_what_runs_is_asked_to_stop(rows: Scenario) -> None:
     worker = rows.worker()
     others = [rows.pending(), rows.assigned(worker), rows.ended(worker=worker)]
-    assert rows.database.write(lambda c: overlap.request_cancel(c, others, "test")) == 0
+    assert rows.database.write(lambda c: canceling.request_cancel(c, others, "test")) == 0
     assert all(instances_row.gmt_cancel_requested is None for instances_row in map(rows.row, others))
 
 

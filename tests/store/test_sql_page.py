@@ -1,11 +1,11 @@
 """Every statement of docs/sql.md does what the page says of it, on each database, as an operator's client runs it."""
 
 import contextlib
+import json
 import re
 import sqlite3
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import cache
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -13,42 +13,29 @@ from zoneinfo import ZoneInfo
 import pymysql
 import pytest
 
-from scheduler_service.assigner import Assigner
-from scheduler_service.materializer import Materializer
-from scheduler_service.reaper import Reaper
-from shared.domain.states import InstanceStatus
-from shared.settings import Settings
-from shared.store import node_types, runs, workers
-from shared.store.dialects import TIME_FORMAT, written
-from shared.store.runs import Run
-from tests.databases import connect
-from tests.processes import ROOT
-from tests.store.scenario import Scenario, ended
-from worker_service import builtin
+from rota.scheduler_service.duties.assigner import Assigner
+from rota.scheduler_service.duties.materializer import Materializer
+from rota.scheduler_service.duties.reaper import Reaper
+from rota.scheduler_service.duties.sweeper import Sweeper
+from rota.shared.control import instances as control_instances
+from rota.shared.control import tasks as control_tasks
+from rota.shared.control.actor import Actor
+from rota.shared.database.constructs import TIME_FORMAT, written
+from rota.shared.database.sqlite import SQLITE
+from rota.shared.domain.states import InstanceStatus
+from rota.shared.settings import Settings
+from rota.shared.store import node_types, recovery, schedulers, workers
+from rota.shared.store.runs import Run
+from rota.shared.store.schedulers import SchedulerDeclaration
+from rota.worker_service import builtin
+from tests.harness.databases import connect
+from tests.harness.processes import ROOT
+from tests.harness.scenario import Scenario, ended
+from tests.harness.sql_page import BLOCK, PAGE, blocks, for_sqlite
 
-PAGE = ROOT / "docs" / "sql.md"
 NIGHTLY, INSTANCE = 3, 17
 MISSED = datetime.fromisoformat("2026-11-19T02:00:00")
-BLOCK = re.compile(
-    r"(?:<!-- (?P<name>[a-z-]+)(?:: (?P<only>mariadb|sqlite) only)? -->\n)?```sql\n(?P<sql>.*?)```", re.S
-)
-REPLACEMENT = re.compile(r"^\| `(.+?)` \| `(.+?)` \|$", re.M)
-
 Rows = list[dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Block:
-    """A statement of the page."""
-
-    name: str
-    only: str | None
-    sql: str
-
-
-@cache
-def blocks() -> list[Block]:
-    return [Block(m["name"], m["only"], m["sql"]) for m in BLOCK.finditer(PAGE.read_text())]
 
 
 class Page:
@@ -63,13 +50,13 @@ class Page:
 
     def run(self, name: str) -> tuple[Rows, int]:
         """Run a statement of the page, as a client does; returns its rows and how many it changed."""
-        kind = "sqlite" if self.database.is_sqlite else "mariadb"
+        kind = "sqlite" if self.database.backend is SQLITE else "mariadb"
         (block,) = (b for b in blocks() if b.name == name and b.only in (None, kind))
         return self.execute(block.sql)
 
     def execute(self, sql: str) -> tuple[Rows, int]:
         """Run a statement as a client does."""
-        return self._on_sqlite(sql) if self.database.is_sqlite else self._on_mariadb(sql)
+        return self._on_sqlite(sql) if self.database.backend is SQLITE else self._on_mariadb(sql)
 
     def seen(self, name: str) -> Rows:
         return self.run(name)[0]
@@ -126,12 +113,10 @@ class Page:
             return rows, cursor.rowcount
 
     def _on_sqlite(self, sql: str) -> tuple[Rows, int]:
-        for mariadb, sqlite in sorted(REPLACEMENT.findall(PAGE.read_text()), key=lambda r: -len(r[0])):
-            sql = sql.replace(mariadb, sqlite)
         assert self.database.url.database is not None
         with contextlib.closing(sqlite3.connect(self.database.url.database)) as connection, connection:
             connection.row_factory = sqlite3.Row
-            cursor = connection.execute(sql)
+            cursor = connection.execute(for_sqlite(sql))
             return [dict(row) for row in cursor.fetchall()], cursor.rowcount
 
 
@@ -233,6 +218,7 @@ def test_fires_that_have_no_instance_are_counted_on_their_task(page: Page) -> No
     _plan_stands_at(page, page.rows.start - timedelta(minutes=30))
     page.materialize()
     page.set("status = 'off'")
+    page.materialize()
     _plan_stands_at(page, page.rows.start - timedelta(minutes=5))
     page.materialize()
     [seen] = page.seen("why-task")
@@ -275,6 +261,27 @@ def test_the_fires_of_a_task_with_a_bad_param_are_canceled_until_it_is_good(page
     page.materialize()
     page.assign()
     assert [row["status"] for row in page.instances() if row["status"] != "canceled"] == ["assigned"]
+
+
+# Who changed it
+
+
+def test_who_changed_a_task_and_its_instances_is_seen(page: Page) -> None:
+    ann, name = Actor("ann", "cli"), "nightly"
+    control_tasks.edit(page.database, ann, name, {"retries": 2}, "it failed")
+    page.is_instance_17(control_tasks.run(page.database, ann, name, why="now").document["id"])
+    page.rows.sql("UPDATE schedule_audit SET object_id = 17 WHERE action = 'task.run'")
+    control_instances.cancel(page.database, ann, [INSTANCE], "no")
+    control_tasks.remove(page.database, ann, name)
+    seen = [(row["action"], row["object_type"], row["object_id"], row["why"]) for row in page.seen("audit")]
+    assert seen == [
+        ("task.remove", "schedule_task", NIGHTLY, None),
+        ("instance.cancel", "schedule_instance", INSTANCE, "no"),
+        ("task.run", "schedule_instance", INSTANCE, "now"),
+        ("task.set", "schedule_task", NIGHTLY, "it failed"),
+    ]
+    assert json.loads(page.seen("audit")[-1]["new_values"]) == {"retries": 2}
+    assert [row["action"] for row in page.seen("audit-instance")] == ["instance.cancel", "task.run"]
 
 
 # Tasks
@@ -381,6 +388,17 @@ def test_a_deleted_task_fires_no_more_and_keeps_its_history_and_frees_its_name(p
     }  # fmt: skip
 
 
+def test_an_undeleted_task_fires_again_from_now_on(page: Page) -> None:
+    page.changed("delete")
+    page.materialize()
+    assert page.instances() == []
+    assert page.changed("undelete") == 1
+    page.materialize()
+    assert {row["status"] for row in page.instances()} == {"assigned"}
+    assert len(page.claim()) == len(page.instances())
+    assert page.rows.task_row(NIGHTLY).misfires == 0
+
+
 # Run what was missed
 
 
@@ -411,6 +429,37 @@ def test_several_inserted_times_run_each_as_its_own(page: Page) -> None:
     page.assign()
     expected = [(MISSED - timedelta(days=days), 1, "assigned") for days in (2, 1, 0)]
     assert [(row["schedule_datetime"], row["run_number"], row["status"]) for row in page.instances()] == expected
+
+
+def test_what_is_run_now_or_replayed_has_the_tasks_priority(page: Page) -> None:
+    page.ended_17("failed")
+    page.set("priority = 2")
+    page.changed("run-now")
+    page.changed("replay")
+    page.changed("replay-failed")
+    new = [row for row in page.instances() if row["id"] != INSTANCE]
+    assert [row["priority"] for row in new] == [2] * len(new)
+    assert {row["origin"] for row in new} == {"manual", "replay"}
+
+
+def test_deleting_history_holds_up_no_insert_and_no_report(mariadb_rows: Scenario) -> None:
+    page = Page(mariadb_rows)
+    page.is_instance_17(page.rows.ended(worker=page.worker, task=NIGHTLY))
+    page.rows.sql("UPDATE schedule_instance SET gmt_completed = '2020-01-01 00:00:00.000000' WHERE id = 17")
+    following = page.rows.ended(worker=page.worker, task=NIGHTLY)
+    page.rows.sql("UPDATE schedule_instance SET id = 1500 WHERE id = :id", id=following)
+    running = page.rows.running(page.worker, NIGHTLY)
+    page.rows.sql("UPDATE schedule_instance SET id = 2000 WHERE id = :id", id=running.id)
+    page.rows.sql(
+        "UPDATE schedule_task_node SET schedule_instance_id = 2000 WHERE schedule_instance_id = :i", i=running.id
+    )
+    url = page.database.url.render_as_string(hide_password=False)
+    delete = next(block.sql for block in blocks() if block.name == "delete-history")
+    with contextlib.closing(connect(url)) as connection, connection.cursor() as cursor:
+        connection.autocommit(False)
+        assert cursor.execute(delete) == 1
+        page.rows.by_sql(NIGHTLY)
+        assert page.rows.report(page.worker, ended(replace(running, id=2000))) == set()
 
 
 def test_a_task_runs_now_by_its_name(page: Page) -> None:
@@ -459,7 +508,10 @@ def test_the_fires_that_failed_are_replayed_but_for_those_that_run_or_ran_since(
 def test_what_has_not_started_is_canceled_and_never_starts(page: Page, status: str) -> None:
     waiting = page.rows.pending(NIGHTLY) if status == "pending" else page.rows.assigned(page.worker, NIGHTLY)
     page.is_instance_17(waiting)
+    assert page.changed("cancel-waiting-nodes") == 0, "it is not canceled yet"
     assert page.changed("cancel-waiting") == 1
+    assert page.changed("cancel-waiting-nodes") == (0 if status == "pending" else 2)
+    assert page.rows.broken() == {}
     page.assign()
     assert page.rows.claim(page.worker, INSTANCE).runs == []
     assert page.rows.row(INSTANCE).reason == "not needed any more"
@@ -469,10 +521,46 @@ def test_what_has_not_started_is_canceled_and_never_starts(page: Page, status: s
 def test_the_worker_of_what_runs_is_asked_to_stop_it(page: Page) -> None:
     page.running_17()
     assert page.changed("cancel-waiting") == 0
-    assert page.database.read(lambda c: runs.held(c, page.worker)) == [(17, 1, False)]
+    assert page.database.read(lambda c: recovery.held(c, page.worker)) == [(17, 1, False)]
     assert page.changed("cancel-running") == 1
-    assert page.database.read(lambda c: runs.held(c, page.worker)) == [(17, 1, True)]
+    assert page.database.read(lambda c: recovery.held(c, page.worker)) == [(17, 1, True)]
     assert page.changed("cancel-running") == 0
+
+
+# Schedulers
+
+
+def test_the_schedulers_that_tick_are_seen_and_no_others(page: Page) -> None:
+    def register(name: str) -> int:
+        declared = SchedulerDeclaration(name, "vm", 7, "1.0", 15)
+        return page.database.write(lambda c: schedulers.register(c, declared))
+
+    _, killed, stopped, paused = (register(name) for name in ("ticks", "was killed", "has stopped", "is paused"))
+    page.rows.sql("UPDATE schedule_scheduler_node SET state = 'paused' WHERE id = :id", id=paused)
+    page.database.write(lambda c: schedulers.tick(c, killed, page.rows.start - timedelta(seconds=20)))
+    page.database.write(lambda c: schedulers.leave(c, stopped, "test"))
+    assert [(row["name"], row["state"]) for row in page.seen("schedulers")] == [("ticks", "active")]
+
+
+# History
+
+
+def test_old_history_is_deleted_in_portions_and_its_nodes_are_swept_away(page: Page) -> None:
+    old, fresh = (page.rows.ended(worker=page.worker, task=NIGHTLY) for _ in range(2))
+    waiting = page.rows.assigned(page.worker, NIGHTLY)
+    ago = written(page.rows.start - timedelta(days=2))
+    page.rows.sql("UPDATE schedule_instance SET gmt_completed = :ago WHERE id = :id", ago=ago, id=old)
+    [found] = page.seen("old-history")
+    assert (found["first"], found["last"]) == (old, old)
+    page.is_instance_17(old)
+    assert page.changed("delete-history") == 1
+    assert page.changed("delete-history") == 0
+    [found] = page.seen("old-history")
+    assert (found["first"], found["last"]) == (None, None)
+    assert set(page.rows.statuses()) == {fresh, waiting}
+    Sweeper(page.database, page.settings).step()
+    left = page.rows.sql("SELECT DISTINCT schedule_instance_id FROM schedule_task_node ORDER BY 1")
+    assert [instance for (instance,) in left] == [fresh, waiting]
 
 
 # Workers
@@ -494,7 +582,7 @@ def test_a_drained_worker_finishes_what_runs_and_the_rest_goes_to_others(page: P
     assert page.changed("drain") == 1
     Reaper(page.database, page.settings, "test").step()
     assert (page.rows.status(INSTANCE), page.rows.status(waiting)) == ("running", "pending")
-    assert page.database.write(lambda c: workers.heartbeat(c, page.worker, 1))
+    assert page.database.write(lambda c: workers.heartbeat(c, page.worker, workers.Load(1)))
     page.assign()
     assert page.rows.status(waiting) == "pending"
     other = page.rows.worker("worker-2")

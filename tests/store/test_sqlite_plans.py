@@ -6,9 +6,9 @@ from typing import Any
 
 from sqlalchemy import event
 
-from shared.store import assignments
-from tests.store.scenario import Scenario
-from tests.store.test_statement_counts import life
+from rota.shared.store import assignments, strays
+from tests.harness.batch_life import life
+from tests.harness.scenario import Scenario
 
 
 @contextmanager
@@ -35,6 +35,13 @@ def test_an_idle_assigner_reads_nothing_of_what_is_due_later(sqlite_rows: Scenar
     (plan,) = plans.values()
     searched = [step.partition("AND priority=? ")[2] for step in plan if "schedule_instance" in step]
     assert searched == ["AND due_at<?)", "AND due_at=?)"], plan
+
+
+def test_slots_that_are_kept_for_no_thread_are_found_among_those_that_are_taken(sqlite_rows: Scenario) -> None:
+    with planned(sqlite_rows) as plans:
+        sqlite_rows.database.read(strays.find_slots)
+    (plan,) = plans.values()
+    assert not [step for step in plan if step.startswith("SCAN schedule_instance")], plan
 
 
 def test_every_statement_of_a_batchs_life_looks_its_rows_up(sqlite_rows: Scenario) -> None:

@@ -1,103 +1,20 @@
 """A batch takes as many statements as one row does: what costs is the round trip and the commit."""
 
-from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from sqlalchemy import Connection, text
 
-from scheduler_service.assigner import Assigner
-from scheduler_service.materializer import Materializer
-from scheduler_service.reaper import Reaper
-from shared.settings import Settings
-from shared.store import assignments, fires, locks, losses, plans, reports, runs
-from tests.store.scenario import Scenario, ended, succeeded
-from tests.store.statements import executed
+from rota.scheduler_service.duties.assigner import Assigner
+from rota.scheduler_service.duties.materializer import Materializer
+from rota.scheduler_service.duties.reaper import Reaper
+from rota.shared.settings import Settings
+from rota.shared.store import fires, locks, reports, runs
+from tests.harness.batch_life import Work, counts, life
+from tests.harness.scenario import Scenario, succeeded
+from tests.harness.statements import executed
 
-Work = Callable[[Connection], Any]
 FEW, MANY = 10, 1_000
-
-
-def counts(rows: Scenario, works: dict[str, Work]) -> dict[str, int]:
-    """How many statements each work took, one after the other; on MariaDB as its server counted them."""
-    taken = {}
-    for name, work in works.items():
-        with executed(rows.database.engine) as texts:
-            asked = rows.database.write(lambda c, w=work: _questions(c, w))  # type: ignore[misc]
-        own = 1 if rows.database.is_sqlite else 3  # BEGIN; and twice the question how many
-        taken[name] = len(texts) - own
-        if asked is not None:
-            assert asked == taken[name], f"{name}: {asked} statements reached the server, not {taken[name]}: {texts}"
-    return taken
-
-
-def _questions(connection: Connection, work: Work) -> int | None:
-    """The number of statements the server was sent for `work`."""
-    if connection.dialect.name == "sqlite":
-        work(connection)
-        return None
-    status = text("SHOW SESSION STATUS LIKE 'Questions'")
-    before = int(connection.execute(status).one()[1])
-    work(connection)
-    return int(connection.execute(status).one()[1]) - before - 1
-
-
-def life(rows: Scenario, number: int) -> dict[str, int]:
-    """The statements of each stage in the life of a batch of instances."""
-    tasks, worker = rows.tasks(number), rows.worker()
-    last, second, third = rows.worker(), rows.worker(), rows.worker()
-    now = rows.start
-    state: dict[str, Any] = {}
-    rows.database.read(lambda c: [rows.types.of(c, node.type_id) for node in rows.nodes])  # what a process asks once
-
-    def remember(name: str, work: Work) -> Work:
-        def remembering(connection: Connection) -> None:
-            state[name] = work(connection)
-
-        return remembering
-
-    def write(connection: Connection) -> None:
-        assert len(locks.release(connection, "token", tasks)) == number
-        plans.drop_ahead(connection, tasks, now)
-        fires.materialize(connection, [fires.Fire(t.id, now, 5, "{}", worker, rows.nodes) for t in state["read"]])
-        plans.advance(connection, [plans.Advance(t, now) for t in state["read"]])
-
-    def assign(connection: Connection) -> None:
-        page = state["page"]
-        numbers = assignments.last_run_numbers(connection, {p.fire for p in page})
-        assert set(numbers.values()) == {0}
-        assignments.give(connection, [(p.id, second, 0, "{}") for p in page])
-        fires.pin_nodes(connection, [(p.id, node) for p in page for node in rows.nodes])
-
-    works: dict[str, Work] = {
-        "acquire missing": lambda c: locks.acquire(c, "before", tasks, 2),
-        "release": lambda c: locks.release(c, "before", tasks),
-        "acquire": lambda c: locks.acquire(c, "token", tasks, 2),
-        "read": remember("read", lambda c: plans.locked(c, "token", tasks)),
-        "write": write,
-        "take back": lambda c: assignments.take_back_assigned(c, worker, number),
-        "page": remember("page", lambda c: assignments.pending(c, now, number)),
-        "explain": lambda c: assignments.explain(c, {p.id: "no worker" for p in state["page"]}),
-        "assign": assign,
-        "poll": remember("polled", lambda c: runs.poll(c, second, now, number)),
-        "claim": remember(
-            "claim", lambda c: runs.claim(c, second, [instance for instance, _, _ in state["polled"]], now, rows.types)
-        ),
-        "recover": lambda c: losses.recover(c, second, number),
-        "give again": lambda c: assignments.give(c, [(p.id, third, 0, None) for p in state["page"]]),
-        "claim again": remember(
-            "claim", lambda c: runs.claim(c, third, [p.id for p in state["page"]], now, rows.types)
-        ),
-        "hand back": lambda c: reports.hand_back(c, third, [(r.id, r.attempt) for r in state["claim"].runs], "x"),
-        "give last": lambda c: assignments.give(c, [(p.id, last, 0, None) for p in state["page"]]),
-        "claim last": remember("claim", lambda c: runs.claim(c, last, [p.id for p in state["page"]], now, rows.types)),
-        "report": lambda c: reports.report(c, last, [ended(run) for run in state["claim"].runs]),
-    }
-    taken = counts(rows, works)
-    assert list(rows.statuses().values()) == ["succeed"] * number
-    assert rows.sql("SELECT DISTINCT status FROM schedule_task_node") == [("succeed",)]
-    return taken
 
 
 def empty(rows: Scenario) -> None:

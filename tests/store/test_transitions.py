@@ -1,230 +1,254 @@
-"""Whatever the verbs are called with, and in whatever order, an instance makes no transition that is not declared."""
+"""Each move that is declared changes what it declares, nodes included, and nothing from any other state."""
 
-import random
-import threading
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from sqlalchemy import Connection, select
 
-from shared.domain.errors import NotFound, NotPossible
-from shared.domain.states import TERMINAL, TRANSITIONS, InstanceStatus, NodeStatus
-from shared.store import assignments, instances, losses, overlap, plans, reports, runs
-from shared.store.reports import InstanceReport, NodeReport, Report
-from tests.store.scenario import Scenario
+from rota.scheduler_service.duties.assigner import Assigner
+from rota.shared.domain.states import (
+    BEGIN,
+    CANCEL,
+    CANCEL_LOST,
+    CLAIM,
+    FAIL,
+    FAIL_LOST,
+    GIVE,
+    HAND_BACK,
+    MOVES,
+    PROCEED,
+    RECOVER,
+    REFUSE,
+    RETRY,
+    SKIP,
+    STOP,
+    SUCCEED,
+    TAKE_BACK,
+    TERMINAL,
+    TRANSITIONS,
+    InstanceStatus,
+    Move,
+    NodeStatus,
+)
+from rota.shared.settings import Settings
+from rota.shared.store import reports
+from rota.shared.store.reports import InstanceReport, NodeReport, Report
+from rota.shared.store.tables import schedule_instance, schedule_task_node
+from rota.shared.store.transitions import canceling, claiming, giving, recovering
+from rota.shared.store.transitions.recovering import Verdict
+from tests.harness.processes import ROOT
+from tests.harness.scenario import Scenario, to_retry
 
-MINUTE = timedelta(minutes=1)
-POLICIES = (("skip", None), ("queue", None), ("replace", None), ("allow", None), ("allow", 2))
+PENDING, ASSIGNED, RUNNING = InstanceStatus.PENDING, InstanceStatus.ASSIGNED, InstanceStatus.RUNNING
+
+SECOND_NODE: Mapping[InstanceStatus, NodeStatus] = {
+    PENDING: NodeStatus.PENDING,
+    ASSIGNED: NodeStatus.PENDING,
+    RUNNING: NodeStatus.RUNNING,
+    InstanceStatus.SUCCEED: NodeStatus.SUCCEED,
+    InstanceStatus.FAILED: NodeStatus.FAILED,
+    InstanceStatus.CANCELED: NodeStatus.CANCELED,
+}
+"""An instance in this state has a first node that succeeded, a second in that state, and a third."""
+
+ENDED_THIRD = {InstanceStatus.SUCCEED: NodeStatus.SUCCEED}
 
 
-class Player:
-    """Calls the store's verbs at random, on instances and workers that may or may not be right for them."""
+@dataclass(frozen=True)
+class Staged:
+    """An instance in some state under its worker's fence, so that its state alone decides whether it moves."""
 
-    def __init__(self, rows: Scenario, rng: random.Random, tasks: list[int], workers: list[int]) -> None:
-        self._rows = rows
-        self._rng = rng
-        self._tasks = tasks
-        self._workers = workers
-        self._write = rows.database.write
-        self.verbs: list[Callable[[], object]] = [
-            self.fire,
-            self.fire,
-            self.insert,
-            self.adopt,
-            self.give,
-            self.give,
-            self.give,
-            self.refuse,
-            self.take_back,
-            self.take_back_unstarted,
-            self.claim,
-            self.claim,
-            self.claim,
-            self.report,
-            self.report,
-            self.report,
-            self.hand_back,
-            self.recover,
-            self.cancel,
-            self.ask_to_cancel,
-            self.replay,
-            self.switch,
-            self.drop_ahead,
-        ]
+    id: int
+    worker: int
+    nodes: tuple[int, ...]
 
-    def play(self) -> str:
-        """One verb; returns its name."""
-        verb = self._rng.choice(self.verbs)
-        verb()
-        return verb.__name__
+    attempt = 1
 
-    def _some(self) -> list[int]:
-        known = sorted(self._rows.statuses())
-        return self._rng.sample(known, min(len(known), self._rng.randrange(1, 8)))
 
-    def _worker(self) -> int:
-        return self._rng.choice(self._workers)
+Make = Callable[[Connection, Staged], object]
 
-    def fire(self) -> None:
-        at = self._rows.start + MINUTE * self._rng.randrange(-5, 2)
-        self._rows.fire(self._rng.choice(self._tasks), at, self._rng.choice([None, *self._workers]))
 
-    def insert(self) -> None:
-        self._rows.by_sql(self._rng.choice(self._tasks), self._rows.start + MINUTE * self._rng.randrange(-5, 2))
+def reported(status: InstanceStatus | None, *nodes: tuple[int, NodeStatus]) -> Make:
+    """The worker reports nodes, by their places, and perhaps the instance."""
 
-    def adopt(self) -> None:
-        self._write(lambda c: assignments.adopt(c, 100))
+    def make(connection: Connection, staged: Staged) -> object:
+        moment = connection.scalar(select(schedule_instance.c.due_at).where(schedule_instance.c.id == staged.id))
+        ended = moment if status in TERMINAL else None
+        said = [NodeReport(staged.nodes[at], state, "1", moment, moment) for at, state in nodes]
+        whole = InstanceReport(status, "1", "test", ended, ended) if status is not None else None
+        return reports.report(connection, staged.worker, [Report(staged.id, staged.attempt, said, whole)])
 
-    def give(self) -> None:
-        self.adopt()
-        given = [(i, self._worker(), self._rng.randrange(5), None) for i in self._some()]
-        self._write(lambda c: assignments.give(c, given))
+    return make
 
-    def refuse(self) -> None:
-        some = self._some()[:1]
-        self._write(lambda c: assignments.refuse(c, dict.fromkeys(some, "test")))
 
-    def take_back(self) -> None:
-        self._write(lambda c: assignments.take_back_assigned(c, self._worker(), 3))
+def lost(move: Move) -> Make:
+    return lambda c, i: recovering.recover(c, [Verdict(i.id, move, "test")], "worker", "test")
 
-    def take_back_unstarted(self) -> None:
-        cutoff = self._rows.now()
-        self._write(lambda c: assignments.take_back_unstarted(c, self._workers, cutoff, 3))
 
-    def claim(self) -> None:
-        worker, some = self._worker(), self._some()
-        now = self._rows.start + MINUTE * self._rng.randrange(3)
-        doubts = {i: overlap.Doubt(self._rng.choice(some), self._rows.start + MINUTE) for i in some}
-        self._write(lambda c: runs.claim(c, worker, some, now, self._rows.types, doubts=doubts))
+WAYS: Sequence[tuple[str, Move, Make]] = (
+    ("given", GIVE, lambda c, i: giving.give(c, [(i.id, i.worker, 0, None)])),
+    ("of a worker", TAKE_BACK, lambda c, i: giving.take_back_from(c, i.worker, [i.id])),
+    ("unstarted", TAKE_BACK, lambda c, i: giving.take_back_unstarted(c, [i.id], later(c))),
+    ("hoped for", CLAIM, lambda c, i: claiming.claim(c, i.worker, {i.id: i.nodes[1]}, [(i.id, 0)], {i.id})),
+    ("if free", CLAIM, lambda c, i: claiming.claim(c, i.worker, {i.id: i.nodes[1]}, [(i.id, 0)], ())),
+    ("reported", BEGIN, reported(BEGIN.target, (1, NodeStatus.RUNNING))),
+    ("reported", PROCEED, reported(None, (1, NodeStatus.SUCCEED), (2, NodeStatus.RUNNING))),
+    ("plain", SUCCEED, reported(SUCCEED.target, (1, NodeStatus.SUCCEED))),
+    ("all nodes", SUCCEED, reported(SUCCEED.target, (0, NodeStatus.SUCCEED), (1, NodeStatus.SUCCEED))),
+    ("reported", FAIL, reported(FAIL.target, (1, NodeStatus.FAILED))),
+    ("without nodes", FAIL, reported(FAIL.target)),
+    ("reported", STOP, reported(STOP.target, (1, NodeStatus.CANCELED))),
+    ("without nodes", STOP, reported(STOP.target)),
+    ("reported", RETRY, reported(RETRY.target, (1, NodeStatus.PENDING))),
+    ("handed back", HAND_BACK, lambda c, i: reports.hand_back(c, i.worker, [(i.id, i.attempt)], "test")),
+    ("lost", RECOVER, lost(RECOVER)),
+    ("lost", FAIL_LOST, lost(FAIL_LOST)),
+    ("lost", CANCEL_LOST, lost(CANCEL_LOST)),
+    ("refused", REFUSE, lambda c, i: canceling.refuse(c, {i.id: "test"})),
+    ("skipped", SKIP, lambda c, i: canceling.skip(c, i.worker, {i.id: "test"})),
+    ("canceled", CANCEL, lambda c, i: canceling.cancel(c, i.id, "test", "test")),
+)
 
-    def _fences(self, worker: int) -> list[tuple[int, int]]:
-        """What the worker holds, or some that it does not: (instance id, attempt)."""
-        if self._rng.random() < 0.7:
-            return [(i, attempt) for i, attempt, _ in self._rows.database.read(lambda c: runs.held(c, worker))]
-        return [(i, self._rng.randrange(1, 4)) for i in self._some()]
 
-    def report(self) -> None:
-        worker = self._worker()
-        batch = [self._report(*fence) for fence in self._fences(worker)[:3]]
-        self._write(lambda c: reports.report(c, worker, batch))
+WRITTEN_AGAIN = {(CLAIM, RUNNING), (SUCCEED, InstanceStatus.SUCCEED)}
+"""The answer to a commit was lost. The instance has made its move; its node is written once more, in the same state."""
 
-    def _report(self, instance: int, attempt: int) -> Report:
-        nodes = self._rows.database.read(lambda c: instances.nodes(c, instance))
-        statuses = list(NodeStatus)
-        said = [NodeReport(node.id, self._rng.choice(statuses), "1") for node in nodes]
-        status = self._rng.choice([InstanceStatus.PENDING, *sorted(TERMINAL)])
-        at = self._rows.start
-        whole = InstanceReport(status, "1", None, at, None if status is InstanceStatus.PENDING else at, 1, at)
-        return Report(instance, attempt, said, self._rng.choice([None, whole, whole]))
 
-    def hand_back(self) -> None:
-        worker = self._worker()
-        fences = self._fences(worker)[:1]
-        self._write(lambda c: reports.hand_back(c, worker, fences, "test"))
+def later(connection: Connection) -> Any:
+    """A moment after every assignment."""
+    assigned = connection.scalar(select(schedule_instance.c.gmt_assigned).limit(1))
+    return assigned + timedelta(hours=1) if assigned else None
 
-    def recover(self) -> None:
-        worker = self._worker()
-        self._write(lambda c: losses.recover(c, worker, 3))
 
-    def cancel(self) -> None:
-        for instance in self._some()[:1]:
-            try:
-                self._write(lambda c, i=instance: instances.cancel(c, i, "test"))  # type: ignore[misc]
-            except (NotPossible, NotFound):
-                continue
-
-    def ask_to_cancel(self) -> None:
-        some = self._some()
-        self._write(lambda c: overlap.request_cancel(c, some, "test"))
-
-    def replay(self) -> None:
-        for instance in self._some()[:1]:
-            try:
-                self._write(lambda c, i=instance: instances.replay(c, i, "test"))  # type: ignore[misc]
-            except (NotPossible, NotFound):
-                continue
-
-    def switch(self) -> None:
-        self._rows.sql(
-            "UPDATE schedule_task SET status = :status WHERE id = :task",
-            task=self._rng.choice(self._tasks),
-            status=self._rng.choice(["on", "on", "off"]),
+def stage(rows: Scenario, status: InstanceStatus, number_of_nodes: int) -> Staged:
+    worker = rows.worker()
+    run = rows.running(worker)
+    if number_of_nodes == 3:
+        rows.sql(
+            "INSERT INTO schedule_task_node"
+            " (schedule_instance_id, instance_gmt_create, schedule_task_node_type_id, sequence)"
+            " SELECT id, gmt_create, :type, 3 FROM schedule_instance WHERE id = :instance",
+            instance=run.id,
+            type=rows.nodes[0].type_id,
         )
-
-    def drop_ahead(self) -> None:
-        self._write(lambda c: plans.drop_ahead(c, self._tasks, self._rows.start))
-
-
-def stage(rows: Scenario) -> tuple[list[int], list[int]]:
-    tasks = [rows.task(overlap_policy=policy, max_instances=most) for policy, most in POLICIES]
-    return tasks, [rows.worker() for _ in range(3)]
-
-
-def wrong(before: dict[int, str], after: dict[int, str]) -> list[str]:
-    """What became of instances that the declared transitions do not allow."""
-    return [
-        f"instance {instance} went from {status} to {after[instance]}"
-        for instance, status in before.items()
-        if instance in after
-        and after[instance] != status
-        and InstanceStatus(after[instance]) not in TRANSITIONS[InstanceStatus(status)]
-    ]
+    second = SECOND_NODE[status]
+    third = NodeStatus.PENDING if status not in TERMINAL else ENDED_THIRD.get(status, NodeStatus.CANCELED)
+    for sequence, state in enumerate((NodeStatus.SUCCEED, second, third), start=1):
+        rows.sql(
+            "UPDATE schedule_task_node SET status = :state WHERE schedule_instance_id = :instance AND sequence = :at",
+            state=state.value,
+            instance=run.id,
+            at=sequence,
+        )
+    rows.sql("UPDATE schedule_instance SET status = :status WHERE id = :id", status=status.value, id=run.id)
+    return Staged(run.id, worker, tuple(node["id"] for node in seen(rows, run.id)[1]))
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_no_verb_makes_a_transition_that_is_not_declared(rows: Scenario, seed: int) -> None:
-    print("seed", seed)
-    player = Player(rows, random.Random(seed), *stage(rows))
-    seen: set[tuple[str, str]] = set()
-    before: dict[int, str] = {}
-    for _ in range(150):
-        verb = player.play()
-        after = rows.statuses()
-        assert wrong(before, after) == [], verb
-        vanished = {before[i] for i in set(before) - set(after)}
-        assert vanished <= ({"pending", "assigned"} if verb == "drop_ahead" else set()), verb
-        born = {after[i] for i in set(after) - set(before)}
-        assert born <= {"pending", "assigned"}, verb
-        seen |= {(before[i], after[i]) for i in set(before) & set(after) if before[i] != after[i]}
-        before = after
-    assert len(seen) >= 6, f"the verbs were hardly tried: {seen}"
+def seen(rows: Scenario, instance: int) -> tuple[Any, list[Any]]:
+    """All columns of an instance and of its nodes."""
+    nodes = select(schedule_task_node).where(schedule_task_node.c.schedule_instance_id == instance)
+
+    def read(connection: Connection) -> tuple[Any, list[Any]]:
+        [row] = connection.execute(select(schedule_instance).where(schedule_instance.c.id == instance)).mappings()
+        return row, list(connection.execute(nodes.order_by(schedule_task_node.c.sequence)).mappings())
+
+    return rows.database.read(read)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_terminal_states_are_final_and_slots_are_single_while_all_play_at_once(rows: Scenario, seed: int) -> None:
-    print("seed", seed)
-    tasks, workers = stage(rows)
-    of_task = dict(zip(tasks, POLICIES, strict=True))
-    over = threading.Event()
-    faults: list[str] = []
+def declared(move: Move, nodes: Sequence[NodeStatus]) -> list[NodeStatus]:
+    """The states of an instance's nodes after a move."""
+    after = [move.nodes.get(node, node) for node in nodes]
+    if move.first_node is not None:
+        first = next(at for at, node in enumerate(after) if node is not NodeStatus.SUCCEED)
+        after[first] = move.first_node
+    return after
 
-    def play(number: int) -> None:
-        player = Player(rows, random.Random(seed * 100 + number), tasks, workers)
-        for _ in range(40):
-            player.play()
 
-    def watch() -> None:
-        final: dict[int, str] = {}
-        while not over.is_set():
-            now = rows.statuses()
-            faults.extend(f"{i} was {was} and is {now.get(i)}" for i, was in final.items() if now.get(i) != was)
-            final.update({i: status for i, status in now.items() if status in TERMINAL})
-            running = rows.sql(
-                "SELECT schedule_task_id, count(*) FROM schedule_instance"
-                " WHERE status = 'running' GROUP BY schedule_task_id"
-            )
-            for task, number in map(tuple, running):
-                policy, most = of_task[task]
-                if (policy != "allow" and number > 1) or (most is not None and number > most):
-                    faults.append(f"{number} instances of a task with {policy} ran at once")
+@pytest.mark.parametrize(("way", "move", "make"), WAYS, ids=[f"{move.name}-{way}" for way, move, _ in WAYS])
+def test_a_move_changes_what_it_declares_and_nothing_from_another_state(
+    rows: Scenario, way: str, move: Move, make: Make
+) -> None:
+    for status in InstanceStatus:
+        staged, other = (stage(rows, status, 2 if move is SUCCEED else 3) for _ in range(2))
+        before, bystander = seen(rows, staged.id), seen(rows, other.id)
+        rows.database.write(lambda c, i=staged: make(c, i))  # type: ignore[misc]
+        row, nodes = seen(rows, staged.id)
+        told = f"{move.name}, {way}, of an instance that is {status}"
+        assert seen(rows, other.id) == bystander, told
+        if status in move.sources:
+            assert row["status"] == move.target, told
+            states = [NodeStatus(node["status"]) for node in before[1]]
+            assert [node["status"] for node in nodes] == declared(move, states), told
+        elif (move, status) in WRITTEN_AGAIN:
+            assert row == before[0], told
+            assert [node["status"] for node in nodes] == [node["status"] for node in before[1]], told
+        else:
+            assert (row, nodes) == before, told
 
-    watcher = threading.Thread(target=watch)
-    players = [threading.Thread(target=play, args=(number,)) for number in range(3)]
-    for thread in (watcher, *players):
-        thread.start()
-    for thread in players:
-        thread.join(60)
-    over.set()
-    watcher.join(60)
-    assert not any(thread.is_alive() for thread in (watcher, *players))
-    assert faults == []
+
+def test_every_move_is_made() -> None:
+    assert {move for _, move, _ in WAYS} == set(MOVES)
+
+
+def test_the_moves_are_those_of_the_diagram() -> None:
+    assert {
+        PENDING: {ASSIGNED, InstanceStatus.CANCELED},
+        ASSIGNED: {PENDING, RUNNING, InstanceStatus.CANCELED},
+        RUNNING: {PENDING, *TERMINAL},
+        **{status: set() for status in TERMINAL},
+    } == TRANSITIONS
+
+
+def test_the_documentation_names_every_move() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    table = page.partition("| move | who makes it")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| ([a-z ]+) \|", table, re.M) == [move.name for move in MOVES]
+
+
+@pytest.mark.parametrize("move", [move for move in MOVES if move.target in TERMINAL], ids=lambda move: move.name)
+def test_a_move_to_an_end_leaves_no_node_that_could_go_on(move: Move) -> None:
+    running = {NodeStatus.RUNNING} if RUNNING in move.sources else set()
+    waiting = {NodeStatus.PENDING} if move is not SUCCEED else set()  # it has none: its last node succeeds
+    assert set(move.nodes) == running | waiting
+    assert not set(move.nodes.values()) & {NodeStatus.PENDING, NodeStatus.RUNNING}
+
+
+@pytest.mark.parametrize("gone", ["deleted", "deleted by SQL"])
+def test_a_retry_whose_task_is_gone_is_canceled_with_its_nodes(rows: Scenario, gone: str) -> None:
+    worker, task = rows.worker(), rows.task()
+    run = rows.running(worker, task)
+    assert rows.report(worker, to_retry(run, rows.start)) == set()
+    if gone == "deleted":
+        rows.sql("UPDATE schedule_task SET is_deleted = 1 WHERE id = :task", task=task)
+    else:
+        rows.sql("DELETE FROM schedule_task WHERE id = :task", task=task)
+    Assigner(rows.database, Settings.load()).step()
+    assert rows.status(run.id) == "canceled"
+    assert rows.node_statuses(run.id) == ["succeed", "canceled"]
+
+
+def test_the_nodes_of_what_another_has_taken_meanwhile_stay(rows: Scenario) -> None:
+    """The scheduler decided to refuse it, and it was given to a worker before."""
+    worker = rows.worker()
+    run = rows.running(worker)
+    assert rows.report(worker, to_retry(run, rows.start)) == set()
+    rows.give(worker, run.id)
+    rows.database.write(lambda c: canceling.refuse(c, {run.id: "test"}))
+    assert (rows.status(run.id), rows.node_statuses(run.id)) == ("assigned", ["succeed", "pending"])
+
+
+def test_a_report_that_is_written_twice_changes_what_it_declares_once(rows: Scenario) -> None:
+    worker = rows.worker()
+    run = rows.running(worker)
+    first = run.nodes[0]
+    failed = NodeReport(first.id, NodeStatus.FAILED, "1", run.due_at, run.due_at)
+    whole = InstanceReport(InstanceStatus.FAILED, "1", "test", run.due_at, run.due_at, 1)
+    report = Report(run.id, run.attempt, [failed], whole)
+    assert rows.report(worker, report) == set()
+    before = seen(rows, run.id)
+    assert rows.report(worker, replace(report, nodes=[replace(failed, status=NodeStatus.SUCCEED)])) == {run.id}
+    assert seen(rows, run.id) == before

@@ -1,411 +1,263 @@
-"""What waits for its own task stays pending and leaves the workers' queues to others; the reaper and clock steps."""
+"""The order of instances that wait for each other: the oldest runs first, and of `replace` only the newest."""
 
-import logging
 import random
-from collections.abc import Callable
-from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
+from typing import Any
 
 import pytest
-from sqlalchemy import Connection
-from sqlalchemy.exc import DataError, OperationalError
 
-from scheduler_service import assigner as assigner_module
-from scheduler_service import materializer as materializer_module
-from scheduler_service import reaper as reaper_module
-from scheduler_service import world
-from scheduler_service.assigner import AHEAD, Assigner
-from scheduler_service.materializer import Materializer
-from scheduler_service.reaper import Look, Reaper
-from shared.settings import Settings
-from shared.store import assignments, instances, locks, losses, node_types, overlap, plans, reports, workers
-from shared.store.database import Database
-from shared.store.node_types import NodeTypeDeclaration
-from tests.store.scenario import Scenario, to_retry
-from tests.store.statements import executed
+from rota.scheduler_service.duties.assigner import Assigner
+from rota.shared.settable_clock import SettableClock
+from rota.shared.settings import Settings
+from rota.shared.store import assignments, overlap, recovery, turns
+from rota.shared.store.runs import Claim, Run
+from tests.harness.examples import examples
+from tests.harness.puller import Puller
+from tests.harness.scenario import Scenario, ended, to_retry
+from tests.harness.statements import executed
 
-NOON = datetime.fromisoformat("2026-11-22 12:00:00")
+SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
+
+LIMITED = [{"overlap_policy": "queue"}, {"overlap_policy": "allow", "max_instances": 1}]
 
 
-@pytest.fixture
-def rows(database: Database) -> Scenario:
-    return Scenario(database)
+def ran(claim: Claim) -> list[int]:
+    return [run.id for run in claim.runs]
 
 
-@pytest.fixture
-def assign(database: Database, monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
-    """A pass of an assigner, which sees the workers as they are then."""
-    monkeypatch.setattr(world, "LONGEST_WORLD_SECONDS", -1)
-    return Assigner(database, Settings.load()).step
+def waiting(claim: Claim) -> list[int]:
+    return sorted(instance for instance, *_ in claim.waiting)
 
 
-def count(rows: Scenario, task: int, status: str) -> int:
-    [(number,)] = rows.sql(
-        "SELECT count(*) FROM schedule_instance WHERE schedule_task_id = :task AND status = :status",
-        task=task,
-        status=status,
-    )
-    return int(number)
+@pytest.mark.parametrize("task_fields", LIMITED, ids=["queue", "max_instances"])
+def test_the_oldest_fire_runs_first_whichever_worker_has_it(rows: Scenario, task_fields: dict[str, Any]) -> None:
+    task, a, b = rows.task(**task_fields), rows.worker(), rows.worker()
+    newer = rows.assigned(b, task, rows.start - MINUTE)
+    older = rows.assigned(a, task, rows.start - 2 * MINUTE)
+    assert (ran(rows.claim(b, newer)), waiting(rows.claim(b, newer))) == ([], [newer])
+    [run] = rows.claim(a, older).runs
+    assert waiting(rows.claim(b, newer)) == [newer]
+    rows.report(a, ended(run))
+    assert ran(rows.claim(b, newer)) == [newer]
 
 
-def test_of_many_that_wait_for_each_other_only_the_next_are_given_out(
-    rows: Scenario, assign: Callable[[], float]
-) -> None:
+@pytest.mark.parametrize("task_fields", LIMITED, ids=["queue", "max_instances"])
+def test_a_fire_waits_for_an_older_one_that_has_no_worker(rows: Scenario, task_fields: dict[str, Any]) -> None:
+    task, worker = rows.task(**task_fields), rows.worker()
+    older, newer = rows.pending(task, rows.start - 2 * MINUTE), rows.assigned(worker, task, rows.start - MINUTE)
+    assert waiting(rows.claim(worker, newer)) == [newer]
+    rows.give(worker, older)
+    assert (ran(claim := rows.claim(worker, newer, older)), waiting(claim)) == ([older], [newer])
+
+
+def test_as_many_of_the_oldest_may_run_as_slots_are_free(rows: Scenario) -> None:
+    task, a, b = rows.task(overlap_policy="allow", max_instances=3), rows.worker(), rows.worker()
+    held = rows.running(a, task, rows.start - 9 * MINUTE)
+    first, second, third = (rows.assigned(b, task, rows.start - n * MINUTE) for n in (3, 2, 1))
+    assert waiting(rows.claim(b, third)) == [third], "two slots are free, and two older ones wait"
+    assert ran(rows.claim(b, second)) == [second]
+    assert waiting(rows.claim(b, third)) == [third]
+    assert ran(rows.claim(b, first)) == [first]
+    rows.report(a, ended(held))
+    assert ran(rows.claim(b, third)) == [third]
+
+
+def test_in_one_batch_the_oldest_come_first_whatever_their_ids(rows: Scenario) -> None:
+    task, worker = rows.task(overlap_policy="allow", max_instances=2), rows.worker()
+    newest, middle, oldest = (rows.assigned(worker, task, rows.start - n * MINUTE) for n in (1, 2, 3))
+    claim = rows.claim(worker, newest, middle, oldest)
+    assert (sorted(ran(claim)), waiting(claim)) == ([middle, oldest], [newest])
+
+
+def test_what_a_dead_worker_held_runs_before_what_is_newer(rows: Scenario) -> None:
+    task, dead, worker = rows.task(overlap_policy="queue"), rows.worker(), rows.worker()
+    run = rows.running(dead, task, rows.start - 2 * MINUTE)
+    newer = rows.assigned(worker, task, rows.start - MINUTE)
+    rows.bury(dead)
+    rows.database.write(lambda c: recovery.recover(c, dead, 10))
+    assert waiting(rows.claim(worker, newer)) == [newer]
+    rows.give(worker, run.id)
+    assert ran(rows.claim(worker, newer, run.id)) == [run.id]
+
+
+def test_a_retry_that_is_not_due_yet_lets_the_next_fire_run(rows: Scenario) -> None:
+    task, worker = rows.task(overlap_policy="queue", retries=3), rows.worker()
+    run = rows.running(worker, task, rows.start - 2 * MINUTE)
+    newer = rows.assigned(worker, task, rows.start - MINUTE)
+    rows.report(worker, to_retry(run, rows.start + MINUTE))
+    assert ran(rows.claim(worker, newer)) == [newer]
+
+
+def test_rows_of_sql_take_their_places_when_the_scheduler_sees_them(rows: Scenario) -> None:
+    task, worker = rows.task(overlap_policy="queue"), rows.worker()
+    newer = rows.assigned(worker, task, rows.start - MINUTE)
+    older = rows.by_sql(task, rows.start - 2 * MINUTE)
+    Assigner(rows.database, Settings.load()).step()
+    assert rows.status(older) == "assigned"
+    assert waiting(rows.claim(worker, newer)) == [newer]
+    assert ran(rows.claim(worker, newer, older)) == [older]
+
+
+def test_the_oldest_is_given_out_though_more_urgent_newer_ones_fill_the_line(rows: Scenario) -> None:
+    task = rows.task(overlap_policy="queue")
     rows.worker(capacity=100)
-    queued, free = rows.task(overlap_policy="queue"), rows.task(overlap_policy="allow")
-    for n in range(AHEAD + 9):
-        rows.by_sql(queued, rows.start - timedelta(minutes=n))
-        rows.by_sql(free, rows.start - timedelta(minutes=n))
-    assign()
-    assert (count(rows, queued, "assigned"), count(rows, queued, "pending")) == (1 + AHEAD, 8)
-    assert (count(rows, free, "assigned"), count(rows, free, "pending")) == (AHEAD + 9, 0)
-    reasons = rows.sql("SELECT DISTINCT reason FROM schedule_instance WHERE status = 'pending'")
-    assert list(reasons) == [("waits for its turn: its task runs one at a time",)]
+    oldest = rows.pending(task, rows.start - timedelta(hours=2), priority=9)
+    for n in range(40):
+        rows.pending(task, rows.start - (n + 1) * MINUTE, priority=0)
+    Assigner(rows.database, Settings.load()).step()
+    assert rows.status(oldest) == "assigned"
+
+
+def test_a_policy_that_is_changed_lets_what_waits_run(rows: Scenario) -> None:
+    task, worker = rows.task(overlap_policy="queue"), rows.worker()
+    rows.pending(task, rows.start - 2 * MINUTE)
+    newer = rows.assigned(worker, task, rows.start - MINUTE)
+    rows.sql("UPDATE schedule_task SET overlap_policy = 'allow'")
+    assert ran(rows.claim(worker, newer)) == [newer]
+
+
+@pytest.mark.parametrize("seed", range(examples(3)))
+@pytest.mark.parametrize(("fields", "slots"), [({"overlap_policy": "queue"}, 1), ({"max_instances": 3}, 3)])
+def test_after_an_outage_the_fires_run_in_their_order_whatever_comes(
+    rows: Scenario, seed: int, fields: dict[str, Any], slots: int
+) -> None:
+    """Workers that claim in any order, die, hand back and fail; fires that come late, by SQL, and again."""
+    print("seed", seed)
+    rng = random.Random(seed)
+    task = rows.task(**{"overlap_policy": "allow", **fields})
+    workers = [rows.worker(capacity=100) for _ in range(3)]
+    for n in rng.sample(range(30), 30):
+        rows.assigned(rng.choice(workers), task, rows.start - timedelta(hours=1) + n * SECOND)
+    running: list[tuple[int, Run]] = []
+    due: list[str] = []
+    while len(due) < 30:
+        worker, seen = rng.choice(workers), rows.sql(SEEN)
+        mine = [row.id for row in seen if (row.status, row.worker) == ("assigned", worker)]
+        if mine and rng.random() < 0.7:
+            claim = rows.claim(worker, *rng.sample(mine, min(len(mine), rng.randrange(1, 12))))
+            wait = {row.id: str(row.due_at) for row in seen if row.status in ("pending", "assigned")}
+            for instance in ran(claim):
+                wait_still = [other for other in wait if other not in ran(claim) and wait[other] < wait[instance]]
+                assert len(wait_still) < slots, f"{instance} runs before {wait_still}"
+            due += sorted(wait[instance] for instance in ran(claim))
+            running += [(worker, run) for run in claim.runs]
+        elif rng.random() < 0.1:
+            rows.database.write(lambda c, w=worker: assignments.take_back_assigned(c, w, 3))  # type: ignore[misc]
+            for row in rows.sql(SEEN):
+                if row.status == "pending":
+                    rows.give(rng.choice(workers), row.id)
+        elif running:
+            owner, run = running.pop(rng.randrange(len(running)))
+            rows.report(owner, ended(run))
+    if slots == 1:
+        assert due == sorted(due)
+
+
+SEEN = "SELECT id, status, schedule_worker_node_id AS worker, due_at FROM schedule_instance"
+
+
+def test_the_order_costs_a_batch_one_statement_and_tasks_without_turns_none(rows: Scenario) -> None:
+    worker = rows.worker()
+    queued = [rows.assigned(worker, rows.task(overlap_policy="queue")) for _ in range(3)]
+    others = [rows.assigned(worker, rows.task(overlap_policy=policy)) for policy in ("skip", "allow")]
     with executed(rows.database.engine) as statements:
-        assign()
-    assert not [s for s in statements if s.startswith("UPDATE schedule_instance")], "it is said once"
+        assert sorted(ran(rows.claim(worker, *others))) == others
+    assert not [s for s in statements if "turn_key" in s]
+    with executed(rows.database.engine) as statements:
+        assert sorted(ran(rows.claim(worker, *queued))) == queued
+    assert len([s for s in statements if "turn_key" in s]) == 1
 
 
-@pytest.mark.parametrize(("policy", "held"), [("queue", True), ("skip", True), ("replace", True), ("allow", False)])
-def test_while_its_task_runs_what_would_wait_for_it_stays_pending(
-    rows: Scenario, assign: Callable[[], float], policy: str, held: bool
-) -> None:
+def test_the_key_of_a_turn_is_there_while_an_instance_waits_for_others(rows: Scenario) -> None:
     worker = rows.worker()
-    task = rows.task(overlap_policy=policy)
-    running = rows.running(worker, task)
-    asked = rows.by_sql(task)
-    assign()
-    assert rows.status(asked) == ("pending" if held else "assigned")
-    assert rows.row(asked).reason == ("waits for its turn: its task runs one at a time" if held else None)
-    rows.sql("UPDATE schedule_instance SET status = 'succeed' WHERE id = :id", id=running.id)
-    assign()
-    assert rows.status(asked) == "assigned"
-    assert rows.row(asked).reason is None
-
-
-def test_a_retry_that_waits_for_its_turn_keeps_the_reason_why_it_is_to_run_again(
-    rows: Scenario, assign: Callable[[], float]
-) -> None:
-    worker = rows.worker()
-    task = rows.task(overlap_policy="skip")
-    failed = rows.running(worker, task)
-    rows.report(worker, to_retry(failed, rows.start, "it failed"))
-    rows.running(worker, task)
-    assign()
-    assert (rows.status(failed.id), rows.row(failed.id).reason) == ("pending", "it failed")
-
-
-def test_a_limited_task_is_full_when_all_its_slots_are_taken(rows: Scenario, database: Database) -> None:
-    worker = rows.worker()
-    task = rows.task(overlap_policy="allow", max_instances=2)
-    rows.running(worker, task)
-    assert database.read(lambda c: overlap.full(c, {task: 2})) == set()
-    rows.running(worker, task)
-    assert database.read(lambda c: overlap.full(c, {task: 2})) == {task}
-
-
-@pytest.mark.parametrize("left_there", [None, 5])
-def test_a_fire_that_is_to_queue_behind_a_run_is_materialized_pending(
-    rows: Scenario, database: Database, left_there: int | None
-) -> None:
-    worker = rows.worker()
-    task = rows.planned_task(overlap_policy="queue")
-    rows.running(worker, task, rows.start - timedelta(hours=1))
-    rows.sql("UPDATE schedule_task SET max_instances = :n", n=left_there)
-    Materializer(database, Settings.load()).step()
-    assert count(rows, task, "assigned") == 0
-    assert count(rows, task, "pending") in (1, 2)  # the next minute may be within the look-ahead
-    reasons = rows.sql("SELECT DISTINCT reason FROM schedule_instance WHERE status = 'pending'")
-    assert list(reasons) == [("waits for its turn: its task runs one at a time",)]
-
-
-@pytest.mark.parametrize("policy", ["skip", "replace"])
-def test_a_fire_that_waits_for_no_run_is_given_out_behind_one_whatever_sql_left_in_max_instances(
-    rows: Scenario, database: Database, policy: str
-) -> None:
-    worker = rows.worker()
-    task = rows.planned_task(overlap_policy=policy)
-    rows.running(worker, task, rows.start - timedelta(hours=1))
-    rows.sql("UPDATE schedule_task SET max_instances = 1")
-    Materializer(database, Settings.load()).step()
-    assert count(rows, task, "pending") == 0
-    assert count(rows, task, "assigned") in (1, 2)
-
-
-def test_the_duties_of_a_scheduler_look_often_enough(rows: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (materializer_module, assigner_module):
-        monkeypatch.setattr(module, "seconds_to_next", lambda _, period, __: period)
-    for tick, lookahead, rest in ((1, 5, 1), (60, 5, 0.9375), (60, 300, 3.75), (1, 0.4, 0.0625)):
-        settings = Settings.load(tick_seconds=tick, lookahead_seconds=lookahead)
-        duties = Materializer(rows.database, settings), Assigner(rows.database, settings)
-        assert [duty.step() for duty in (*duties, Reaper(rows.database, settings, "test"))] == [rest] * 3
-
-
-def test_a_scheduler_that_is_outrun_again_and_again_looks_less_and_less_often(
-    rows: Scenario, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(random, "uniform", lambda _, longest: longest)
-    rows.planned_task()
-    materializer, acquire = Materializer(rows.database, Settings.load()), locks.acquire
-    monkeypatch.setattr(locks, "acquire", lambda *_: set())
-    assert [materializer.step() for _ in range(8)] == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1, 1]
-    monkeypatch.setattr(locks, "acquire", acquire)
-    materializer.step()
-    rows.planned_task()
-    monkeypatch.setattr(locks, "acquire", lambda *_: set())
-    assert [materializer.step() for _ in range(2)] == [0.02, 0.04]
-    monkeypatch.setattr(plans, "due", lambda *_: [])
-    materializer.step()
-    monkeypatch.undo()
-    monkeypatch.setattr(random, "uniform", lambda _, longest: longest)
-    monkeypatch.setattr(locks, "acquire", lambda *_: set())
-    assert materializer.step() == 0.02
-
-
-def test_a_fire_that_fits_no_worker_is_complained_of_once_whatever_other_batches_hold(
-    rows: Scenario, database: Database, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    rows.worker(node_types=["REPORT_EXTRACT", "REPORT_SEND"])
-    settings = Settings.load(batch=1)
-    rows.planned_task(required_labels={"lane": "x"}, next_fire_at=rows.start - timedelta(seconds=2))
-    rows.planned_task(next_fire_at=rows.start - timedelta(seconds=1))
-    materializer, assigner = Materializer(database, settings), Assigner(database, settings)
-    for _ in range(3):
-        materializer.step()
-        assigner.step()
-    assert [record.getMessage() for record in caplog.records if "task type" in record.getMessage()] == [
-        "assigner: task type REPORT: no live worker that can run it carries the labels lane=x"
-    ]
-
-
-def test_what_the_database_refuses_to_assign_is_canceled_alone(
-    rows: Scenario, assign: Callable[[], float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows.worker()
-    task = rows.task(overlap_policy="allow")
-    ids = [rows.by_sql(task, rows.start - timedelta(minutes=n)) for n in range(5)]
-    give = assignments.give
-
-    def refusing(connection: object, given: list[tuple[int, int, int | None, str | None]]) -> None:
-        if ids[2] in {row[0] for row in given}:
-            raise DataError("UPDATE", {}, Exception(1406, "Data too long"))
-        give(connection, given)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(assignments, "give", refusing)
-    for _ in ids:  # what is left of a task is taken up by the next passes, as its lease is given back with each part
-        assign()
-    assert [rows.status(i) for i in ids] == ["assigned", "assigned", "canceled", "assigned", "assigned"]
-    assert rows.row(ids[2]).reason == "the database refuses it: Data too long"
-
-
-class Clocks:
-    """What a reaper reads for the time: the host's since boot, and the database's."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.boot, self.time, look = 1000.0, NOON, workers.census
-        monkeypatch.setattr(reaper_module, "boottime", lambda: self.boot)
-        monkeypatch.setattr(reaper_module, "database_time", lambda _: self.time)
-        monkeypatch.setattr(workers, "census", lambda c: replace(look(c), time=self.time))
-
-    def go_on(self, seconds: float) -> None:
-        """Both alike."""
-        self.boot += seconds
-        self.set(seconds)
-
-    def set(self, seconds: float) -> None:
-        """The database's alone."""
-        self.time += timedelta(seconds=seconds)
-
-
-@pytest.fixture
-def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
-    return Clocks(monkeypatch)
-
-
-def silence(rows: Scenario) -> None:
-    """No worker was heard of for an hour."""
-    before = (rows.start - timedelta(hours=1)).strftime("%Y-%m-%d %H:%M:%S.%f")
-    rows.sql("UPDATE schedule_worker_node SET last_heartbeat = :before", before=before)
-
-
-def state(rows: Scenario, worker: int) -> str:
-    return str(rows.sql("SELECT state FROM schedule_worker_node WHERE id = :id", id=worker)[0][0])
-
-
-def test_a_step_of_the_databases_clock_kills_no_worker(
-    rows: Scenario, database: Database, clocks: Clocks, caplog: pytest.LogCaptureFixture
-) -> None:
-    worker = rows.worker()
-    reaper = Reaper(database, Settings.load(), "test")
-    for _ in range(4):  # past the watch that follows a start
-        clocks.go_on(6)
-        reaper.step()
-    assert "clock step" not in caplog.text
-    silence(rows)
-    clocks.set(3600)
-    with caplog.at_level(logging.WARNING):
-        reaper.step()
-    assert "clock step +3600.0 s" in caplog.text
-    assert state(rows, worker) == "live"
-    for _ in range(3):
-        clocks.go_on(6)
-        reaper.step()
-    assert state(rows, worker) == "dead"
+    keys = {}
+    for policy, most in (("skip", None), ("queue", None), ("replace", None), ("allow", None), ("allow", 2)):
+        task = rows.task(overlap_policy=policy, max_instances=most)
+        instance = rows.pending(task)
+        keys[policy, most] = rows.row(instance).turn_key == task
+        rows.give(worker, instance)
+        rows.claim(worker, instance)
+        assert rows.row(instance).turn_key is None
+    assert keys == {(p, m): turns.waits_in_turn(p, m) for p, m in keys}
+    assert sum(keys.values()) == 3
 
 
 @pytest.mark.parametrize(
-    ("step", "limits", "kills"),
-    [(1.9, (15, 15), True), (2.1, (15, 15), False), (1.9, (15, 6), False), (0.6, (2, 2), False)],
+    ("change", "slots"), [("max_instances = 2", 2), ("overlap_policy = 'queue', max_instances = NULL", 1)]
 )
-def test_a_step_counts_from_2_seconds_on_or_a_quarter_of_the_liveness_limit(
-    rows: Scenario, clocks: Clocks, step: float, limits: tuple[int, int], kills: bool
-) -> None:
-    limit, workers_limit = limits
-    reaper = Reaper(rows.database, Settings.load(heartbeat_seconds=0.5, liveness_seconds=limit), "test")
-    for _ in range(5):
-        clocks.go_on(limit / 4)
-        reaper.step()
-    worker = rows.worker(liveness_seconds=workers_limit)
-    silence(rows)
-    clocks.set(-step)
-    reaper.step()
-    assert state(rows, worker) == ("dead" if kills else "live")
+def test_after_fewer_may_run_at_once_nothing_starts_before_fewer_run(rows: Scenario, change: str, slots: int) -> None:
+    task, worker = rows.task(overlap_policy="allow", max_instances=5), rows.worker()
+    runs = [rows.running(worker, task) for _ in range(5)]
+    for run in runs[:2]:
+        rows.report(worker, ended(run))
+    rows.sql(f"UPDATE schedule_task SET {change}")
+    older, newer = (rows.assigned(worker, task, rows.start - n * SECOND) for n in (2, 1))
+    assert waiting(rows.claim(worker, older, newer)) == [older, newer], "three run still, in the slots 2 to 4"
+    assert rows.database.read(lambda c: overlap.full(c, {task: slots})) == {task}
+    for run in runs[2 : 6 - slots]:
+        rows.report(worker, ended(run))
+    assert (ran(claim := rows.claim(worker, newer, older)), waiting(claim)) == ([older], [newer])
 
 
-def test_a_step_is_no_longer_than_the_answers_that_tell_of_it_leave_certain() -> None:
-    look = Look(100.0, NOON, 100.5)
-    for asked, answered, passed, step in (
-        (110.0, 110.1, 10, 0),
-        (110.0, 110.1, 9.5, 0),
-        (110.0, 110.1, 9.4, -0.1),
-        (110.0, 113.0, 13, 0),
-        (110.0, 113.0, 14, 1),
-    ):
-        later = Look(asked, NOON + timedelta(seconds=passed), answered)
-        assert later.step_since(look) == pytest.approx(step)
+# replace
 
 
-def test_nobody_is_declared_dead_who_was_not_watched_for_its_own_limit(
-    rows: Scenario, database: Database, clocks: Clocks
-) -> None:
-    quick, patient = rows.worker(liveness_seconds=15), rows.worker(liveness_seconds=60)
-    reaper = Reaper(database, Settings.load(liveness_seconds=15), "test")
-    silence(rows)
-    seen = []
-    for _ in range(13):
-        clocks.go_on(5)
-        reaper.step()
-        seen.append((state(rows, quick), state(rows, patient)))
-    assert seen == 2 * [("live", "live")] + 9 * [("dead", "live")] + 2 * [("dead", "dead")]
+def test_a_newer_due_fire_supersedes_those_that_wait(rows: Scenario) -> None:
+    task, a, b = rows.task(overlap_policy="replace"), rows.worker(), rows.worker()
+    run = rows.running(a, task, rows.start - 9 * MINUTE)
+    waits = [rows.assigned(a if n % 2 else b, task, rows.start - n * MINUTE) for n in (4, 3, 2, 1)]
+    for _ in range(2):
+        rows.claim(a, waits[1], waits[3])
+        rows.claim(b, waits[0], waits[2])
+    assert [rows.status(i) for i in waits] == ["canceled"] * 3 + ["assigned"]
+    assert rows.row(waits[0]).reason == f"replaced by instance {waits[3]}, a newer fire of its task"
+    assert rows.node_statuses(waits[0]) == ["canceled"] * 2
+    assert rows.row(run.id).gmt_cancel_requested is not None
+    rows.report(a, ended(run))
+    assert ran(rows.claim(a, waits[3])) == [waits[3]]
 
 
-@pytest.mark.parametrize(("seconds", "dies"), [(7, True), (8, False)])
-def test_an_outage_in_the_middle_of_a_pass_is_watched_after_like_any_other(
-    rows: Scenario, clocks: Clocks, monkeypatch: pytest.MonkeyPatch, seconds: int, dies: bool
-) -> None:
-    worker, holder = rows.worker(), rows.worker()
-    rows.assigned(holder)
-    rows.bury(holder)
-    reaper, take_back = Reaper(rows.database, Settings.load(), "test"), assignments.take_back_assigned
-    for _ in range(4):
-        clocks.go_on(3.7)
-        reaper.step()
-
-    def hanging(connection: Connection, **options: int) -> int:
-        clocks.go_on(seconds)
-        return take_back(connection, **options)
-
-    rows.assigned(holder)
-    monkeypatch.setattr(assignments, "take_back_assigned", hanging)
-    reaper.step()
-    silence(rows)
-    clocks.go_on(1)
-    reaper.step()
-    assert state(rows, worker) == ("dead" if dies else "live")
+def test_a_fire_that_comes_late_behind_a_newer_one_that_runs_is_superseded_too(rows: Scenario) -> None:
+    task, a, b = rows.task(overlap_policy="replace"), rows.worker(), rows.worker()
+    older, newer = rows.assigned(a, task, rows.start - 2 * MINUTE), rows.assigned(b, task, rows.start - MINUTE)
+    [run] = rows.claim(b, newer).runs
+    assert rows.claim(a, older).waiting == []
+    assert (rows.status(older), rows.row(run.id).gmt_cancel_requested) == ("canceled", None)
 
 
-@pytest.mark.parametrize(("tick", "liveness"), [(60, 15), (1, 2)])
-def test_however_long_a_tick_is_the_silent_are_declared_dead_once_the_limit_has_passed(
-    rows: Scenario, database: Database, clocks: Clocks, tick: float, liveness: int
-) -> None:
-    worker = rows.worker(liveness_seconds=liveness)
-    settings = Settings.load(tick_seconds=tick, lookahead_seconds=300, heartbeat_seconds=0.5, liveness_seconds=liveness)
-    reaper, began = Reaper(database, settings, "test"), clocks.boot
-    silence(rows)
-    while state(rows, worker) == "live" and clocks.boot < began + 10 * liveness:
-        clocks.go_on(reaper.step() + 0.01)
-    assert state(rows, worker) == "dead"
-    assert liveness <= clocks.boot - began <= 1.6 * liveness
+@pytest.mark.parametrize("change", ["origin = 'sql'", "attempt = 1"])
+def test_what_somebody_asked_for_or_has_begun_is_not_superseded(rows: Scenario, change: str) -> None:
+    task, a, b = rows.task(overlap_policy="replace"), rows.worker(), rows.worker()
+    older, newer = rows.assigned(a, task, rows.start - 2 * MINUTE), rows.assigned(b, task, rows.start - MINUTE)
+    rows.sql(f"UPDATE schedule_instance SET {change} WHERE id = {older}")
+    assert ran(rows.claim(a, older)) == [older]
+    assert waiting(rows.claim(b, newer)) == [newer]
 
 
-def test_a_deploy_changes_no_instance_whose_nodes_are_pinned(
-    rows: Scenario, database: Database, assign: Callable[[], float]
-) -> None:
-    types = ["REPORT_EXTRACT", "REPORT_SEND", "REPORT_TRANSFORM"]
-    run = rows.running(rows.worker(node_types=types), rows.task(overlap_policy="allow"))
-    deployed = [node_types.NodeTypeDeclaration(name, "REPORT", at) for name, at in zip(types, (1, 3, 2), strict=True)]
-    database.write(lambda c: node_types.register(c, deployed, "test"))
-    database.write(lambda c: reports.hand_back(c, rows.row(run.id).schedule_worker_node_id, [(run.id, 1)], "test"))
-    assign()
-    assert rows.status(run.id) == "assigned"
-    pinned = database.read(lambda c: instances.nodes(c, run.id))
-    assert [(node.sequence, node.type) for node in pinned] == [(1, "REPORT_EXTRACT"), (2, "REPORT_SEND")]
+def test_a_fire_that_is_not_due_yet_supersedes_nothing(rows: Scenario) -> None:
+    task, worker = rows.task(overlap_policy="replace"), rows.worker()
+    older, newer = rows.assigned(worker, task, rows.start - MINUTE), rows.assigned(worker, task, rows.start + MINUTE)
+    assert ran(rows.claim(worker, older, newer)) == [older]
 
 
-@pytest.mark.parametrize("how", ["handed back", "taken back", "not started in time", "lost"])
-def test_after_a_deploy_an_instance_goes_to_a_worker_that_can_run_its_pinned_nodes(
-    rows: Scenario, database: Database, assign: Callable[[], float], how: str
-) -> None:
-    old, task = rows.worker(), rows.task(overlap_policy="allow")
-    instance = rows.assigned(old, task)
-    claimed = rows.claim(old, instance).runs if how in ("handed back", "lost") else []
-    database.write(lambda c: node_types.register(c, [NodeTypeDeclaration("REPORT_LOAD", "REPORT", 1)], "test"))
-    rows.sql("UPDATE schedule_task_node_type SET is_deleted = 1 WHERE type <> 'REPORT_LOAD'")
-    new = rows.worker(node_types=["REPORT_LOAD"])
-    later = rows.now() + timedelta(minutes=1)
-    match how:
-        case "handed back":
-            database.write(lambda c: reports.hand_back(c, old, [(run.id, run.attempt) for run in claimed], "test"))
-        case "taken back":
-            database.write(lambda c: assignments.take_back_assigned(c, old, 10))
-        case "not started in time":
-            database.write(lambda c: assignments.take_back_unstarted(c, [old], later, 10))
-        case "lost":
-            database.write(lambda c: losses.recover(c, old, 10))
-    fresh = rows.by_sql(task)
-    rows.bury(old)
-    assign()
-    assert (rows.status(instance), rows.status(fresh)) == ("pending", "assigned")
-    assert rows.row(fresh).schedule_worker_node_id == new
-    assert rows.row(instance).reason == "no live worker can run REPORT_EXTRACT, REPORT_SEND"
-    able = rows.worker()
-    assign()
-    assert (rows.status(instance), rows.row(instance).schedule_worker_node_id) == ("assigned", able)
+# Within a worker
 
 
-def test_an_error_of_the_server_is_not_blamed_on_the_row(
-    rows: Scenario, assign: Callable[[], float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows.worker()
-    asked = rows.by_sql(rows.task())
-
-    def interrupted(connection: object, given: object) -> None:
-        raise OperationalError("UPDATE", {}, Exception(1317, "Query execution was interrupted"))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(assignments, "give", interrupted)
-        with pytest.raises(OperationalError, match="interrupted"):
-            assign()
-    assert rows.status(asked) == "pending"
-
-
-def test_a_zero_date_by_sql_is_canceled_and_reaches_no_worker(
-    mariadb_rows: Scenario,
-) -> None:
-    mariadb_rows.worker()
-    good, bad = mariadb_rows.by_sql(mariadb_rows.task()), mariadb_rows.by_sql(mariadb_rows.task())
-    mariadb_rows.sql("UPDATE schedule_instance SET schedule_datetime = '2026-11-00 02:00:00' WHERE id = :id", id=bad)
-    Assigner(mariadb_rows.database, Settings.load()).step()
-    assert mariadb_rows.statuses() == {good: "assigned", bad: "canceled"}
-    assert "is no date" in str(mariadb_rows.row(bad).reason)
+def test_when_a_run_has_ended_the_oldest_that_waits_for_its_turn_is_tried_at_once(rows: Scenario) -> None:
+    worker, task, other = rows.worker(), rows.task(overlap_policy="queue"), rows.task(overlap_policy="queue")
+    clock = SettableClock(rows.now())
+    fires = [rows.assigned(worker, task, rows.start - n * MINUTE) for n in (3, 2, 1)]
+    puller = Puller(rows.database, worker, clock)
+    puller.fetcher.fetch()
+    for _ in range(8):  # each failing try is followed by a longer pause
+        puller.claimer.claim()
+    [held] = [active.run for active in puller.runner._active.values()]
+    assert held.id == fires[0]
+    asked = len(puller.rows.asked)
+    rows.report(worker, ended(held))
+    puller.runner.drop(held.id)
+    for ended_task in (other, task):
+        puller.backlog.turn_over(ended_task)
+    puller.claimer.claim()
+    assert puller.rows.asked[asked:] == [[fires[1]]]
+    assert rows.status(fires[1]) == "running"

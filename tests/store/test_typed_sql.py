@@ -1,12 +1,14 @@
 """The tables keep their promises to the SQL that people type, whatever client and session they type it in."""
 
+import json
 import sqlite3
+from itertools import product
 
 import pymysql
 import pytest
 
-from tests.databases import run_sql
-from tests.store.schemas import is_sqlite, typed
+from tests.harness.databases import run_sql
+from tests.harness.schemas import is_sqlite, typed
 
 Refused = (pymysql.err.IntegrityError, sqlite3.IntegrityError)
 TASK = "INSERT INTO schedule_task (name, cron, type) VALUES ('nightly', '0 2 * * *', 'REPORT')"
@@ -81,40 +83,76 @@ EDITS = (
     "trigger_kind = 'manual'",
     "starts_at = '2026-11-19 02:00:00.000000'",
     "ends_at = '2026-11-19 02:00:00.000000'",
+    "trigger_spec = '{\"seconds\": 1}'",
+    "status = 'off'",
+    "is_deleted = 1",
 )
+PLAN = "UPDATE schedule_task SET planned_inputs = plan_inputs"
 
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_a_plan_is_stale_from_an_edit_until_it_is_made_again(migrated_url: str, edit: str) -> None:
-    inputs = ("trigger_kind", "cron", "cron_seconds", "timezone", "starts_at", "ends_at")
-    plan = f"UPDATE schedule_task SET {', '.join(f'planned_{name} = {name}' for name in inputs)}"
     stale = "SELECT plan_stale FROM schedule_task"
     assert typed(migrated_url, TASK, stale) == [(1,)]
-    assert typed(migrated_url, plan, stale) == [(None,)]
+    assert typed(migrated_url, PLAN, stale) == [(None,)]
     assert typed(migrated_url, f"UPDATE schedule_task SET {edit}", stale) == [(1,)]
-    assert typed(migrated_url, plan, stale) == [(None,)]
-    assert typed(migrated_url, "UPDATE schedule_task SET cron = '1 1 1 1 *', is_deleted = 1", stale) == [(None,)]
+    assert typed(migrated_url, PLAN, stale) == [(None,)]
+
+
+SESSIONS = (
+    "SET NAMES latin1",
+    "SET NAMES binary",
+    "SET NAMES utf8mb4 COLLATE utf8mb4_general_ci",
+    "SET time_zone = '-07:00'",
+    "SET sql_mode = ''",
+    "SET sql_mode = 'ORACLE'",
+    "SET sql_mode = 'ANSI,NO_BACKSLASH_ESCAPES,PAD_CHAR_TO_FULL_LENGTH'",
+)
+
+
+@pytest.mark.parametrize("session", SESSIONS)
+def test_the_inputs_are_one_text_whatever_session_writes_them(migrated_mariadb_url: str, session: str) -> None:
+    odd = "CONVERT(X'2A20C3BC27225CF09F98802C' USING utf8mb4)"
+    when = "'2026-11-19 02:00:00.25'"
+    run_sql(
+        migrated_mariadb_url,
+        session,
+        f"INSERT INTO schedule_task (name, type, cron, timezone, starts_at) VALUES ('a', 'B', {odd}, {odd}, {when})",
+        PLAN,
+    )
+    others = (other for other in ("SET NAMES utf8mb4", *SESSIONS))
+    for priority, other in enumerate(others, 6):
+        again = f"UPDATE schedule_task SET cron = {odd}, starts_at = {when}, priority = {priority % 10}"
+        assert run_sql(migrated_mariadb_url, other, again, "SELECT plan_stale FROM schedule_task") == [(None,)], other
+    [(inputs,)] = run_sql(migrated_mariadb_url, "SET NAMES utf8mb4", "SELECT plan_inputs FROM schedule_task")
+    cron = "* ü'\"\\😀,"
+    assert json.loads(inputs) == ["on", 0, "cron", cron, 0, cron, None, "2026-11-19 02:00:00.250000", None]
+
+
+def test_no_two_inputs_make_one_text(migrated_url: str) -> None:
+    odd = ("NULL", "''", "'null'", "'\"'", "'\", \"'", "','", "'a'", "'A'", "'a '")
+    for at, (cron, timezone) in enumerate(product(odd, odd[1:])):
+        typed(
+            migrated_url,
+            f"INSERT INTO schedule_task (name, type, cron, timezone) VALUES ('{at}', 'B', {cron}, {timezone})",
+        )
+    assert typed(migrated_url, "SELECT count(*), count(DISTINCT plan_inputs) FROM schedule_task") == [(72, 72)]
 
 
 def test_other_edits_leave_the_plan_alone(migrated_url: str) -> None:
-    typed(
-        migrated_url,
-        TASK,
-        "UPDATE schedule_task SET planned_trigger_kind = 'cron', planned_cron = cron,"
-        " planned_cron_seconds = 0, planned_timezone = 'UTC'",
-    )
-    edit = "UPDATE schedule_task SET status = 'off', retries = 3, priority = 1"
+    typed(migrated_url, TASK, PLAN)
+    edit = "UPDATE schedule_task SET retries = 3, priority = 1, param = '{}', next_fire_at = NULL"
     assert typed(migrated_url, edit, "SELECT plan_stale FROM schedule_task") == [(None,)]
 
 
 def test_an_overlap_slot_is_held_by_one_running_instance(migrated_url: str) -> None:
     fires = [
-        "INSERT INTO schedule_instance (schedule_task_id, schedule_datetime, overlap_slot)"
-        f" VALUES ({task}, '2026-11-19 0{hour}:00:00.000000', {slot})"
+        "INSERT INTO schedule_instance (schedule_task_id, schedule_datetime, due_at, run_number, overlap_slot)"
+        f" VALUES ({task}, '2026-11-19 0{hour}:00:00.000000', '2026-11-19 02:00:00.000000', 0, {slot})"
         for task, hour, slot in ((7, 1, 0), (7, 2, 0), (7, 3, 1), (8, 4, 0), (7, 5, "NULL"), (7, 6, "NULL"))
     ]
     typed(migrated_url, *fires)
-    run = "UPDATE schedule_instance SET status = 'running' WHERE id = {}"
+    run = "UPDATE schedule_instance SET status = 'running', schedule_worker_node_id = 1 WHERE id = {}"
     typed(migrated_url, run.format(1))
     with pytest.raises(Refused):
         typed(migrated_url, run.format(2))

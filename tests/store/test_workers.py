@@ -1,4 +1,4 @@
-"""Workers: a row for each start; heartbeat, drain and death are guarded updates of it."""
+"""Workers: a row for each start; heartbeat, drain and death are guarded updates."""
 
 from datetime import timedelta
 from functools import partial
@@ -7,14 +7,20 @@ from typing import Any
 import pytest
 from sqlalchemy import Row, select
 
-from shared.domain.errors import NameTaken
-from shared.store import workers
-from shared.store.database import database_time
-from shared.store.tables import schedule_worker_node
-from tests.store.scenario import Scenario
-from tests.store.together import together
+from rota.shared.clock import RESOLUTION
+from rota.shared.database.constructs import written
+from rota.shared.database.mysql import MYSQL
+from rota.shared.database.transactions import database_time
+from rota.shared.domain.errors import NameTaken
+from rota.shared.store import census, roster, workers
+from rota.shared.store.tables import schedule_worker_beat, schedule_worker_node
+from rota.shared.store.workers import Load
+from rota.worker_service import registration
+from tests.harness.scenario import Scenario
+from tests.harness.together import together
 
 MINUTE = timedelta(minutes=1)
+IDLE = Load()
 
 
 def row(rows: Scenario, worker: int) -> Row[Any]:
@@ -22,7 +28,12 @@ def row(rows: Scenario, worker: int) -> Row[Any]:
     return rows.database.read(lambda c: c.execute(statement).one())
 
 
-def beat(rows: Scenario, worker: int, load: int = 0) -> bool:
+def beat_row(rows: Scenario, worker: int) -> Row[Any]:
+    statement = select(schedule_worker_beat).where(schedule_worker_beat.c.schedule_worker_node_id == worker)
+    return rows.database.read(lambda c: c.execute(statement).one())
+
+
+def beat(rows: Scenario, worker: int, load: Load = IDLE) -> bool:
     return rows.database.write(lambda c: workers.heartbeat(c, worker, load))
 
 
@@ -30,10 +41,11 @@ def bury_silent(rows: Scenario, *worker_ids: int) -> int:
     return rows.database.write(lambda c: workers.bury_silent(c, worker_ids, "test"))
 
 
-def silence(rows: Scenario, worker: int) -> None:
+def silence(rows: Scenario, worker: int, since: str = "2020-01-01 00:00:00.000000") -> None:
     rows.sql(
-        "UPDATE schedule_worker_node SET last_heartbeat = '2020-01-01 00:00:00.000000' WHERE id = :worker",
+        "UPDATE schedule_worker_beat SET last_beat = :moment WHERE schedule_worker_node_id = :worker",
         worker=worker,
+        moment=since,
     )
 
 
@@ -72,16 +84,47 @@ def test_of_workers_that_register_one_name_at_once_one_wins(rows: Scenario) -> N
 
     won = [worker for worker in together(*[register] * 4) if worker is not None]
     assert len(won) == 1
-    assert rows.database.read(workers.census).alive == {won[0]: "live"}
+    assert rows.database.read(census.take).alive == {won[0]: "live"}
 
 
 def test_a_heartbeat_renews_the_lease_and_tells_the_load(rows: Scenario) -> None:
     worker = rows.worker()
     silence(rows, worker)
-    assert beat(rows, worker, load=3)
-    found = row(rows, worker)
-    assert found.current_load == 3
-    assert abs(found.last_heartbeat - rows.now()) < MINUTE
+    assert beat(rows, worker, Load(busy=3, abandoned=1, started=7))
+    found = beat_row(rows, worker)
+    assert (found.busy, found.abandoned, found.started) == (3, 1, 7)
+    assert abs(found.last_beat - rows.now()) < MINUTE
+
+
+def test_a_worker_makes_progress_when_it_tells_that_it_has_started_more(rows: Scenario) -> None:
+    worker = rows.worker()
+    assert beat(rows, worker)
+    assert beat_row(rows, worker).gmt_progress is None
+    assert beat(rows, worker, Load(started=7))
+    first = beat_row(rows, worker)
+    assert first.gmt_progress == first.last_beat
+    assert beat(rows, worker, Load(started=7))
+    assert beat_row(rows, worker).gmt_progress == first.gmt_progress
+
+
+def test_a_workers_row_shows_its_beat_within_a_few_seconds(rows: Scenario) -> None:
+    worker = rows.worker()
+    assert beat(rows, worker, Load(busy=3))
+    assert rows.database.read(census.take).unshown == set()
+    rows.sql("UPDATE schedule_worker_node SET last_heartbeat = '2020-01-01 00:00:00.000000'")
+    assert rows.database.read(census.take).unshown == {worker}
+    rows.database.write(lambda c: workers.show(c, [worker], "test"))
+    found, said = row(rows, worker), beat_row(rows, worker)
+    assert (found.state, found.current_load, found.last_heartbeat) == ("live", 3, said.last_beat)
+    assert rows.database.read(census.take).unshown == set()
+
+
+def test_the_list_of_workers_tells_their_newest_beats(rows: Scenario) -> None:
+    worker = rows.worker(liveness_seconds=20)
+    assert beat(rows, worker, Load(busy=3))
+    [listed] = rows.database.read(lambda c: roster.listed(c, 10))
+    assert (listed.current_load, listed.liveness_seconds) == (3, 20)
+    assert listed.last_heartbeat == beat_row(rows, worker).last_beat
 
 
 def test_a_draining_worker_beats_on_and_a_dead_one_does_not(rows: Scenario) -> None:
@@ -94,7 +137,7 @@ def test_a_draining_worker_beats_on_and_a_dead_one_does_not(rows: Scenario) -> N
     rows.bury(worker)
     silence(rows, worker)
     assert not beat(rows, worker)
-    assert row(rows, worker).last_heartbeat.year == 2020
+    assert beat_row(rows, worker).last_beat.year == 2020
     assert not rows.database.write(lambda c: workers.drain(c, worker, "again", "operator"))
 
 
@@ -112,26 +155,27 @@ def test_only_who_was_silent_for_longer_than_its_own_limit_is_declared_dead(rows
     silent, draining, patient, live = (
         rows.worker(),
         rows.worker(liveness_seconds=20),
-        rows.worker(liveness_seconds=2_000_000_000),
+        rows.worker(liveness_seconds=31_536_000),
         rows.worker(),
     )
     rows.database.write(lambda c: workers.drain(c, draining, "test", "test"))
-    for worker in (silent, draining, patient):
+    for worker in (silent, draining):
         silence(rows, worker)
+    silence(rows, patient, str(written(rows.now() - 5 * MINUTE)))
     everyone = (silent, draining, patient, live)
-    assert rows.database.read(workers.census).silent == {silent: 15, draining: 20}
+    assert rows.database.read(census.take).silent == {silent: 15, draining: 20}
     assert [bury_silent(rows), bury_silent(rows, draining), bury_silent(rows, *everyone)] == [0, 1, 1]
-    assert rows.database.read(workers.census).silent == {}
+    assert rows.database.read(census.take).silent == {}
     assert bury_silent(rows, *everyone) == 0
-    assert rows.database.read(workers.census).alive == {patient: "live", live: "live"}
+    assert rows.database.read(census.take).alive == {patient: "live", live: "live"}
     assert row(rows, silent).reason == "silent for longer than its liveness limit"
 
 
 def test_the_census_tells_the_time_where_nobody_is(rows: Scenario) -> None:
     before = rows.database.read(database_time)
-    census = rows.database.read(workers.census)
-    assert (census.alive, census.silent, census.holders) == ({}, {}, set())
-    assert before <= census.time <= rows.database.read(database_time)
+    seen = rows.database.read(census.take)
+    assert (seen.alive, seen.silent, seen.holders) == ({}, {}, set())
+    assert before <= seen.time <= rows.database.read(database_time)
 
 
 def test_of_a_heartbeat_and_a_burial_at_once_one_wins_and_both_know(rows: Scenario) -> None:
@@ -152,7 +196,7 @@ def test_loads_count_what_is_assigned_and_running_of_the_dead_too(rows: Scenario
     rows.running(dead)
     rows.bury(dead)
     assert rows.database.read(workers.loads) == {live: 2, dead: 1}
-    assert rows.database.read(workers.census).holders == {live, dead}
+    assert rows.database.read(census.take).holders == {live, dead}
 
 
 def test_the_fleet_is_who_is_live_and_was_heard_of(rows: Scenario) -> None:
@@ -170,6 +214,26 @@ def test_the_fleet_is_who_is_live_and_was_heard_of(rows: Scenario) -> None:
 def test_workers_are_listed_the_newest_first_and_the_dead_on_request(rows: Scenario) -> None:
     first, dead, last = rows.worker(), rows.worker(name="dead"), rows.worker(name="last")
     rows.bury(dead)
-    assert [w.id for w in rows.database.read(lambda c: workers.listed(c, 10))] == [last, first]
-    assert [w.id for w in rows.database.read(lambda c: workers.listed(c, 2, all_states=True))] == [last, dead]
+    assert [w.id for w in rows.database.read(lambda c: roster.listed(c, 10))] == [last, first]
+    assert [w.id for w in rows.database.read(lambda c: roster.listed(c, 2, all_states=True))] == [last, dead]
     assert sorted(w.id for w in rows.database.read(workers.alive)) == [first, last]
+
+
+def test_after_the_workers_were_truncated_no_id_comes_again(rows: Scenario) -> None:
+    first = rows.worker()
+    if rows.database.backend is MYSQL:
+        rows.sql("TRUNCATE TABLE schedule_worker_node")
+    else:
+        rows.sql("DELETE FROM schedule_worker_node")
+        rows.sql("DELETE FROM sqlite_sequence WHERE name = 'schedule_worker_node'")
+    second, third = rows.worker(), rows.worker()
+    assert first < second < third
+    assert {w.id for w in rows.database.read(workers.alive)} == {second, third}
+
+
+def test_the_lease_of_a_worker_counts_from_before_its_first_beat(rows: Scenario) -> None:
+    declared = workers.WorkerDeclaration("w", "host", 1, "identity", "0", 1, 0, 15, [])
+    worker, asked = registration.register(rows.database, declared)
+    beat = rows.database.read(lambda c: roster.find(c, "w")).last_heartbeat
+    assert worker > 0
+    assert rows.database.clock.at(asked) <= beat + RESOLUTION

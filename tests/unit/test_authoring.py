@@ -10,8 +10,8 @@ import pytest
 from pydantic import BaseModel
 
 from rota import NodeContext, Rota
-from shared.domain.errors import ConfigurationError, InvalidInput, InvalidParam, NameTaken
-from worker_service.authoring import load_app
+from rota.shared.domain.errors import ConfigurationError, InvalidInput, InvalidParam, NameTaken
+from rota.worker_service.authoring import load_app
 
 
 class Param(BaseModel):
@@ -30,6 +30,12 @@ def plain(ctx: NodeContext[Any]) -> int:
 
 async def coroutine(ctx: NodeContext[Any]) -> int:
     return 1
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), 1e10])
+def test_a_timeout_is_a_number_of_seconds_that_can_be_waited_for(timeout: float) -> None:
+    with pytest.raises(InvalidInput, match=r"CLEAN: timeout .* must be more than 0 and at most 31,536,000 seconds"):
+        Rota().task("CLEAN", timeout=timeout)
 
 
 def test_one_function_is_a_type_with_one_node_and_with_cron_a_task(app: Rota) -> None:

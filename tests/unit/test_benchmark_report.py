@@ -190,8 +190,14 @@ def test_the_terminal_shows_the_chosen_cases(samples: Samples, capsys: pytest.Ca
     assert "Celery" not in said
 
 
+@pytest.fixture(scope="module")
+def _matplotlib() -> None:
+    """Import it before the tests may start no process: on the first import it asks the machine for its fonts."""
+    pytest.importorskip("matplotlib.font_manager")
+
+
+@pytest.mark.usefixtures("_matplotlib")
 def test_the_same_samples_give_the_same_bytes(samples: Samples, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     results = tmp_path / "results.jsonl"
     for out in ("one", "two"):
         assert report.write(results, tmp_path / out) == tmp_path / out / "benchmarks.md"
@@ -203,8 +209,8 @@ def test_the_same_samples_give_the_same_bytes(samples: Samples, tmp_path: Path) 
     assert sorted(linked) == [name for name in sorted(one) if name.endswith(".svg")]
 
 
+@pytest.mark.usefixtures("_matplotlib")
 def test_a_plot_without_samples_is_not_drawn_and_an_old_one_goes(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     old = tmp_path / "herd.svg"
     old.write_text("of an earlier run")
     assert plots.draw(Samples(tmp_path / "none.jsonl"), tmp_path) == []

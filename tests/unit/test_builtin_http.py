@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from shared.clock import boottime
-from tests.processes import wait_until
-from tests.unit.http_server import Server, answer, context, failure, run
-from worker_service.builtin.http import http_request
+from rota.shared.clock import boottime
+from rota.worker_service.builtin.http import http_request
+from tests.harness.http_server import Server, answer, context, failure, run
+from tests.harness.processes import wait_until
 
 DEADLINE = 10
 

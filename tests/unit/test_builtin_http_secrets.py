@@ -12,10 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.unit.http_server import Server, answer, failure, run
-from worker_service.builtin import http
-from worker_service.builtin.http import RequestFailed
-from worker_service.builtin.http_secrets import Secrets
+from rota.worker_service.builtin import http
+from rota.worker_service.builtin.http import RequestFailed
+from rota.worker_service.builtin.http_secrets import Secrets
+from tests.harness.http_server import Server, answer, failure, run
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from shared.domain.errors import InvalidParam
-from shared.domain.nodes import check_schema
-from worker_service import builtin
-from worker_service.builtin.http_param import HttpRequestParam
-from worker_service.builtin.shell_param import ShellCommandParam
+from rota.shared.domain.errors import InvalidParam
+from rota.shared.domain.nodes import check_schema
+from rota.worker_service import builtin
+from rota.worker_service.builtin.http_param import HttpRequestParam
+from rota.worker_service.builtin.shell_param import ShellCommandParam
 
 
 @pytest.mark.parametrize(

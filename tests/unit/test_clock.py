@@ -1,13 +1,14 @@
 """The database's time, told from boot time and an offset."""
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared import clock as clocks
-from shared.clock import SAMPLES, DatabaseClock, SettableClock
+from rota.shared import clock as clocks
+from rota.shared.clock import SAMPLES, WATCH_SECONDS, DatabaseClock, HostTimer, boottime
 
 EPOCH = datetime.fromisoformat("1970-01-01T00:00:00")
 NOON = datetime.fromisoformat("2026-11-19T12:00:00")
@@ -40,15 +41,13 @@ class World:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    world = World()
-    monkeypatch.setattr(clocks, "boottime", world.boottime)
-    return world
+def world() -> World:
+    return World()
 
 
 @pytest.fixture
 def clock(world: World) -> DatabaseClock:
-    return DatabaseClock(world.read)
+    return DatabaseClock(world.read, monotonic=world.boottime, host_now=lambda: EPOCH)
 
 
 def error(clock: DatabaseClock, world: World) -> float:
@@ -86,7 +85,7 @@ def test_an_old_measurement_is_given_up_so_that_drift_does_not_add_up(clock: Dat
     assert error(clock, world) == 0
 
 
-@pytest.mark.parametrize("step", [3600, -3600, 2])
+@pytest.mark.parametrize("step", [3600, -3600, 2, 0.45, -0.45, 0.06, -0.06])
 def test_a_step_of_the_databases_clock_is_followed_at_once(clock: DatabaseClock, world: World, step: float) -> None:
     clock.calibrate()
     world.ahead += s(step)
@@ -100,6 +99,27 @@ def test_a_slow_round_trip_is_not_taken_for_a_step(clock: DatabaseClock, world: 
     world.there = 3
     clock.measure()
     assert error(clock, world) == 0
+
+
+def observe(clock: DatabaseClock, world: World, seconds: float) -> None:
+    """A statement tells the time as it begins, and is answered so long after."""
+    asked, told = world.uptime, world.true_time
+    world.uptime += seconds
+    clock.observe(asked, told, world.uptime)
+
+
+def test_times_that_slow_statements_tell_do_not_displace_what_was_measured(clock: DatabaseClock, world: World) -> None:
+    clock.calibrate()
+    for _ in range(10 * SAMPLES):
+        observe(clock, world, 0.005)
+    assert error(clock, world) == 0
+
+
+def test_a_step_is_followed_at_once_that_a_statement_tells_of(clock: DatabaseClock, world: World) -> None:
+    clock.calibrate()
+    world.ahead -= s(2)
+    observe(clock, world, 0.005)
+    assert error(clock, world) == pytest.approx(0.0025)
 
 
 def test_it_measures_by_itself_when_it_is_first_asked(clock: DatabaseClock, world: World) -> None:
@@ -151,7 +171,29 @@ def test_whoever_asks_whenever_is_sent_to_the_same_moments(at: int, period: floa
     assert min(past, period - past) < 1e-5
 
 
-def test_a_settable_clock_stands_still_until_it_is_moved() -> None:
-    clock = SettableClock(NOON)
-    clock.advance(60)
-    assert (clock.now(), clock.seconds_until(NOON)) == (NOON + s(60), -60)
+class Suspending(HostTimer):
+    """A host that was suspended, which its threads' waits do not count."""
+
+    slept = 0.0
+
+    def __init__(self) -> None:
+        super().__init__(lambda: boottime() + self.slept)
+
+
+def test_a_moment_that_comes_during_a_suspend_is_noticed_soon_after_it() -> None:
+    timer = Suspending()
+    never, moment = timer.event(), timer.monotonic() + 3600
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(timer.wait_until, never, moment)
+        assert not waiting.done()
+        timer.slept = 3601
+        assert waiting.result(WATCH_SECONDS + 10) is False
+    assert timer.monotonic() < moment + 60
+
+
+def test_waiting_until_a_moment_ends_when_the_event_is_set() -> None:
+    timer = HostTimer()
+    event = timer.event()
+    assert timer.wait_until(event, timer.monotonic() + 0.01) is False
+    event.set()
+    assert timer.wait_until(event, timer.monotonic() + 3600) is True

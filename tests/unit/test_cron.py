@@ -11,10 +11,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from shared.domain.errors import InvalidCron, InvalidTimezone
-from shared.domain.triggers import cron as cron_module
-from shared.domain.triggers import cron_syntax, zones
-from shared.domain.triggers.cron import Cron, load_zone
+from rota.shared.domain.errors import InvalidCron, InvalidTimezone
+from rota.shared.domain.triggers import base, zones
+from rota.shared.domain.triggers.cron import Cron, syntax
+from rota.shared.domain.triggers.cron import cron as cron_module
+from rota.shared.domain.triggers.zones import load_zone
 
 at = datetime.fromisoformat
 UTC_ZONE = load_zone("UTC")
@@ -32,7 +33,7 @@ def shown(fire: datetime, zone: ZoneInfo) -> str:
     return fire.replace(tzinfo=UTC).astimezone(zone).strftime("%d %H:%M%z")
 
 
-@pytest.mark.parametrize("module", [cron_module, cron_syntax, zones], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [base, cron_module, syntax, zones], ids=lambda module: module.__name__)
 def test_the_examples_in_the_documentation_hold(module: ModuleType) -> None:
     results = doctest.testmod(module)
     assert results.attempted > 0

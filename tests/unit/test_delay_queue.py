@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.clock import DatabaseClock, SettableClock
-from tests.processes import wait_until
-from worker_service.delay_queue import DelayQueue
+from rota.shared.clock import DatabaseClock
+from rota.shared.settable_clock import SettableClock
+from rota.worker_service.pulling.delay_queue import DelayQueue
 
 NOON = datetime.fromisoformat("2026-11-19T12:00:00")
 
@@ -28,13 +28,12 @@ ENOUGH = room(10)
 
 
 class Taking:
-    """A thread that waits in ``take``."""
+    """A thread of the simulation that takes once."""
 
-    def __init__(self, queue: DelayQueue[str], room: Callable[[], int] = ENOUGH) -> None:
+    def __init__(self, clock: SettableClock, queue: DelayQueue[str], room: Callable[[], int] = ENOUGH) -> None:
         self.taken: Future[list[str]] = Future()
-        threading.Thread(target=lambda: self.taken.set_result(queue.take(room)), daemon=True).start()
-        # `take` waits in the queue's condition, or is through
-        wait_until(lambda: queue._changed._waiters or self.taken.done(), what="the thread to wait")  # type: ignore[attr-defined]
+        clock.thread("taking", lambda: self.taken.set_result(queue.take(room))).start()
+        clock.advance(0)  # until it waits, or is through
 
     def result(self) -> list[str]:
         return self.taken.result(timeout=10)
@@ -65,15 +64,13 @@ def test_at_most_so_many_come_and_the_rest_comes_next(queue: DelayQueue[str]) ->
 
 def test_nothing_comes_before_its_moment(clock: SettableClock, queue: DelayQueue[str]) -> None:
     queue.put(NOON + s(60), "a")
-    taking = Taking(queue)
+    taking = Taking(clock, queue)
     clock.advance(59.999999)
     with queue._changed:
         queue._changed.notify()  # a spurious wake-up: it must look at the clock again
-    wait_until(lambda: queue._changed._waiters)  # type: ignore[attr-defined]
+    clock.advance(0)
     assert not taking.taken.done()
     clock.advance(0.000001)
-    with queue._changed:
-        queue._changed.notify()
     assert taking.result() == ["a"]
 
 
@@ -96,9 +93,9 @@ def test_what_may_go_early_goes_along_with_what_is_due_and_no_earlier(early_queu
 
 def test_what_may_go_early_ends_no_wait_before_its_moment(clock: SettableClock, early_queue: DelayQueue[str]) -> None:
     early_queue.put(NOON + EARLY, "a", early=EARLY)
-    taking = Taking(early_queue)
+    taking = Taking(clock, early_queue)
+    clock.advance(0.049999)
     assert not taking.taken.done()
-    clock.advance(0.05)
     early_queue.put(NOON, "b")
     assert sorted(taking.result()) == ["a", "b"]
 
@@ -126,15 +123,15 @@ def test_putting_nothing_is_nothing(queue: DelayQueue[str]) -> None:
     assert len(queue) == 0
 
 
-def test_an_earlier_thing_ends_the_wait_for_a_later_one(queue: DelayQueue[str]) -> None:
+def test_an_earlier_thing_ends_the_wait_for_a_later_one(clock: SettableClock, queue: DelayQueue[str]) -> None:
     queue.put(NOON + s(3600), "later")
-    taking = Taking(queue)
+    taking = Taking(clock, queue)
     queue.put(NOON, "now")
     assert taking.result() == ["now"]
 
 
-def test_who_waits_on_an_empty_queue_gets_what_comes(queue: DelayQueue[str]) -> None:
-    taking = Taking(queue)
+def test_who_waits_on_an_empty_queue_gets_what_comes(clock: SettableClock, queue: DelayQueue[str]) -> None:
+    taking = Taking(clock, queue)
     queue.put(NOON, "now")
     assert taking.result() == ["now"]
 
@@ -149,23 +146,13 @@ def test_a_real_clock_ends_the_wait_by_itself() -> None:
     assert clock.now() >= moment
 
 
-def test_a_wake_ends_a_wait_and_counts_for_the_next_where_nobody_waits(queue: DelayQueue[str]) -> None:
-    taking = Taking(queue)
-    queue.wake()
-    assert taking.result() == []
-    queue.put(NOON, "a")
-    queue.wake()
-    assert [queue.take(ENOUGH), queue.take(ENOUGH)] == [[], ["a"]]
-
-
 @pytest.mark.parametrize("most", [0, -3])
-def test_without_room_what_is_due_waits_until_somebody_wakes_it(queue: DelayQueue[str], most: int) -> None:
+def test_without_room_what_is_due_waits(clock: SettableClock, queue: DelayQueue[str], most: int) -> None:
     queue.put(NOON, "a")
-    taking = Taking(queue, room(most))
+    taking = Taking(clock, queue, room(most))
     assert not taking.taken.done()
-    queue.wake()
+    assert queue.close() == ["a"]
     assert taking.result() == []
-    assert queue.take(room(1)) == ["a"]
 
 
 class Room:
@@ -179,18 +166,22 @@ class Room:
         return self.number
 
 
-def test_room_that_is_made_ends_the_wait_for_it_and_bounds_what_comes(queue: DelayQueue[str]) -> None:
+def test_room_that_is_made_ends_the_wait_for_it_and_bounds_what_comes(
+    clock: SettableClock, queue: DelayQueue[str]
+) -> None:
     for thing in "abc":
         queue.put(NOON, thing)
     room = Room()
-    taking = Taking(queue, room)
+    taking = Taking(clock, queue, room)
     assert not taking.taken.done()
     room.number = 2
     queue.room_made()
     assert taking.result() == ["a", "b"]
 
 
-def test_room_that_is_made_while_the_queue_looks_for_it_is_not_missed(queue: DelayQueue[str]) -> None:
+def test_room_that_is_made_while_the_queue_looks_for_it_is_not_missed(
+    clock: SettableClock, queue: DelayQueue[str]
+) -> None:
     """It is told on another thread, which cannot come in before the look has ended."""
     queue.put(NOON, "a")
     told = threading.Event()
@@ -207,33 +198,33 @@ def test_room_that_is_made_while_the_queue_looks_for_it_is_not_missed(queue: Del
                 return 0
             return self.number
 
-    assert Taking(queue, JustMade()).result() == ["a"]
+    assert Taking(clock, queue, JustMade()).result() == ["a"]
     assert told.wait(10)
 
 
-def test_room_that_is_made_while_nobody_lacks_it_disturbs_nobody(queue: DelayQueue[str]) -> None:
+def test_room_that_is_made_while_nobody_lacks_it_disturbs_nobody(clock: SettableClock, queue: DelayQueue[str]) -> None:
     queue.put(NOON + s(60), "later")
     room = Room(1)
-    taking = Taking(queue, room)
+    taking = Taking(clock, queue, room)
     queue.room_made()
     queue.put(NOON, "now")
     assert taking.result() == ["now"]
     assert room.asked == 2
 
 
-def test_room_is_asked_for_anew_when_something_is_due(queue: DelayQueue[str]) -> None:
+def test_room_is_asked_for_anew_when_something_is_due(clock: SettableClock, queue: DelayQueue[str]) -> None:
     room = Room(1)
-    taking = Taking(queue, room)
+    taking = Taking(clock, queue, room)
     room.number = 2
     queue.put_all([(NOON, "a", 0), (NOON, "b", 0), (NOON, "c", 0)])
     assert taking.result() == ["a", "b"]
 
 
-def test_closing_ends_the_wait_and_returns_what_was_waiting(queue: DelayQueue[str]) -> None:
+def test_closing_ends_the_wait_and_returns_what_was_waiting(clock: SettableClock, queue: DelayQueue[str]) -> None:
     for moment, thing in [(NOON + s(60), "b"), (NOON + s(30), "a"), (NOON, "taken"), (NOON, "left")]:
         queue.put(moment, thing)
     assert queue.take(room(1)) == ["taken"]
-    taking = Taking(queue, room(0))
+    taking = Taking(clock, queue, room(0))
     assert sorted(queue.close()) == ["a", "b", "left"]
     assert taking.result() == []
     assert queue.closed

@@ -11,8 +11,8 @@ import click
 import pytest
 
 from rota.cli import cli
-from shared.settings import Settings
-from tests.processes import ROOT
+from rota.shared.settings import Settings
+from tests.harness.processes import ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.M | re.S)
@@ -25,6 +25,7 @@ COMMAND = re.compile(
 )
 PLACEHOLDER = re.compile(r"[A-Z_]+…?|…|\.\.\.")
 VARIABLE = re.compile(r"\bROTA_[A-Z_]*[A-Z]\b")
+ROW = re.compile(r"^\| (.+) \|$", re.M)
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def test_commands_are_found_where_pages_type_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_variable_is_a_setting_or_is_known_to_what_reads_it(page: Path) -> None:
-    others = [ROOT / "docker-compose.yml", *ROOT.glob("tests/*.py"), *ROOT.glob("worker_service/builtin/*.py")]
+    others = [ROOT / "docker-compose.yml", *ROOT.glob("tests/harness/*.py"), *ROOT.glob("worker_service/builtin/*.py")]
     known = {f"ROTA_{field.upper()}" for field in Settings.model_fields}
     known.update(*(VARIABLE.findall(path.read_text()) for path in others))
     text = page.read_text()
@@ -173,3 +174,74 @@ def slug(heading: str) -> str:
 )
 def test_a_link_that_leads_nowhere_would_be_noticed(link: str, leads: bool) -> None:
     assert leads_somewhere(ROOT / "README.md", link) is leads
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where a kind of change belongs: a row of CONTRIBUTING's table."""
+
+    what: str
+    code: tuple[str, ...]
+
+    @property
+    def paths(self) -> list[Path]:
+        return [ROOT / code for code in self.code if "/" in code]
+
+    def faults(self) -> list[str]:
+        """The paths that do not exist, and the names that none of the row's files has."""
+        missing = [str(path.relative_to(ROOT)) for path in self.paths if not path.exists()]
+        text = "".join(path.read_text() for path in self.paths if path.is_file())
+        names = [code for code in self.code if "/" not in code]
+        return missing + [name for name in names if not re.search(rf"^(?:class |def )?{name}\b", text, re.M)]
+
+
+def homes(text: str) -> list[Home]:
+    section = text.partition("\n## Where does it belong?\n")[2].partition("\n## ")[0]
+    _, _, *rows = ROW.findall(section)
+    return [Home(row.partition(" | ")[0], tuple(INLINE.findall(row))) for row in rows]
+
+
+HOMES = homes((ROOT / "CONTRIBUTING.md").read_text())
+
+
+@pytest.mark.parametrize("home", HOMES, ids=lambda home: home.what)
+def test_every_kind_of_change_has_a_home_that_exists(home: Home) -> None:
+    assert home.paths
+    assert home.faults() == []
+
+
+def test_the_table_of_homes_has_what_people_add_most() -> None:
+    assert {home.what for home in HOMES} >= {
+        "a trigger",
+        "a built-in node",
+        "a rule for when a worker polls or claims",
+        "a REST resource",
+        "a database",
+        "a duty",
+        "a move of an instance",
+        "a column or a table",
+        "a command",
+        "a setting",
+        "an invariant",
+    }
+
+
+def test_a_home_that_does_not_exist_would_be_noticed() -> None:
+    text = (
+        "## Other\n\n| a | `no/where/` |\n\n## Where does it belong?\n\n| you add | write it in |\n| --- | --- |\n"
+        "| a thing | `SPACE` and `Settings` in `shared/settings.py` |\n| more | `shared/no.py` |\n"
+        "\n## Next\n\n| b | `c/` |\n"
+    )
+    assert [(home.what, home.faults()) for home in homes(text)] == [("a thing", ["SPACE"]), ("more", ["shared/no.py"])]
+
+
+def test_the_tests_that_hold_mended_faults_are_there() -> None:
+    page = (ROOT / "docs" / "faults.md").read_text()
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page)
+    assert len(named) > 30
+    missing = [
+        f"{path}::{test}"
+        for path, test in named
+        if not (ROOT / path).is_file() or (test and f"def {test}(" not in (ROOT / path).read_text())
+    ]
+    assert not missing

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from rota.cli.output import block, cell
-from shared.domain.errors import InvalidInput
-from shared.domain.jsontext import UnreadableJson, json_text, json_value
+from rota.cli.show.output import block, cell
+from rota.shared.domain.errors import InvalidInput
+from rota.shared.domain.jsontext import UnreadableJson, json_text, json_value
 
 
 @pytest.mark.parametrize(("text", "value"), [('{"a": [1, 2.5, null]}', {"a": [1, 2.5, None]}), (b'"x"', "x"), ("0", 0)])

@@ -1,19 +1,25 @@
 """The one loop: it rests, wakes, stops, and backs off."""
 
 import logging
+import math
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
+from itertools import pairwise
 
 import pytest
 
-from shared.loop import LONGEST_BACKOFF_SECONDS, Loop
-from tests.processes import wait_until
+from rota.shared.clock import HostTimer
+from rota.shared.loop import LONGEST_BACKOFF_SECONDS, Loop
+from rota.shared.settable_clock import SettableClock
+from tests.harness.processes import wait_until
 
 
 @contextmanager
 def running(step: Callable[[], float], name: str = "duty") -> Iterator[Loop]:
-    loop = Loop(name, step)
+    loop = Loop(name, step, HostTimer())
     loop.start()
     try:
         yield loop
@@ -22,36 +28,23 @@ def running(step: Callable[[], float], name: str = "duty") -> Iterator[Loop]:
         assert loop.join(10)
 
 
-class Rests:
-    """Stands for the loop's wake event: notes each rest and ends it at once; stops the loop after so many."""
-
-    def __init__(self, most: int) -> None:
-        self.seen: list[float] = []
-        self.most = most
-        self.full = threading.Event()
-
-    def wait(self, seconds: float) -> bool:
-        self.seen.append(seconds)
-        if len(self.seen) >= self.most:
-            self.full.set()
-            threading.Event().wait(0.001)
-        return False
-
-    def set(self) -> None: ...
-
-    def clear(self) -> None: ...
-
-
 def rests_of(step: Callable[[], float], most: int) -> list[float]:
-    loop = Loop("duty", step)
-    rests = Rests(most)
-    loop._wake = rests  # type: ignore[assignment]
+    """The first rests that a loop takes, in seconds; those of no length left out."""
+    clock = SettableClock(datetime.fromisoformat("2026-11-22 12:00:00"))
+    began: list[float] = []
+
+    def noted() -> float:
+        began.append(clock.monotonic())
+        return step()
+
+    loop = Loop("duty", noted, clock)
     loop.start()
-    full = rests.full.wait(30)
+    while len(set(began)) <= most:
+        clock.advance(1)
     loop.stop()
     assert loop.join(10)
-    assert full, "the loop's thread ended"
-    return rests.seen[:most]
+    moments = sorted(set(began))
+    return [later - earlier for earlier, later in pairwise(moments)][:most]
 
 
 def test_a_step_says_how_long_to_rest_and_zero_is_at_once() -> None:
@@ -70,6 +63,24 @@ def test_a_wake_ends_the_rest() -> None:
         wait_until(lambda: len(steps) == 1)
         loop.wake()
         wait_until(lambda: len(steps) == 2)
+
+
+def test_a_step_that_rests_for_ever_is_woken_and_never_by_time() -> None:
+    clock, steps = SettableClock(datetime.fromisoformat("2026-11-22 12:00:00")), list[int]()
+
+    def step() -> float:
+        steps.append(1)
+        return math.inf
+
+    loop = Loop("duty", step, clock)
+    loop.start()
+    clock.advance(10**9)
+    assert len(steps) == 1
+    loop.wake()
+    clock.advance(0)
+    assert len(steps) == 2
+    loop.stop()
+    assert loop.join(10)
 
 
 def test_a_wake_during_a_step_is_not_lost() -> None:
@@ -106,8 +117,22 @@ def test_it_stops_after_the_present_step_and_out_of_a_rest() -> None:
     assert ended == [1]
 
 
+@pytest.mark.parametrize("rest", [1e10, float("inf"), float(sys.maxsize)])
+def test_a_rest_of_any_length_ends_with_a_wake(rest: float) -> None:
+    steps: list[int] = []
+
+    def step() -> float:
+        steps.append(1)
+        return rest
+
+    with running(step) as loop:
+        wait_until(lambda: len(steps) == 1)
+        loop.wake()
+        wait_until(lambda: len(steps) == 2)
+
+
 def test_a_loop_that_was_never_started_can_be_stopped_and_joined() -> None:
-    loop = Loop("duty", lambda: 0)
+    loop = Loop("duty", lambda: 0, HostTimer())
     loop.stop()
     assert loop.join(0)
 
@@ -124,7 +149,7 @@ def failing(times: int, then: float = 1.0) -> Callable[[], float]:
 
 
 def test_failures_back_off_longer_each_time_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shared.loop.random.uniform", lambda shortest, longest: longest)
+    monkeypatch.setattr("rota.shared.loop.random.uniform", lambda shortest, longest: longest)
     rests = rests_of(failing(50), 50)
     assert rests[:5] == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2])
     assert set(rests[5:]) == {LONGEST_BACKOFF_SECONDS}
@@ -133,6 +158,17 @@ def test_failures_back_off_longer_each_time_up_to_a_limit(monkeypatch: pytest.Mo
 def test_a_duty_survives_an_outage_of_any_length() -> None:
     rests = rests_of(failing(1100, then=9.0), 1101)
     assert rests[-1] == 9.0
+
+
+def test_a_duty_survives_a_step_that_exits() -> None:
+    answers = iter([SystemExit(1)])
+
+    def step() -> float:
+        if (error := next(answers, None)) is not None:
+            raise error
+        return 7.0
+
+    assert rests_of(step, 2)[-1] == 7.0
 
 
 def test_after_a_success_the_backoff_begins_anew() -> None:

@@ -4,39 +4,59 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import InvalidParam, UnknownType
-from shared.domain.nodes import Catalog, NodeType, check_schema
+from rota.shared.domain.errors import InvalidParam, UnknownType
+from rota.shared.domain.nodes import Catalog, NodeList, NodeType, check_schema
 
 SCHEMA = {
     "type": "object",
     "properties": {"region": {"type": "string"}, "rows": {"type": "integer"}},
     "required": ["region"],
 }
+SEND = NodeType(1, "REPORT_SEND", "REPORT", 2, param_schema=SCHEMA)
+EXTRACT = NodeType(2, "REPORT_EXTRACT", "REPORT", 1, param_schema=SCHEMA)
+CLEANUP = NodeType(3, "CLEANUP", "CLEANUP")
+REQUEST = NodeType(4, "HTTP_REQUEST", "HTTP_REQUEST", param_schema={"required": ["url"]})
 CATALOG = Catalog(
+    [SEND, EXTRACT, CLEANUP, REQUEST],
     [
-        NodeType(1, "REPORT_SEND", "REPORT", 2, param_schema=SCHEMA),
-        NodeType(2, "REPORT_EXTRACT", "REPORT", 1, param_schema=SCHEMA),
-        NodeType(3, "CLEANUP", "CLEANUP"),
-        NodeType(4, "HTTP_REQUEST", "HTTP_REQUEST", param_schema={"required": ["url"]}),
-    ]
+        NodeList("REPORT", "1", [EXTRACT, SEND]),
+        NodeList("CLEANUP", "1", [CLEANUP]),
+        NodeList("HTTP_REQUEST", "1", [REQUEST]),
+    ],
 )
 
 
-def planned(task_type: str, param: Any = None) -> list[tuple[str, int, Any]]:
-    return [(node.type, node.sequence, node.param) for node in CATALOG.nodes_of(task_type, param)]
+def listed(*nodes: Any) -> list[tuple[str, int, Any]]:
+    return [(node.type, node.sequence, node.param) for node in CATALOG.listed({"nodes": list(nodes)}) or ()]
 
 
-def test_a_task_runs_the_nodes_of_its_type_in_their_order() -> None:
-    assert planned("REPORT", {"region": "eu"}) == [("REPORT_EXTRACT", 1, None), ("REPORT_SEND", 2, None)]
+def test_a_param_that_lists_no_nodes_leaves_them_to_the_version_of_the_task_type() -> None:
+    assert CATALOG.listed({"region": "eu"}) is None
+    assert CATALOG.listed(None) is None
+    [only] = CATALOG.lists_of("REPORT")
+    assert [node.type for node in only.nodes] == ["REPORT_EXTRACT", "REPORT_SEND"]
+
+
+def test_the_nodes_of_a_version_are_planned_in_its_order() -> None:
+    planned = CATALOG.planned(["REPORT_SEND", "REPORT_EXTRACT"])
+    assert planned is not None
+    assert [(node.type_id, node.type, node.sequence) for node in planned] == [
+        (1, "REPORT_SEND", 1),
+        (2, "REPORT_EXTRACT", 2),
+    ]
+    assert CATALOG.planned(["REPORT_SEND", "REPORT_LATER"]) is None
 
 
 def test_a_param_may_list_nodes_of_any_type_in_any_order_and_twice() -> None:
-    listed = {"nodes": ["CLEANUP", {"type": "HTTP_REQUEST", "param": {"url": "x"}}, "CLEANUP"]}
-    assert planned("REPORT", listed) == [("CLEANUP", 1, None), ("HTTP_REQUEST", 2, {"url": "x"}), ("CLEANUP", 3, None)]
+    assert listed("CLEANUP", {"type": "HTTP_REQUEST", "param": {"url": "x"}}, "CLEANUP") == [
+        ("CLEANUP", 1, None),
+        ("HTTP_REQUEST", 2, {"url": "x"}),
+        ("CLEANUP", 3, None),
+    ]
 
 
 def test_listed_nodes_need_no_registered_task_type() -> None:
-    assert planned("MINE", {"nodes": ["CLEANUP"]}) == [("CLEANUP", 1, None)]
+    CATALOG.check("MINE", {"nodes": ["CLEANUP"]})
 
 
 @pytest.mark.parametrize(
@@ -53,7 +73,7 @@ def test_listed_nodes_need_no_registered_task_type() -> None:
 )
 def test_nodes_that_are_not_there_are_refused_with_those_that_are(task_type: str, param: Any, said: str) -> None:
     with pytest.raises(InvalidParam, match=said):
-        CATALOG.nodes_of(task_type, param)
+        CATALOG.check(task_type, param)
 
 
 @pytest.mark.parametrize(
@@ -62,13 +82,13 @@ def test_nodes_that_are_not_there_are_refused_with_those_that_are(task_type: str
 )
 def test_a_type_that_may_yet_be_registered_is_told_from_a_list_that_is_wrong(param: Any, may_come: bool) -> None:
     with pytest.raises(InvalidParam) as refused:
-        CATALOG.nodes_of("LATER", param)
+        CATALOG.check("LATER", param)
     assert isinstance(refused.value, UnknownType) is may_come
 
 
 def test_with_no_worker_yet_the_refusal_says_to_start_one() -> None:
     with pytest.raises(InvalidParam, match="none yet: start a worker"):
-        Catalog([]).nodes_of("REPORT", None)
+        Catalog([]).check("REPORT", None)
 
 
 @pytest.mark.parametrize("param", [{"region": "eu"}, {"region": "eu", "rows": 3}])
@@ -105,7 +125,28 @@ def test_many_faults_are_told_in_short() -> None:
         check_schema(schema, dict.fromkeys("abcde", 1), "param")
 
 
-def test_a_node_is_called_by_its_name_without_the_category() -> None:
-    assert CATALOG.nodes_of("REPORT", None)[0].type == "REPORT_EXTRACT"
-    assert NodeType(2, "REPORT_EXTRACT", "REPORT").short_name == "EXTRACT"
-    assert NodeType(3, "CLEANUP", "CLEANUP").short_name == "CLEANUP"
+OTHER_SCHEMA = {"type": "object", "required": ["country"]}
+TWO_VERSIONS = Catalog(
+    [SEND],
+    [
+        NodeList("REPORT", "2", [NodeType(1, "REPORT_SEND", "REPORT", param_schema=OTHER_SCHEMA)]),
+        NodeList("REPORT", "1", [SEND]),
+    ],
+)
+
+
+@pytest.mark.parametrize("param", [{"region": "eu"}, {"country": "de"}])
+def test_while_two_versions_count_a_param_must_fit_one_of_them(param: Any) -> None:
+    TWO_VERSIONS.check("REPORT", param)
+
+
+def test_a_param_that_fits_no_version_is_refused_with_the_faults_by_the_best() -> None:
+    with pytest.raises(InvalidParam) as refused:
+        TWO_VERSIONS.check("REPORT", {})
+    assert "'country' is a required property" in str(refused.value)
+    assert "region" not in str(refused.value)
+
+
+def test_a_listed_node_is_checked_by_the_best_version_that_has_it() -> None:
+    with pytest.raises(InvalidParam, match="country"):
+        TWO_VERSIONS.check("REPORT", {"nodes": ["REPORT_SEND"], "region": "eu"})

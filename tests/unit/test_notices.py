@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from scheduler_service.notices import Notices
+from rota.scheduler_service.notices import Notices
 
 
 def test_a_complaint_is_logged_when_it_begins_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_service.placement import Fleet, needs_of
-from shared.domain.errors import InvalidInput
-from shared.domain.nodes import PlannedNode
-from shared.store.workers import LiveWorker
+from rota.scheduler_service.placement import FULL, Fleet, needs_of
+from rota.shared.domain.errors import InvalidInput
+from rota.shared.domain.nodes import PlannedNode
+from rota.shared.domain.states import REASON_LIMIT
+from rota.shared.store.workers import LiveWorker
 
 EXTRACT, SEND = PlannedNode(1, "REPORT_EXTRACT", 1), PlannedNode(2, "REPORT_SEND", 2)
 
@@ -24,8 +25,11 @@ def worker(
     load: int = 0,
     types: tuple[str, ...] = ("REPORT_EXTRACT", "REPORT_SEND"),
     labels: dict[str, str] | None = None,
+    said: int = 0,
+    versions: dict[str, str] | None = None,
 ) -> LiveWorker:
-    return LiveWorker(number, f"w{number}", capacity, prefetch, load, labels or {}, frozenset(types))
+    can_run = frozenset(types)
+    return LiveWorker(number, f"w{number}", capacity, prefetch, load, labels or {}, can_run, said, versions or {})
 
 
 def given_to(
@@ -37,6 +41,21 @@ def given_to(
 def test_the_least_loaded_by_share_of_its_capacity_is_chosen() -> None:
     fleet = Fleet([worker(1, capacity=100, load=50), worker(2, capacity=10, load=6)])
     assert given_to(fleet, 1) == [1]
+
+
+def test_a_worker_all_of_whose_threads_are_abandoned_is_given_nothing() -> None:
+    fleet = Fleet([worker(1, capacity=0, prefetch=1000, said=10), worker(2, prefetch=1000, load=10)])
+    assert given_to(fleet, 100, late=True) == [2] * 100
+    alone = Fleet([worker(1, capacity=0, prefetch=1000, said=10)])
+    assert given_to(alone, 1) == [None]
+    assert not alone.has_room()
+    assert alone.why_not(needs_of([EXTRACT], {})) == FULL
+
+
+def test_a_load_is_what_the_worker_said_or_what_its_rows_say_whichever_is_more() -> None:
+    fleet = Fleet([worker(1, said=5, load=1, prefetch=100), worker(2, said=0, load=3, prefetch=100)])
+    assert given_to(fleet, 2) == [2, 2]
+    assert Counter(given_to(fleet, 12)) == {1: 8, 2: 4}, "each is given until both have the same load"
 
 
 def test_a_batch_is_spread_by_capacity_and_counts_what_it_has_given_itself() -> None:
@@ -106,6 +125,34 @@ def test_only_a_worker_that_can_run_every_node_is_chosen() -> None:
     assert fleet.choose(needs_of([EXTRACT, SEND], {})) == 2
 
 
+MAIL = PlannedNode(3, "REPORT_MAIL", 2)
+OLD, NEW = [EXTRACT, SEND], [EXTRACT, MAIL]
+LISTS = {("REPORT", "old"): OLD, ("REPORT", "new"): NEW}
+
+
+def test_of_workers_with_different_versions_of_a_task_type_the_least_loaded_is_chosen() -> None:
+    """Nine of the old version and one canary: the canary gets about a tenth."""
+    crowd = [worker(n, prefetch=100, versions={"REPORT": "old"}) for n in range(1, 10)]
+    canary = worker(10, prefetch=100, types=("REPORT_EXTRACT", "REPORT_MAIL"), versions={"REPORT": "new"})
+    fleet = Fleet([*crowd, canary], LISTS)
+    chosen = [fleet.choose(needs_of((), {}, "REPORT")) for _ in range(500)]
+    nodes = Counter(fleet.nodes_of(number, "REPORT")[1].type for number in chosen if number is not None)
+    assert nodes == {"REPORT_SEND": 450, "REPORT_MAIL": 50}
+
+
+def test_a_worker_that_does_not_carry_the_task_type_is_not_chosen_whatever_nodes_it_can_run() -> None:
+    unfit = [
+        worker(1),
+        worker(2, versions={"REPORT": "gone"}),
+        worker(3, types=(), versions={"REPORT": "old"}),
+    ]
+    needs = needs_of((), {}, "REPORT")
+    assert Fleet([*unfit, worker(4, load=9, versions={"REPORT": "old"})], LISTS).choose(needs) == 4
+    nobody = Fleet(unfit, LISTS)
+    assert nobody.choose(needs) is None
+    assert nobody.why_not(needs) == "no live worker can run REPORT"
+
+
 def test_only_a_worker_that_carries_every_label_is_chosen() -> None:
     fleet = Fleet(
         [worker(1), worker(2, labels={"gpu": "a100"}), worker(3, labels={"gpu": "a100", "zone": "x"}, load=9)]
@@ -149,6 +196,13 @@ def test_who_finds_nobody_is_told_why(workers: list[LiveWorker], labels: dict[st
     needs = needs_of([EXTRACT, SEND], labels)
     assert fleet.choose(needs) is None
     assert said in fleet.why_not(needs)
+
+
+def test_the_reason_of_many_nodes_fits_into_a_row() -> None:
+    nodes = [PlannedNode(at, f"REPORT_A_RATHER_LONG_NAME_{at:03}", at) for at in range(60)]
+    assert len(Fleet([worker(1)]).why_not(needs_of(nodes, {}))) == REASON_LIMIT
+    labels = {f"label-{at:03}": "a-rather-long-value" for at in range(60)}
+    assert len(Fleet([worker(1)]).why_not(needs_of([EXTRACT], labels))) == REASON_LIMIT
 
 
 @pytest.mark.parametrize("labels", [["gpu"], "gpu", {"gpu": ["a"]}, {"gpu": 1}])

@@ -3,18 +3,20 @@
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.errors import InvalidCron, InvalidTimezone
-from shared.domain.planning import (
+from rota.shared.domain.errors import InvalidCron, InvalidTimezone
+from rota.shared.domain.planning import (
     COUNTED_EXACTLY,
     FIRES_AT_ONCE,
     Decision,
     PlanInputs,
-    Terms,
+    Planned,
+    TaskTerms,
     count,
     decide,
 )
@@ -27,24 +29,26 @@ def s(seconds: float) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-EVERY_SECOND = PlanInputs("cron", "* * * * * *", 1, "UTC", None, None)
-EVERY_MINUTE = PlanInputs("cron", "* * * * *", 0, "UTC", None, None)
+EVERY_SECOND = PlanInputs("cron", "* * * * * *", cron_seconds=1)
+EVERY_MINUTE = PlanInputs("cron", "* * * * *")
 
 
 @dataclass(frozen=True)
 class Plan:
     """What a decision is made from."""
 
-    terms: Terms
+    terms: TaskTerms
     next_fire_at: datetime | None
 
 
 def task(inputs: PlanInputs = EVERY_SECOND, next_fire_at: datetime | None = NOON, **fields: object) -> Plan:
-    terms = Terms(
+    terms = TaskTerms(
         status="on",
         type="NIGHT",
         inputs=inputs,
+        inputs_text="[]",
         is_stale=False,
+        needs_replan=False,
         is_deleted=False,
         gmt_create=None,
         misfire_policy="fire_once",
@@ -107,7 +111,7 @@ def test_after_a_misfire_the_fires_ahead_are_materialized_too() -> None:
 
 
 def test_missed_fires_are_counted_one_by_one_where_they_are_few() -> None:
-    irregular = PlanInputs("cron", "0 0,1,2,23 * * *", 0, "UTC", None, None)
+    irregular = PlanInputs("cron", "0 0,1,2,23 * * *")
     first = NOON - timedelta(hours=12)
     assert count(irregular, first, first) == 1
     assert count(irregular, first, first + timedelta(days=2)) == 9
@@ -119,7 +123,7 @@ def test_regular_fires_are_counted_right_however_many_there_are(fires: int) -> N
 
 
 def test_the_number_of_irregular_fires_is_estimated_from_their_span() -> None:
-    two_an_hour = PlanInputs("cron", "0,10 * * * *", 0, "UTC", None, None)
+    two_an_hour = PlanInputs("cron", "0,10 * * * *")
     assert count(two_an_hour, NOON, NOON + timedelta(days=100)) == pytest.approx(4801, rel=0.02)
 
 
@@ -144,7 +148,7 @@ def test_on_again_after_a_long_time_off_is_no_misfire() -> None:
 
 def test_nothing_fires_before_the_window_and_its_first_instant_is_in_it() -> None:
     inputs = replace(EVERY_SECOND, starts_at=NOON + s(3))
-    new = task(inputs, None, is_stale=True)
+    new = task(inputs, None, needs_replan=True)
     assert at(new, NOON).fires == [NOON + s(3), NOON + s(4), NOON + s(5)]
     assert at(new, NOON - s(60)) == Decision(next_fire_at=NOON + s(3))
 
@@ -168,22 +172,63 @@ def test_the_newest_fire_is_one_inside_the_window(at: int, newest: int | None) -
 
 def test_a_window_that_has_closed_leaves_nothing_to_plan() -> None:
     inputs = replace(EVERY_MINUTE, ends_at=NOON - s(1))
-    assert at(task(inputs, None, is_stale=True), NOON) == Decision(next_fire_at=None)
+    assert at(task(inputs, None, needs_replan=True), NOON) == Decision(next_fire_at=None)
 
 
 def test_an_edited_task_is_planned_from_now_and_replays_no_past() -> None:
-    edited = task(EVERY_MINUTE, NOON - timedelta(days=3), is_stale=True)
+    edited = task(EVERY_MINUTE, NOON - timedelta(days=3), needs_replan=True)
     assert at(edited, NOON + s(30)) == Decision(next_fire_at=NOON + s(60))
 
 
+HOURLY = PlanInputs("cron", "0 * * * *")
+
+
+@pytest.mark.parametrize(
+    ("edit", "following"),
+    [
+        ({"inputs": HOURLY, "needs_replan": True}, NOON + s(3600)),
+        ({"status": "off"}, NOON + s(720)),
+        ({"status": "off", "inputs": HOURLY, "needs_replan": True}, NOON + s(3600)),
+        ({"is_deleted": True}, None),
+    ],
+    ids=["cron", "off", "cron and off", "deleted"],
+)
+def test_fires_missed_before_an_edit_was_seen_are_counted_by_the_old_plan_and_none_runs(
+    edit: dict[str, Any], following: datetime | None
+) -> None:
+    edited = task(**{"inputs": EVERY_MINUTE, "planned": Planned("on", False, EVERY_MINUTE), "is_stale": True, **edit})
+    assert at(edited, NOON + s(12 * 60 - 30), s(0)) == Decision(next_fire_at=following, misfires=12)
+
+
+@pytest.mark.parametrize("inputs", [EVERY_MINUTE, HOURLY])
+def test_on_again_holds_back_what_passed_before_it_was_seen(inputs: PlanInputs) -> None:
+    again = task(
+        inputs,
+        planned=Planned("off", False, EVERY_MINUTE),
+        is_stale=True,
+        needs_replan=inputs is HOURLY,
+        misfire_grace_seconds=3600,
+    )
+    now = NOON + s(12 * 60 - 30)
+    decision = at(again, now, s(0))
+    assert (decision.held_back, decision.misfires, decision.fires) == (12, 0, [])
+    assert decision.next_fire_at == inputs.next_after(now)
+
+
+def test_a_plan_that_somebody_made_unreadable_is_replaced_and_nothing_is_counted() -> None:
+    broken = Planned("on", False, PlanInputs("cron", "61 * * * *"))
+    edited = task(EVERY_MINUTE, NOON, planned=broken, is_stale=True, needs_replan=True)
+    assert at(edited, NOON + s(90)) == Decision(next_fire_at=NOON + s(120))
+
+
 def test_a_task_never_planned_counts_from_its_creation() -> None:
-    new = task(EVERY_MINUTE, None, is_stale=True, gmt_create=NOON - s(90))
+    new = task(EVERY_MINUTE, None, needs_replan=True, gmt_create=NOON - s(90))
     decision = at(new, NOON)
     assert (decision.fires, decision.misfires) == ([NOON], 1)
 
 
 def test_a_creation_time_that_lies_ahead_does_not_hold_back_the_plan() -> None:
-    new = task(EVERY_MINUTE, None, is_stale=True, gmt_create=NOON + timedelta(days=400))
+    new = task(EVERY_MINUTE, None, needs_replan=True, gmt_create=NOON + timedelta(days=400))
     assert at(new, NOON).next_fire_at == NOON + s(60)
 
 
@@ -194,7 +239,7 @@ def test_a_deleted_task_plans_nothing(status: str) -> None:
 
 def test_a_manual_task_plans_nothing() -> None:
     manual = replace(EVERY_SECOND, trigger_kind="manual")
-    assert at(task(manual, None, is_stale=True), NOON) == Decision(next_fire_at=None)
+    assert at(task(manual, None, needs_replan=True), NOON) == Decision(next_fire_at=None)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +254,7 @@ def test_a_plan_that_sql_made_bad_is_refused_in_a_sentence(
     inputs: PlanInputs, error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error, match=said):
-        at(task(inputs, None, is_stale=True), NOON)
+        at(task(inputs, None, needs_replan=True), NOON)
 
 
 crons = st.sampled_from(["* * * * * *", "*/7 * * * * *", "30 */2 * * * *", "0 0 3 * * *", "0 30 1 29 2 *"])
@@ -229,9 +274,9 @@ moments = st.integers(-(10**6), 10**6).map(lambda n: NOON + timedelta(millisecon
 def test_a_decision_moves_on_and_fires_nothing_twice(
     *, cron: str, first: datetime, now: datetime, ahead: int, status: str, zone: str, grace: int, stale: bool
 ) -> None:
-    inputs = PlanInputs("cron", cron, 1, zone, None, None)
+    inputs = PlanInputs("cron", cron, cron_seconds=1, timezone=zone)
     start = inputs.next_after(first)
-    plan = task(inputs, start, status=status, misfire_grace_seconds=grace, is_stale=stale)
+    plan = task(inputs, start, status=status, misfire_grace_seconds=grace, needs_replan=stale)
     horizon = now + s(ahead)
     decision = decide(plan.terms, plan.next_fire_at, now, horizon)
     following = decision.next_fire_at
@@ -242,6 +287,6 @@ def test_a_decision_moves_on_and_fires_nothing_twice(
         assert (decision.fires, following > now) == ([], True)
     else:
         assert following > horizon or len(decision.fires) >= FIRES_AT_ONCE
-    again = decide(replace(plan.terms, is_stale=False), following, now, horizon)
+    again = decide(replace(plan.terms, needs_replan=False), following, now, horizon)
     assert not set(again.fires) & set(decision.fires)
     assert min([*again.fires, following]) == following

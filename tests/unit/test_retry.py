@@ -2,7 +2,7 @@
 
 import pytest
 
-from shared.domain.retry import retry_delay
+from rota.shared.domain.retry import retry_delay
 
 
 @pytest.mark.parametrize(

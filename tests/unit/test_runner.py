@@ -1,27 +1,34 @@
 """How a claimed instance goes through its nodes; executors and reports are stand-ins that the test drives."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from shared.clock import DatabaseClock, boottime
-from shared.domain.errors import InvalidInput
-from shared.domain.jsontext import UnreadableJson, json_text
-from shared.domain.states import InstanceStatus, NodeStatus
-from shared.store.reports import InstanceReport, NodeReport, Report
-from shared.store.runs import NodeRun, Run
-from worker_service import runner as runners
-from worker_service.authoring import Node
-from worker_service.context import NodeContext
-from worker_service.executors.base import Call, Done, Failure, Outcome, Refused
-from worker_service.runner import Runner
+from rota.shared.domain.errors import InvalidInput
+from rota.shared.domain.jsontext import UnreadableJson, json_text
+from rota.shared.domain.states import InstanceStatus, NodeStatus
+from rota.shared.settable_clock import SettableClock
+from rota.shared.store.reports import InstanceReport, NodeReport, Report
+from rota.shared.store.runs import NodeRun, Run
+from rota.worker_service.authoring import Node
+from rota.worker_service.context import NodeContext
+from rota.worker_service.executors.base import Call, Done, Failure, NoThread, Outcome, Refused
+from rota.worker_service.pulling.slots import FEWEST_ENDS, Slots
+from rota.worker_service.running.runner import (
+    DEADLINE_SECONDS,
+    LONGEST_LOOK_SECONDS,
+    STOP_SECONDS,
+    THREAD_GRACE_SECONDS,
+    Runner,
+)
+from tests.harness.runs import NOON, Reports, run
 
-NOON = datetime.fromisoformat("2026-11-19T12:00:00")
 LIMIT = 1000
 
 
@@ -37,33 +44,25 @@ def node_type(name: str, **fields: Any) -> Node:
 NODES = {node.type: node for node in (node_type("EXTRACT", timeout=60), node_type("SEND", retries=3), node_type("LOG"))}
 
 
-def run(*names: str, nodes: tuple[NodeRun, ...] | None = None, **fields: Any) -> Run:
-    planned = nodes or tuple(
-        NodeRun(100 + at, f"REPORT_{name}", "REPORT", at, "pending", None, None)
-        for at, name in enumerate(names or ("EXTRACT", "SEND"), start=1)
-    )
-    values: dict[str, Any] = {
-        "id": 7, "attempt": 1, "task_id": 3, "task_name": "daily", "timezone": "Asia/Shanghai",
-        "schedule_datetime": NOON, "due_at": NOON, "run_number": 0, "origin": "cron", "param": None, "failures": 0,
-        "retries": 0, "retry_delay_seconds": 10, "retry_backoff": "exponential", "on_worker_lost": "retry",
-        "timeout_seconds": None,
-    }  # fmt: skip
-    return Run(**{**values, **fields}, nodes=planned)
-
-
 @dataclass
 class Running:
     """A call that runs until the test ends it."""
 
     call: Call
     done: Done
+    clock: SettableClock
     stopped: bool = False
 
     def stop(self) -> None:
         self.stopped = True
 
+    def linger(self) -> None:
+        """It was stopped, and its thread has not returned."""
+        now = self.clock.monotonic()
+        self.done(Outcome(now, now, stopped=True, lingers=True))
+
     def end(self, result: Any = None, *, failure: BaseException | None = None, stopped: bool = False) -> None:
-        now = boottime()
+        now = self.clock.monotonic()
         self.done(Outcome(now, now, result, None if failure is None else Failure.of(failure), stopped))
 
     @property
@@ -73,6 +72,7 @@ class Running:
 
 @dataclass
 class Executor:
+    clock: SettableClock
     calls: list[Running] = field(default_factory=list)
     later: list[Running] = field(default_factory=list)
     refusal: BaseException | None = None
@@ -81,7 +81,7 @@ class Executor:
     def start(self, call: Call, done: Done, *, later: bool = False) -> Running:
         if self.refusal:
             raise self.refusal
-        running = Running(call, done)
+        running = Running(call, done, self.clock)
         (self.later if later else self.calls).append(running)
         self.meanwhile()
         return running
@@ -97,33 +97,19 @@ class Executor:
         return [running.call.node.type.removeprefix("REPORT_") for running in self.calls]
 
 
-@dataclass
-class Reports:
-    waiting: list[tuple[Report, Callable[[bool], None]]] = field(default_factory=list)
-    seen: list[Report] = field(default_factory=list)
-
-    def put(self, report: Report, written: Callable[[bool], None]) -> None:
-        self.waiting.append((report, written))
-        self.seen.append(report)
-
-    def commit(self, *, ours: bool = True) -> Report:
-        report, written = self.waiting.pop(0)
-        written(ours)
-        return report
-
-
 class World:
     """A runner with its stand-ins."""
 
     def __init__(self) -> None:
-        clock = DatabaseClock(lambda: NOON)
-        clock.measure()
-        self.executor, self.reports, self.told = Executor(), Reports(), 0
+        self.clock = SettableClock(NOON)
+        self.executor, self.reports, self.told = Executor(self.clock), Reports(), 0
+        self.slots = Slots(50, 1000, self.clock)
+        self.slots.on_free(self._count)
         self.runner = Runner(
-            NODES, {"thread": self.executor}, self.reports, clock, result_limit_bytes=LIMIT, room_made=self._room_made
+            NODES, {"thread": self.executor}, self.reports, self.slots, self.clock, result_limit_bytes=LIMIT
         )
 
-    def _room_made(self) -> None:
+    def _count(self) -> None:
         self.told += 1
 
     def start(self, *runs: Run) -> None:
@@ -197,7 +183,9 @@ def test_whatever_a_start_raises_the_next_ones_are_started(
     assert "instance 1 could not be started" in caplog.text
 
 
-def test_the_last_nodes_result_is_the_instances_and_its_run_is_known_until_it_is_committed(world: World) -> None:
+def test_the_last_nodes_result_is_the_instances_and_its_run_is_known_until_it_is_committed(
+    world: World,
+) -> None:
     world.start(run("EXTRACT", "SEND"))
     world.ended({"rows": 42})
     world.reports.commit()
@@ -211,7 +199,7 @@ def test_the_last_nodes_result_is_the_instances_and_its_run_is_known_until_it_is
 
 
 def slots(world: World) -> tuple[int, int]:
-    return world.runner.occupied, world.runner.running
+    return world.slots.busy, world.slots.capacity - world.slots.idle()
 
 
 def test_a_slot_is_taken_from_the_claim_to_the_end_of_the_last_handler(world: World) -> None:
@@ -250,7 +238,7 @@ def test_however_a_run_ends_its_slot_is_free_once(world: World, how: str) -> Non
     assert (slots(world), len(world.runner)) == ((1, 1), 1)
 
 
-def test_what_is_dropped_or_forsaken_takes_no_slot_any_more(world: World) -> None:
+def test_what_is_dropped_or_detached_takes_no_slot_any_more(world: World) -> None:
     waiting, running, lost, through = (run("EXTRACT", "SEND", id=number) for number in range(1, 5))
     world.runner.accept([waiting])
     world.start(running, lost, replace(through, nodes=through.nodes[:1]))
@@ -262,49 +250,54 @@ def test_what_is_dropped_or_forsaken_takes_no_slot_any_more(world: World) -> Non
     assert (slots(world), len(world.runner)) == ((2, 1), 3)
     world.runner.drop(1)
     assert (slots(world), len(world.runner)) == ((1, 1), 2)
-    assert [active.run.id for active in world.runner.forsake()] == [2]
+    assert [active.run.id for active in world.runner.detach_unfinished()] == [2]
     assert (slots(world), world.runner.held) == ((0, 0), {(4, 1)})
     world.executor.calls[0].end(stopped=True)
     world.reports.commit()
     assert (slots(world), len(world.runner)) == ((0, 0), 0)
 
 
-class Past:
-    """Runs that have ended, one a second."""
-
-    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch, *, number: int, took: float) -> None:
-        self._patch, self.now = monkeypatch, boottime()
-        for run_id in range(number):
-            self.wait(1 - took)
-            world.start(run("EXTRACT", id=run_id))
-            self.wait(took)
-            world.ended(1)
-
-    def wait(self, seconds: float) -> None:
-        self.now += seconds
-        self._patch.setattr(runners, "boottime", lambda now=self.now: now)
+def live_through(world: World, *, number: int, took: float) -> None:
+    """Runs that end, one a second."""
+    for run_id in range(number):
+        world.clock.advance(1 - took)
+        world.start(run("EXTRACT", id=run_id))
+        world.clock.advance(took)
+        world.ended(1)
 
 
-def test_a_few_ends_are_too_few_to_foresee_by(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    Past(world, monkeypatch, number=runners.FEW_ENDS - 1, took=0.01)
-    assert world.runner.foreseen(5, 100) == 0
+def test_a_few_ends_are_too_few_to_expect_slots_by(world: World) -> None:
+    live_through(world, number=FEWEST_ENDS - 1, took=0.01)
+    assert world.slots.expected(100) == 0
 
 
-def test_as_many_ends_are_foreseen_as_there_were_lately(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    past = Past(world, monkeypatch, number=20, took=1)
-    assert world.runner.foreseen(0, 7.5) == 8
-    past.wait(2)
-    assert world.runner.foreseen(0, 7.5) == 6
-    past.wait(10)
-    assert world.runner.foreseen(0, 7.5) == 0
+def test_as_many_ends_are_expected_as_there_were_lately(world: World) -> None:
+    live_through(world, number=20, took=1)
+    world.slots.abandon(world.slots.capacity)  # none is idle
+    assert world.slots.expected(7.5) == 8
+    world.clock.advance(2)
+    assert world.slots.expected(7.5) == 6
+    world.clock.advance(10)
+    assert world.slots.expected(7.5) == 0
 
 
-@pytest.mark.parametrize(("took", "free", "seen"), [(0.01, 3, 30), (0.01, -3, 0), (0.0001, 2, 200), (0.5, 4, 0)])
-def test_free_slots_pass_on_as_many_as_handlers_lately_took(
-    world: World, monkeypatch: pytest.MonkeyPatch, took: float, free: int, seen: int
-) -> None:
-    Past(world, monkeypatch, number=20, took=took).wait(60)
-    assert world.runner.foreseen(free, 0.1) == pytest.approx(seen, abs=1 if seen else 0)
+@pytest.mark.parametrize(("took", "idle", "seen"), [(0.01, 3, 30), (0.01, -3, 0), (0.0001, 2, 200), (0.5, 4, 0)])
+def test_idle_slots_pass_on_as_many_as_handlers_lately_took(world: World, took: float, idle: int, seen: int) -> None:
+    live_through(world, number=20, took=took)
+    world.clock.advance(60)
+    world.slots.abandon(world.slots.capacity - idle)
+    assert world.slots.expected(0.1) == pytest.approx(seen, abs=1 if seen else 0)
+
+
+def test_what_is_claimed_and_waits_takes_of_the_slots_that_are_expected(world: World) -> None:
+    live_through(world, number=20, took=0.01)
+    world.clock.advance(60)
+    world.slots.abandon(world.slots.capacity - 3)
+    before = world.slots.expected(0.1)
+    world.slots.claim(12)
+    assert world.slots.expected(0.1) == before - 12
+    world.slots.claim(100)
+    assert world.slots.expected(0.1) == 0
 
 
 def test_a_node_finds_earlier_results_by_short_name_and_by_type(world: World) -> None:
@@ -344,7 +337,7 @@ def test_the_context_tells_the_fires_own_time_in_the_tasks_zone(world: World) ->
 
 def test_a_retry_goes_on_at_the_node_that_failed_with_the_results_before_it(world: World) -> None:
     done = NodeRun(101, "REPORT_EXTRACT", "REPORT", 1, "succeed", None, {"rows": 42})
-    failed = NodeRun(102, "REPORT_SEND", "REPORT", 2, "running", None, None)
+    failed = NodeRun(102, "REPORT_SEND", "REPORT", 2, "running", None, None, failures=1)
     world.start(run(nodes=(done, failed), attempt=2, failures=1))
     assert world.executor.started == ["SEND"]
     assert world.executor.calls[0].context.results["EXTRACT"] == {"rows": 42}
@@ -364,9 +357,10 @@ def test_a_retry_goes_on_at_the_node_that_failed_with_the_results_before_it(worl
 def test_a_node_that_fails_is_retried_as_often_as_it_or_its_task_says(
     world: World, name: str, of_the_task: int, failures: int, retried: bool
 ) -> None:
-    world.start(run(name, "LOG", retries=of_the_task, failures=failures))
+    nodes = (failed_before(name, failures), NodeRun(102, "REPORT_LOG", "REPORT", 2, "pending", None, None))
+    world.start(run(nodes=nodes, retries=of_the_task, failures=failures))
     report = world.ended(failure=ValueError("no such region"))
-    assert instance(report).failures == failures + 1
+    assert (report.nodes[0].failures, instance(report).failures) == (failures + 1, failures + 1)
     if retried:
         assert states(report) == [(101, "pending")]
         assert instance(report).status is InstanceStatus.PENDING
@@ -377,9 +371,63 @@ def test_a_node_that_fails_is_retried_as_often_as_it_or_its_task_says(
         assert instance(report).reason == f"node REPORT_{name} failed: ValueError: no such region"
 
 
+@pytest.mark.parametrize("ours", [True, False])
+def test_what_may_run_at_most_once_enters_no_handler_before_it_is_committed_that_it_begins(
+    world: World, *, ours: bool
+) -> None:
+    world.start(run("EXTRACT", "SEND", on_worker_lost="fail"))
+    report = world.reports.seen[-1]
+    assert (states(report), instance(report).status) == ([(101, "running")], InstanceStatus.RUNNING)
+    assert world.executor.started == []
+    assert (slots(world)[1], len(world.runner)) == (1, 1)
+    world.reports.commit(ours=ours)
+    assert world.executor.started == (["EXTRACT"] if ours else [])
+    assert len(world.runner) == ours
+
+
+def test_what_is_stopped_before_it_is_committed_that_it_begins_enters_no_handler(world: World) -> None:
+    world.start(run("EXTRACT", on_worker_lost="fail"))
+    world.runner.stop(7, 1, "canceled", canceled=True)
+    world.reports.commit()
+    assert world.executor.started == []
+    assert instance(world.reports.seen[-1]).status is InstanceStatus.CANCELED
+
+
+@pytest.mark.parametrize("committed", ["before", "after", "never"])
+def test_a_stopping_worker_fails_only_what_has_begun_of_what_may_run_at_most_once(
+    world: World, *, committed: str
+) -> None:
+    world.start(run("EXTRACT", on_worker_lost="fail"))
+    if committed == "before":
+        world.reports.commit()
+    [left] = world.runner.detach_unfinished()
+    assert left.begun is (committed == "before")
+    if committed == "after":
+        world.reports.commit()
+    assert world.executor.started == (["EXTRACT"] if committed == "before" else [])
+
+
+def failed_before(name: str, failures: int) -> NodeRun:
+    """The first node of a run, which has failed so often."""
+    return NodeRun(101, f"REPORT_{name}", "REPORT", 1, "running", None, None, failures)
+
+
+def test_the_failures_of_one_node_use_up_no_retry_of_another(world: World) -> None:
+    nodes = (
+        NodeRun(101, "REPORT_SEND", "REPORT", 1, "succeed", None, {"rows": 42}, failures=3),
+        NodeRun(102, "REPORT_EXTRACT", "REPORT", 2, "running", None, None),
+    )
+    world.start(run(nodes=nodes, attempt=4, failures=3, retries=2))
+    report = world.ended(failure=ValueError("no"))
+    assert states(report) == [(102, "pending")]
+    assert (report.nodes[0].failures, instance(report).failures) == (1, 4)
+    assert (instance(report).reason or "").startswith("retry 1 of 2 after 10 s")
+
+
 @pytest.mark.parametrize("name", ["EXTRACT", "SEND"])
 def test_what_may_run_at_most_once_is_not_retried_whatever_its_task_and_its_nodes_say(world: World, name: str) -> None:
     world.start(run(name, "LOG", retries=5, on_worker_lost="fail"))
+    world.reports.commit()
     report = world.ended(failure=ValueError("no"))
     assert states(report) == [(101, "failed"), (102, "canceled")]
     assert instance(report).status is InstanceStatus.FAILED
@@ -387,12 +435,13 @@ def test_what_may_run_at_most_once_is_not_retried_whatever_its_task_and_its_node
 
 def test_a_timeout_of_what_may_run_at_most_once_is_not_retried(world: World) -> None:
     world.start(run("EXTRACT", retries=5, on_worker_lost="fail"))
+    world.reports.commit()
     world.runner.stop(7, 1, "REPORT_EXTRACT timed out", canceled=False)
     assert instance(world.ended(stopped=True)).status is InstanceStatus.FAILED
 
 
 def test_a_retry_is_due_after_its_delay_and_says_why(world: World) -> None:
-    world.start(run("EXTRACT", retries=5, failures=2))
+    world.start(run(nodes=(failed_before("EXTRACT", 2),), retries=5, failures=2))
     told = instance(world.ended(failure=ValueError("no")))
     assert told.due_at is not None
     assert (told.due_at - NOON).total_seconds() == pytest.approx(40, abs=1)
@@ -528,6 +577,15 @@ def test_a_call_that_cannot_be_started_fails_the_node_and_not_the_thread(world: 
     assert f"{type(refusal).__name__}: no more processes" in (instance(world.reports.commit()).reason or "")
 
 
+def test_a_run_for_which_the_machine_has_no_thread_is_pending_again_and_has_not_failed(world: World) -> None:
+    world.executor.refusal = NoThread("can't start new thread")
+    world.start(run("EXTRACT"))
+    report = world.reports.commit()
+    assert (states(report), instance(report).status, instance(report).failures) == ([(101, "pending")], "pending", None)
+    assert instance(report).reason == "its worker could not start REPORT_EXTRACT: can't start new thread"
+    assert (slots(world), len(world.runner)) == ((0, 0), 0)
+
+
 def test_a_cancel_stops_what_runs_and_cancels_the_rest(world: World) -> None:
     world.start(run("EXTRACT", "SEND", retries=5))
     world.runner.stop(7, 1, "canceled", canceled=True)
@@ -574,18 +632,16 @@ def test_another_attempt_or_instance_is_not_stopped(world: World, instance_id: i
 
 @pytest.mark.parametrize(("name", "of_the_task", "limit"), [("EXTRACT", 5, 60), ("LOG", 5, 5), ("LOG", None, None)])
 def test_a_node_that_exceeds_its_own_or_its_tasks_timeout_is_stopped_and_retried(
-    world: World, monkeypatch: pytest.MonkeyPatch, name: str, of_the_task: int | None, limit: int | None
+    world: World, name: str, of_the_task: int | None, limit: int | None
 ) -> None:
-    began = boottime()
-    monkeypatch.setattr(runners, "boottime", lambda: began)
     world.start(run(name, timeout_seconds=of_the_task, retries=1))
-    monkeypatch.setattr(runners, "boottime", lambda: began + (limit or 10**9) - 0.001)
+    world.clock.advance((limit or 10**9) - 0.001)
     world.runner.expire()
     running = world.executor.calls[0]
     assert not running.stopped
     if limit is None:
         return
-    monkeypatch.setattr(runners, "boottime", lambda: began + limit)
+    world.clock.advance(0.001)
     world.runner.expire()
     assert running.stopped
     report = world.ended(stopped=True)
@@ -593,21 +649,43 @@ def test_a_node_that_exceeds_its_own_or_its_tasks_timeout_is_stopped_and_retried
     assert f"REPORT_{name} timed out" in (instance(report).reason or "")
 
 
-def test_the_next_node_has_its_own_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    began = boottime()
-    monkeypatch.setattr(runners, "boottime", lambda: began)
+def test_the_next_node_has_its_own_time(world: World) -> None:
     world.start(run("LOG", "LOG", timeout_seconds=10))
-    monkeypatch.setattr(runners, "boottime", lambda: began + 9)
+    world.clock.advance(9)
     world.ended(1)
     world.runner.expire()
-    monkeypatch.setattr(runners, "boottime", lambda: began + 15)
+    world.clock.advance(6)
     world.runner.expire()  # between the nodes nobody is late
     world.reports.commit()
     world.runner.expire()
     assert not world.executor.calls[1].stopped
-    monkeypatch.setattr(runners, "boottime", lambda: began + 25)
+    world.clock.advance(10)
     world.runner.expire()
     assert world.executor.calls[1].stopped
+
+
+def test_who_is_out_of_time_is_stopped_within_a_tenth_of_a_second_and_nobody_looks_without_a_timeout(
+    world: World,
+) -> None:
+    assert world.runner.expire() == math.inf
+    world.runner.deadlines.start()
+    world.clock.advance(3600)
+    world.start(run("LOG", timeout_seconds=100, id=1))
+    world.clock.advance(50)
+    world.start(run("LOG", timeout_seconds=10, id=2), run("LOG", timeout_seconds=10.05, id=3))
+    first, second, third = world.executor.calls
+    world.clock.advance(9.999)
+    assert not second.stopped
+    world.clock.advance(0.001)
+    assert (first.stopped, second.stopped, third.stopped) == (False, True, False)
+    world.clock.advance(DEADLINE_SECONDS)
+    assert (first.stopped, third.stopped) == (False, True)
+    assert world.runner.expire() == LONGEST_LOOK_SECONDS, "a thread's wait does not count the time in suspend"
+    first.end(1)
+    second.end(stopped=True)
+    third.end(stopped=True)
+    assert world.runner.expire() == math.inf
+    world.runner.deadlines.stop()
 
 
 def test_a_run_that_is_not_ours_any_more_is_dropped(world: World) -> None:
@@ -637,11 +715,11 @@ def test_what_was_dropped_before_its_time_does_not_start(world: World) -> None:
     assert slots(world) == (0, 0)
 
 
-def test_what_is_forsaken_is_stopped_and_reports_nothing_more(world: World) -> None:
+def test_what_is_detached_is_stopped_and_reports_nothing_more(world: World) -> None:
     world.start(run("EXTRACT"))
     waiting = run("LOG", id=8)
     world.runner.accept([waiting])
-    left = world.runner.forsake()
+    left = world.runner.detach_unfinished()
     assert sorted(active.run.id for active in left) == [7, 8]
     assert world.executor.calls[0].stopped
     world.executor.calls[0].end(stopped=True)
@@ -649,19 +727,200 @@ def test_what_is_forsaken_is_stopped_and_reports_nothing_more(world: World) -> N
     assert (world.reports.seen, world.executor.started, len(world.runner)) == ([], ["EXTRACT"], 0)
 
 
-def test_a_commit_after_it_was_forsaken_starts_nothing(world: World) -> None:
+@pytest.mark.parametrize(("nodes", "done"), [(["LOG"], 0), (["LOG", "SEND"], 1)])
+def test_what_succeeds_although_its_worker_stops_is_kept_for_its_report(
+    world: World, nodes: list[str], done: int
+) -> None:
+    world.start(run(*nodes))
+    [active] = world.runner.detach_unfinished()
+    running = world.executor.calls[0]
+    running.linger()
+    now = world.clock.monotonic()
+    running.done(Outcome(now, now, {"rows": 7}, stopped=True, finished=True))
+    assert active.last is not None
+    assert (active.last.is_over, active.done, active.calls) == (done == 0, done, 0)
+    assert (states(active.last)[0], active.last.nodes[0].result) == ((101, "succeed"), '{"rows":7}')
+    assert world.reports.seen == []
+
+
+@pytest.mark.parametrize("how", ["stopped", "failed", "canceled"])
+def test_what_does_not_succeed_while_its_worker_stops_is_not_kept(world: World, how: str) -> None:
+    world.start(run("LOG"))
+    if how == "canceled":
+        world.runner.stop(7, 1, "canceled", canceled=True)
+    [active] = world.runner.detach_unfinished()
+    if how == "failed":
+        world.executor.calls[0].end(failure=ValueError("no"))
+    else:
+        world.executor.calls[0].end(7, stopped=how == "stopped")
+    assert (active.last, active.calls) == (None, 0)
+
+
+def test_a_commit_after_it_was_detached_starts_nothing(world: World) -> None:
     world.start(run("EXTRACT", "SEND"))
     world.ended(1)
-    world.runner.forsake()
+    world.runner.detach_unfinished()
     world.reports.commit()
     assert world.executor.started == ["EXTRACT"]
 
 
 def test_times_are_the_databases_and_in_order(world: World) -> None:
     world.start(run("EXTRACT"))
+    world.clock.advance(1)
     report = world.ended(1)
     node: NodeReport = report.nodes[0]
     assert node.gmt_started is not None
     assert node.gmt_completed is not None
     assert NOON <= node.gmt_started <= node.gmt_completed < NOON + timedelta(minutes=1)
     assert (instance(report).gmt_started, instance(report).gmt_completed) == (node.gmt_started, node.gmt_completed)
+
+
+@pytest.mark.parametrize(("early", "told"), [(0.005, 0.0), (0.3, 0.3)])
+def test_a_handler_that_was_entered_before_it_was_due_is_recorded_as_it_was(
+    world: World, early: float, told: float
+) -> None:
+    """The clock was set back meanwhile. Only what two measurements of one clock may differ by counts as due."""
+    due = NOON + timedelta(seconds=early)
+    world.start(run("EXTRACT", due_at=due))
+    report = world.ended(1)
+    assert report.nodes[0].gmt_started == instance(report).gmt_started == due - timedelta(seconds=told)
+
+
+def time_out(world: World, one: Run) -> Running:
+    """Start a run whose only node times out on a thread that does not return."""
+    world.start(one)
+    running = world.executor.calls[-1]
+    world.clock.advance(60)
+    world.runner.expire()
+    assert running.stopped
+    running.linger()
+    return running
+
+
+def test_a_timed_out_thread_that_returns_within_its_grace_ends_as_any_other(world: World) -> None:
+    running = time_out(world, run("EXTRACT"))
+    world.clock.advance(THREAD_GRACE_SECONDS / 2)
+    world.runner.expire()
+    assert world.reports.seen == []
+    running.end(stopped=True)
+    assert (instance(world.reports.seen[0]).status, instance(world.reports.seen[0]).lingers) == ("failed", False)
+    assert (slots(world), world.slots.busy, len(world.runner.lingering)) == ((0, 0), 0, 0)
+
+
+def test_a_timed_out_thread_with_no_retry_left_fails_at_once_and_keeps_its_slots(world: World) -> None:
+    running = time_out(world, run("EXTRACT"))
+    world.clock.advance(THREAD_GRACE_SECONDS)
+    world.runner.expire()
+    report = world.reports.commit()
+    assert states(report) == [(101, "failed")]
+    assert (instance(report).status, instance(report).lingers) == ("failed", True)
+    assert (world.slots.busy, world.slots.idle(), len(world.runner), len(world.runner.lingering)) == (1, 49, 0, 1)
+    assert world.runner.lingering.returned() == set()
+    running.end(stopped=True)
+    assert (world.slots.busy, world.slots.idle(), len(world.runner.lingering)) == (0, 50, 0)
+    assert world.runner.lingering.returned() == {7}
+    assert len(world.reports.seen) == 1
+
+
+def test_the_slots_of_a_thread_that_returns_before_the_commit_are_freed_after_it(world: World) -> None:
+    running = time_out(world, run("EXTRACT"))
+    world.clock.advance(THREAD_GRACE_SECONDS)
+    world.runner.expire()
+    running.end(stopped=True)
+    assert world.runner.lingering.returned() == set()
+    world.reports.commit()
+    assert world.runner.lingering.returned() == {7}
+
+
+def test_a_timed_out_thread_with_retries_is_retried_when_it_has_returned(world: World) -> None:
+    running = time_out(world, run("EXTRACT", retries=1))
+    world.clock.advance(THREAD_GRACE_SECONDS)
+    world.runner.expire()
+    waits = world.reports.commit()
+    assert (states(waits), instance(waits).status) == ([(101, "running")], "running")
+    assert (waits.nodes[0].failures, instance(waits).failures) == (1, 1)
+    assert instance(waits).due_at is None
+    assert "waits until its handler returns" in (instance(waits).reason or "")
+    assert (slots(world), world.runner.held) == ((1, 1), {(7, 1)})
+    world.clock.advance(100)
+    world.runner.expire()
+    assert len(world.reports.seen) == 1
+    running.end(stopped=True)
+    report = world.reports.commit()
+    assert (states(report), instance(report).status, instance(report).failures) == ([(101, "pending")], "pending", 1)
+    assert "REPORT_EXTRACT timed out" in (instance(report).reason or "")
+    assert (slots(world), len(world.runner), len(world.runner.lingering)) == ((0, 0), 0, 0)
+    assert world.runner.lingering.longest == 0
+
+
+def test_a_cancel_ends_what_waits_for_its_thread_to_be_retried(world: World) -> None:
+    running = time_out(world, run("EXTRACT", retries=1))
+    world.clock.advance(THREAD_GRACE_SECONDS)
+    world.runner.expire()
+    world.reports.commit()
+    world.runner.stop(7, 1, "canceled", canceled=True)
+    world.runner.expire()
+    report = world.reports.commit()
+    assert (instance(report).status, instance(report).lingers) == ("canceled", True)
+    running.end(stopped=True)
+    assert world.runner.lingering.returned() == {7}
+
+
+def stop_in_vain(world: World, one: Run, *, canceled: bool) -> Running:
+    """Start a run whose only node is stopped, and is a coroutine that blocks the loop: nobody hears of it."""
+    world.start(one)
+    if canceled:
+        world.runner.stop(one.id, one.attempt, "canceled", canceled=True)
+    else:
+        world.clock.advance(60)
+        world.runner.expire()
+    assert world.executor.calls[-1].stopped
+    world.clock.advance(STOP_SECONDS - 0.01)
+    world.runner.expire()
+    assert (world.reports.seen, len(world.runner.lingering)) == ([], 0)
+    world.clock.advance(0.01)
+    world.runner.expire()
+    return world.executor.calls[-1]
+
+
+@pytest.mark.parametrize("canceled", [True, False])
+def test_a_coroutine_that_does_not_end_when_it_is_stopped_lingers_as_a_thread_does(
+    world: World, canceled: bool
+) -> None:
+    running = stop_in_vain(world, run("EXTRACT"), canceled=canceled)
+    report = world.reports.commit()
+    assert (instance(report).status, instance(report).lingers) == ("canceled" if canceled else "failed", True)
+    assert (world.slots.busy, len(world.runner), len(world.runner.lingering)) == (1, 0, 1)
+    world.clock.advance(100)
+    assert world.runner.lingering.longest == 100
+    running.end(stopped=True)
+    assert (world.slots.busy, world.runner.lingering.returned(), len(world.reports.seen)) == (0, {7}, 1)
+
+
+def test_a_coroutine_that_does_not_end_at_its_timeout_is_retried_when_it_has_ended(world: World) -> None:
+    running = stop_in_vain(world, run("EXTRACT", retries=1), canceled=False)
+    assert "waits until its handler returns" in (instance(world.reports.commit()).reason or "")
+    running.end(stopped=True)
+    assert (instance(world.reports.commit()).status, world.runner.lingering.longest) == ("pending", 0)
+
+
+def test_a_run_that_is_lost_while_its_thread_lingers_leaves_the_slot_to_the_thread(world: World) -> None:
+    running = time_out(world, run("EXTRACT", retries=1))
+    world.clock.advance(THREAD_GRACE_SECONDS)
+    world.runner.expire()
+    world.reports.commit(ours=False)
+    assert (len(world.runner), world.slots.busy) == (0, 1)
+    running.end(stopped=True)
+    assert (world.slots.busy, len(world.reports.seen)) == (0, 1)
+
+
+def test_what_is_detached_is_over_when_its_handler_has_ended(world: World) -> None:
+    world.start(run("EXTRACT"))
+    [active] = world.runner.detach_unfinished()
+    running = world.executor.calls[0]
+    assert active.calls == 1
+    running.linger()
+    world.clock.advance(7)
+    assert (active.calls, world.runner.lingering.longest) == (1, 7)
+    running.end(stopped=True)
+    assert (active.calls, len(world.runner.lingering), world.reports.seen) == (0, 0, [])

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.errors import ConfigurationError
-from shared.settings import DEFAULT_DATABASE_URL, Settings
+from rota.shared.domain.errors import ConfigurationError
+from rota.shared.settings import DEFAULT_DATABASE_URL, Settings
 
 
 @pytest.fixture(autouse=True)

@@ -1,56 +1,96 @@
 """The thread that starts what is due."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import pytest
 
-from shared.clock import DatabaseClock
-from shared.settings import Settings
-from shared.store.runs import Run
-from tests.unit.test_runner import run
-from worker_service.app import Worker
-from worker_service.delay_queue import DelayQueue
+from rota.shared.settable_clock import SettableClock
+from rota.shared.store.runs import Run
+from rota.worker_service.pulling.slots import Slot, Slots
+from rota.worker_service.pulling.starter import Starter
+from rota.worker_service.rows import WorkerRows
+from rota.worker_service.running.runner import Runner
+from tests.harness.runs import NOON, run
 
-NOON = datetime.fromisoformat("2026-11-19T12:00:00")
 
+class Running:
+    """Stands for the runner; the first start would end its thread."""
 
-@dataclass
-class Slots:
-    """Stands for the runner, and for the threads that were abandoned; the first start would end its thread."""
+    def __init__(self) -> None:
+        self.started: list[list[int]] = []
 
-    starts: DelayQueue[Run]
-    started: list[list[int]] = field(default_factory=list)
-    running: int = 0
-    abandoned: int = 0
+    def accept(self, runs: Iterable[Run]) -> list[Run]:
+        return list(runs)
+
+    def drop(self, instance_id: int) -> None:
+        pass
 
     def start(self, runs: Sequence[Run]) -> None:
         self.started.append([run.id for run in runs])
         if len(self.started) == 1:
             raise SystemExit(1)
-        self.starts.close()
+
+
+class World:
+    """A starter of capacity 5: 1 runs, 2 threads are abandoned, and 4 runs are due."""
+
+    def __init__(self) -> None:
+        clock, nothing = SettableClock(NOON), cast("WorkerRows", _Nothing())
+        self.slots, self.runner = Slots(5, 1000, clock), Running()
+        self.slots.claim(1)
+        self.slots.start([Slot()])
+        self.slots.abandon(+2)
+        starter = Starter(nothing, cast("Runner", self.runner), self.slots, clock)
+        starter.put([run(id=number) for number in range(4)], NOON, {})
+        clock.thread("start", starter.run).start()
+        clock.advance(1)
+        self.started = list(self.runner.started)
+        starter.close()
+
+
+class _Nothing:
+    def hand_back(self, held: Sequence[Any], reason: str, *, unstarted: bool) -> int:
+        assert not held
+        return 0
+
+
+class _HandedBack:
+    """Notes what is handed back, and whether it is said that it was not started."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[list[Any], bool]] = []
+
+    def hand_back(self, held: Sequence[Any], reason: str, *, unstarted: bool = False) -> int:
+        self.seen.append((list(held), unstarted))
+        return len(held)
 
 
 @pytest.fixture
-def worker() -> Any:
-    """A worker of capacity 5, with nothing but what starts runs; 1 runs, 2 threads are abandoned, 4 runs are due."""
-    clock = DatabaseClock(lambda: NOON)
-    clock.measure()
-    worker: Any = object.__new__(Worker)
-    worker._settings, worker._starts = Settings.load(capacity=5), DelayQueue(clock)
-    worker._runner = worker._thread_executor = Slots(worker._starts, running=1, abandoned=2)
-    worker._starts.put_all((NOON, run(id=number), 0) for number in range(4))
-    return worker
+def world() -> World:
+    return World()
 
 
-def test_no_more_are_started_than_there_are_idle_slots(worker: Any) -> None:
-    worker._start_when_due()
-    assert worker._runner.started == [[0, 1], [2, 3]]
+def test_no_more_are_started_than_there_are_idle_slots(world: World) -> None:
+    assert world.started == [[0, 1], [2, 3]]
 
 
-def test_whatever_a_start_raises_the_next_ones_are_started(worker: Any, caplog: pytest.LogCaptureFixture) -> None:
-    worker._start_when_due()
-    assert len(worker._runner.started) == 2
+def test_whatever_a_start_raises_the_next_ones_are_started(caplog: pytest.LogCaptureFixture) -> None:
+    assert len(World().started) == 2
     assert "2 instances could not be started" in caplog.text
+
+
+@pytest.mark.parametrize("when", ["the worker stops", "the worker has stopped", "it has no slot"])
+def test_what_is_handed_back_from_the_queue_is_said_to_be_unstarted(when: str) -> None:
+    clock, rows = SettableClock(NOON), _HandedBack()
+    starter = Starter(cast("WorkerRows", rows), cast("Runner", Running()), Slots(5, 1000, clock), clock)
+    if when == "the worker has stopped":
+        starter.close()
+        rows.seen.clear()
+    starter.put([run(id=7, attempt=1), run(id=8, attempt=2)], NOON, {})
+    if when == "the worker stops":
+        starter.close()
+    if when == "it has no slot":
+        clock.advance(60)
+        starter.give_back_late()
+    assert rows.seen == [([(7, 1), (8, 2)], True)]

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from shared.domain.errors import InvalidInput
-from shared.domain.task import TaskDefinition
-from shared.store.tables import schedule_task
+from rota.shared.domain.errors import InvalidInput
+from rota.shared.domain.task import TaskDefinition
+from rota.shared.store.tables import schedule_task
 
 NOON = datetime.fromisoformat("2026-11-19T12:00:00")
 GOOD: dict[str, Any] = {"name": "nightly", "type": "NIGHT", "cron": "0 3 * * *"}

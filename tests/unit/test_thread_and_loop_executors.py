@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, field_validator
 
-from tests.processes import wait_until
-from tests.unit.told import DEADLINE, Told
-from worker_service.authoring import Execution, Node
-from worker_service.context import NodeContext
-from worker_service.executors import event_loop
-from worker_service.executors.base import Call, Executor, Outcome
-from worker_service.executors.event_loop import EventLoopExecutor
-from worker_service.executors.threads import ThreadExecutor
+from rota.shared.clock import HostTimer
+from rota.worker_service.authoring import Execution, Node
+from rota.worker_service.context import NodeContext
+from rota.worker_service.executors import event_loop
+from rota.worker_service.executors.base import Call, Executor, NoThread, Outcome
+from rota.worker_service.executors.event_loop import EventLoopExecutor
+from rota.worker_service.executors.threads import ThreadExecutor
+from tests.harness.processes import wait_until
+from tests.harness.told import DEADLINE, Told
 
 
 def call(handler: Callable[..., Any], execution: Execution, model: Any = None, **param: Any) -> Call:
@@ -45,14 +46,14 @@ blocked, leave = threading.Event(), threading.Event()
 
 @pytest.fixture
 def threads() -> Iterator[ThreadExecutor]:
-    executor = ThreadExecutor(2)
+    executor = ThreadExecutor(2, HostTimer())
     yield executor
     executor.close()
 
 
 @pytest.fixture
 def loop() -> Iterator[EventLoopExecutor]:
-    executor = EventLoopExecutor()
+    executor = EventLoopExecutor(HostTimer())
     yield executor
     executor.close()
 
@@ -156,7 +157,7 @@ def test_a_validator_that_blocks_holds_up_its_own_thread_and_can_be_stopped(thre
     leave.set()
 
 
-def test_a_stopped_thread_is_told_at_once_and_abandoned_until_it_returns(threads: ThreadExecutor) -> None:
+def test_a_stopped_thread_is_told_at_once_and_lingers_until_it_returns(threads: ThreadExecutor) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def handler(ctx: NodeContext[Any]) -> int:
@@ -167,26 +168,42 @@ def test_a_stopped_thread_is_told_at_once_and_abandoned_until_it_returns(threads
     told, one = Told(), call(handler, "thread")
     running = threads.start(one, told)
     assert entered.wait(DEADLINE)
-    assert threads.abandoned == 0
     running.stop()
-    assert told.outcomes[0].stopped
+    assert (told.outcomes[0].stopped, told.outcomes[0].lingers) == (True, True)
     assert one.context.cancel_requested
-    assert threads.abandoned == 1
     running.stop()
-    assert threads.abandoned == 1
-    leave.set()
-    wait_until(lambda: threads.abandoned == 0, DEADLINE, "the abandoned thread's return")
     assert len(told.outcomes) == 1
+    leave.set()
+    wait_until(lambda: len(told.outcomes) == 2, DEADLINE, "the thread's return")
+    assert (told.outcomes[1].stopped, told.outcomes[1].lingers) == (True, False)
 
 
-def test_a_call_stopped_before_a_thread_takes_it_never_runs_and_abandons_nothing() -> None:
-    executor = ThreadExecutor(1)
+@pytest.mark.parametrize("looks", [False, True])
+def test_a_thread_that_did_not_know_of_its_stop_has_finished(threads: ThreadExecutor, *, looks: bool) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    def handler(ctx: NodeContext[Any]) -> int:
+        entered.set()
+        assert go_on.wait(DEADLINE)
+        return 7 if not looks or ctx.cancel_requested else 8
+
+    told = Told()
+    running = threads.start(call(handler, "thread"), told)
+    assert entered.wait(DEADLINE)
+    running.stop()
+    go_on.set()
+    wait_until(lambda: len(told.outcomes) == 2, DEADLINE, "the end")
+    end = told.outcomes[1]
+    assert (end.stopped, end.finished, end.result) == (True, not looks, 7)
+
+
+def test_a_call_stopped_before_a_thread_takes_it_never_runs_and_does_not_linger() -> None:
+    executor = ThreadExecutor(1, HostTimer())
     leave = threading.Event()
     first, second, third, ran = Told(), Told(), Told(), []
     executor.start(call(lambda _: leave.wait(DEADLINE), "thread"), first)
     executor.start(call(lambda _: ran.append(1), "thread"), second).stop()
-    assert second.one.stopped
-    assert executor.abandoned == 0
+    assert (second.one.stopped, second.one.lingers) == (True, False)
     leave.set()
     executor.start(call(lambda _: 3, "thread"), third)
     assert third.one.result == 3
@@ -196,7 +213,7 @@ def test_a_call_stopped_before_a_thread_takes_it_never_runs_and_abandons_nothing
 
 
 def test_closed_threads_tell_all_their_calls_and_take_no_more() -> None:
-    executor = ThreadExecutor(1)
+    executor = ThreadExecutor(1, HostTimer())
     leave, entered = threading.Event(), threading.Event()
     running, waiting, late = Told(), Told(), Told()
 
@@ -211,8 +228,7 @@ def test_closed_threads_tell_all_their_calls_and_take_no_more() -> None:
     executor.start(call(lambda _: 1, "thread"), late)
     assert [told.one.stopped for told in (running, waiting, late)] == [True] * 3
     leave.set()
-    wait_until(lambda: executor.abandoned == 0, DEADLINE, "the thread's return")
-    assert len(running.outcomes) == 1
+    wait_until(lambda: len(running.outcomes) == 2, DEADLINE, "the thread's return")
 
 
 def test_no_more_threads_than_asked_for_and_none_without_need(threads: ThreadExecutor) -> None:
@@ -231,6 +247,45 @@ def test_no_more_threads_than_asked_for_and_none_without_need(threads: ThreadExe
     for told in tolds:
         assert told.one.failure is None
     assert len(set(names)) == 2
+
+
+def test_calls_that_come_together_are_each_taken_by_a_thread_that_was_idle(threads: ThreadExecutor) -> None:
+    together = threading.Barrier(2, timeout=DEADLINE)
+    for _ in range(50):
+        tolds = [Told(), Told()]
+        for told in tolds:
+            threads.start(call(lambda _: together.wait() >= 0, "thread"), told)
+        assert [told.one.result for told in tolds] == [True, True]
+
+
+class ScarceTimer(HostTimer):
+    """A timer of a machine that has so many threads left."""
+
+    left = 0
+
+    def thread(self, name: str, target: Callable[[], object]) -> threading.Thread:
+        thread = super().thread(name, target)
+        if self.left <= 0:
+            thread.start = refuse_a_thread  # type: ignore[method-assign]
+        self.left -= 1
+        return thread
+
+
+def refuse_a_thread() -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_a_call_that_the_machine_has_no_thread_for_is_refused_and_never_runs() -> None:
+    timer, ran = ScarceTimer(), []
+    executor = ThreadExecutor(1, timer)
+    told, after = Told(), Told()
+    with pytest.raises(NoThread, match="can't start new thread"):
+        executor.start(call(lambda _: ran.append("refused"), "thread"), told)
+    timer.left = 1
+    executor.start(call(lambda _: ran.append("after"), "thread"), after)
+    assert after.one.failure is None
+    executor.close()
+    assert (ran, told.outcomes) == (["after"], [])
 
 
 def test_a_done_that_raises_costs_no_thread(threads: ThreadExecutor) -> None:
@@ -294,6 +349,19 @@ def test_a_coroutine_that_swallows_its_cancellation_is_canceled_until_it_ends(
     assert after.one.result == 1
 
 
+def test_a_coroutine_that_blocks_the_loop_makes_it_silent_until_it_goes_on(loop: EventLoopExecutor) -> None:
+    go_on = threading.Event()
+
+    async def handler(_: Any) -> None:
+        assert go_on.wait(DEADLINE)
+
+    loop.start(call(handler, "async"), told := Told())
+    wait_until(lambda: loop.silent_seconds > 2 * event_loop.STAMP_SECONDS, DEADLINE, "the loop to be silent")
+    go_on.set()
+    assert told.one.result is None
+    wait_until(lambda: loop.silent_seconds < event_loop.STAMP_SECONDS, DEADLINE, "the loop to go on")
+
+
 def test_a_coroutine_stopped_before_it_begins_is_told_and_never_entered(loop: EventLoopExecutor) -> None:
     entered, release, blocking, ran = Told(), threading.Event(), threading.Event(), []
 
@@ -354,7 +422,7 @@ def test_what_was_to_start_later_and_is_stopped_before_is_told_and_never_entered
 def test_what_was_to_start_later_is_told_stopped_by_a_loop_that_has_ended() -> None:
     async def handler(_: Any) -> None: ...
 
-    loop, told = EventLoopExecutor(), Told()
+    loop, told = EventLoopExecutor(HostTimer()), Told()
     loop.start(call(handler, "async"), told, later=True)
     loop.close()
     loop._thread.join(DEADLINE)
@@ -405,7 +473,7 @@ def test_a_task_left_behind_that_exits_does_not_end_the_loop(
 
 
 def test_a_closed_loop_tells_all_its_calls_and_takes_no_more() -> None:
-    executor = EventLoopExecutor()
+    executor = EventLoopExecutor(HostTimer())
     entered = threading.Event()
 
     async def patient(_: Any) -> None:
@@ -431,21 +499,3 @@ def test_a_closed_loop_tells_all_its_calls_and_takes_no_more() -> None:
     assert len(tolds[2].outcomes) == 1
     executor._thread.join(DEADLINE)
     gc.collect()  # asyncio complains of the stubborn one when it is collected: here, not in another test
-
-
-def test_a_thread_that_comes_back_says_that_its_place_is_free() -> None:
-    freed, leave, entered = threading.Event(), threading.Event(), threading.Event()
-    executor = ThreadExecutor(1, freed=freed.set)
-
-    def handler(ctx: object) -> None:
-        entered.set()
-        leave.wait(DEADLINE)
-
-    told = Told()
-    running = executor.start(call(handler, "thread"), told)
-    assert entered.wait(DEADLINE)
-    running.stop()
-    assert (executor.abandoned, freed.is_set()) == (1, False)
-    leave.set()
-    assert freed.wait(DEADLINE)
-    assert executor.abandoned == 0

@@ -1,11 +1,13 @@
-"""The node types that Rota brings: HTTP_REQUEST, and SHELL_COMMAND where a worker allows it."""
+"""The built-in node types: HTTP_REQUEST, and SHELL_COMMAND where a worker allows it."""
 
-from shared.store.node_types import NodeTypeDeclaration
-from worker_service.authoring import Node
-from worker_service.builtin.http import http_request
-from worker_service.builtin.http_param import HttpRequestParam
-from worker_service.builtin.shell import shell_command
-from worker_service.builtin.shell_param import ShellCommandParam
+from rota.shared.database.transactions import Database
+from rota.shared.store import node_types
+from rota.shared.store.node_types import NodeTypeDeclaration
+from rota.worker_service.authoring import Node
+from rota.worker_service.builtin.http import http_request
+from rota.worker_service.builtin.http_param import HttpRequestParam
+from rota.worker_service.builtin.shell import shell_command
+from rota.worker_service.builtin.shell_param import ShellCommandParam
 
 _HTTP_REQUEST = Node(
     type="HTTP_REQUEST",
@@ -25,13 +27,18 @@ _SHELL_COMMAND = Node(
 )
 
 DECLARATIONS: list[NodeTypeDeclaration] = [node.declaration() for node in (_HTTP_REQUEST, _SHELL_COMMAND)]
-"""Every built-in type, also those that no worker allows: so their tasks can be saved, and checked by their schema."""
+"""Every built-in type, also those that no worker allows. So their tasks can be checked and saved all the same."""
+
+
+def register(database: Database, by: str) -> None:
+    """Register every built-in type; ``by`` is who does it."""
+    database.write(lambda connection: node_types.register(connection, DECLARATIONS, by))
 
 
 def nodes(*, allow_shell: bool) -> list[Node]:
     """The built-in nodes that a worker runs.
 
-    ``allow_shell`` (ROTA_ALLOW_SHELL) adds SHELL_COMMAND: then who may save a task may run commands as the worker.
+    ``allow_shell`` (ROTA_ALLOW_SHELL) adds SHELL_COMMAND. Then whoever may save a task may run commands as the worker.
 
         for node in nodes(allow_shell=settings.allow_shell):
             app.add(node)

@@ -1,31 +1,35 @@
-"""A command as a process group of its own: started, read, terminated; at its end nothing of the group is left."""
+"""Runs a command in a process group of its own, and reads its output. At the end, no process of the group is left."""
 
 import asyncio
 import os
 import signal
+import socket
 import subprocess
+import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from worker_service import children
+from rota.worker_service import process_groups
+
+GATE = str(Path(__file__).resolve().with_name("gate.py"))
 
 TERM_SECONDS = 5.0
-"""From SIGTERM to SIGKILL."""
+"""How long after SIGTERM a command gets SIGKILL."""
 
 LINGER_SECONDS = 1.0
-"""How long output is awaited that others still hold open when the command itself has ended."""
+"""How long to wait for output after a command has ended: processes that it started may still hold the pipe open."""
 
 TAIL_BYTES = 1000
 READ_BYTES = 65_536
 
 
 class Output:
-    """What a pipe brought: the first ``limit`` bytes, and the last few; the rest is read and discarded."""
+    """The output of one pipe: its first ``limit`` bytes and its last few. The rest is read and discarded."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -34,7 +38,7 @@ class Output:
         self.truncated = False
 
     def feed(self, data: bytes) -> None:
-        """Take what was read."""
+        """Add bytes that were read."""
         room = self._limit - len(self._kept)
         self._kept += data[:room]
         self.truncated = self.truncated or len(data) > room
@@ -42,12 +46,12 @@ class Output:
 
     @property
     def text(self) -> str:
-        """The beginning, as UTF-8; what is not UTF-8 is replaced."""
+        """The first bytes, decoded as UTF-8. Bytes that are not UTF-8 are replaced."""
         return self._kept.decode("utf-8", "replace")
 
     @property
     def tail(self) -> str:
-        """The end, as UTF-8, without blank ends."""
+        """The last bytes, decoded as UTF-8, without blanks around them."""
         return self._tail.decode("utf-8", "replace").strip()
 
 
@@ -71,44 +75,74 @@ async def run_command(
 ) -> Ended:
     """Run a command to its end.
 
-    Raises TimeoutError when its time is over; then, and when it is canceled, its group is terminated, and killed after
-    ``TERM_SECONDS``. What is left of its group when it has ended by itself is killed. Raises OSError where it cannot be
-    started.
+    At its timeout and when it is canceled, its process group gets SIGTERM, and after ``TERM_SECONDS`` SIGKILL. When the
+    command has ended by itself, the rest of its group is killed.
+
+    Raises TimeoutError at the timeout, and OSError when the command cannot be started.
     """
-    command = Command(_started(arguments, environment, cwd, stdin), max_output_bytes)
-    try:
-        async with asyncio.timeout(timeout_seconds):
-            await command.exited.wait()
-    finally:
-        status = await command.close()
+    with _held_back(arguments, environment, cwd, stdin) as (process, gate):
+        command = Command(process, max_output_bytes)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await _begin(gate, arguments[0])
+                await command.exited.wait()
+        finally:
+            status = await command.close()
     return Ended(status, command.stdout, command.stderr)
 
 
-def _started(
+@contextmanager
+def _held_back(
     arguments: Sequence[str], environment: Mapping[str, str], cwd: str | None, stdin: str | None
-) -> subprocess.Popen[bytes]:
-    with tempfile.TemporaryFile() as given:  # a file, since a pipe that the command does not read would block
+) -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
+    """The command's process, registered, and the gate behind which the process waits until it may begin."""
+    ours, theirs = socket.socketpair()
+    with (
+        ours,
+        tempfile.TemporaryFile() as given,  # a file, since a pipe that the command does not read would block
+        open(os.memfd_create("environment"), "w+b") as variables,  # noqa: PTH123 - a number, not a path
+    ):
+        for name, value in environment.items():
+            variables.write(os.fsencode(f"{name}={value}\0"))
+        variables.seek(0)
         if stdin is not None:
             given.write(stdin.encode())
             given.seek(0)
-        process = subprocess.Popen(  # noqa: S603 - that is what the node is for
-            arguments,
-            env=environment,
-            cwd=cwd,
-            stdin=subprocess.DEVNULL if stdin is None else given,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            start_new_session=True,
-        )
-    children.register(process.pid)
-    return process
+        with theirs:
+            process = subprocess.Popen(  # noqa: S603 - running commands is the purpose of this node
+                [sys.executable, "-I", "-S", GATE, str(theirs.fileno()), str(variables.fileno()), *arguments],
+                env=process_groups.environment(),
+                cwd=cwd,
+                stdin=subprocess.DEVNULL if stdin is None else given,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+                pass_fds=[theirs.fileno(), variables.fileno()],
+            )
+        try:
+            process_groups.register(process.pid)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        yield process, ours
+
+
+async def _begin(gate: socket.socket, program: str) -> None:
+    """Let the command begin. Raises OSError if the program cannot be run."""
+    gate.setblocking(False)
+    loop = asyncio.get_running_loop()
+    with suppress(ConnectionError):  # it has been killed
+        await loop.sock_sendall(gate, b"!")
+        if number := await loop.sock_recv(gate, 16):
+            raise OSError(int(number), os.strerror(int(number)), program)
 
 
 class Command:
     """A running command, on the event loop.
 
-    Its leader is reaped last: until then its number, by which the group is signalled, cannot become another's.
+    Its leader is reaped last. Until then the group's number, which signals are sent to, cannot become another's.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], max_output_bytes: int) -> None:
@@ -125,19 +159,27 @@ class Command:
                 os.set_blocking(pipe.fileno(), False)
                 self._pipes.add(pipe)
                 self._loop.add_reader(pipe.fileno(), self._read, pipe, output)
-        threading.Thread(target=self._watch, name=f"command-{process.pid}", daemon=True).start()
+        watch = threading.Thread(target=self._watch, name=f"command-{process.pid}", daemon=True)
+        try:
+            watch.start()
+        except BaseException:
+            for pipe in list(self._pipes):
+                self._end(pipe)
+            process.kill()  # it waits behind its gate, alone in its group
+            self._reap()
+            raise
 
     async def close(self) -> int:
-        """End it and all of its group, and return its exit status; canceled meanwhile, it kills at once."""
+        """End the command and its group; returns the exit status. When this call is canceled, it kills them at once."""
         group = self._process.pid
         try:
             if self.exited.is_set():
                 await _within(LINGER_SECONDS, self._read_to_end)
             else:
-                children.kill_group(group, signal.SIGTERM)
+                process_groups.kill_group(group, signal.SIGTERM)
                 await self._gone()
         finally:
-            children.kill_group(group)
+            process_groups.kill_group(group)
             try:
                 await _within(TERM_SECONDS, self.exited)
                 await _within(LINGER_SECONDS, self._read_to_end)
@@ -146,11 +188,11 @@ class Command:
         return status
 
     async def _gone(self) -> None:
-        """Until nothing of the group lives, or the time between SIGTERM and SIGKILL is over."""
+        """Wait until no process of the group lives, for ``TERM_SECONDS`` at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(TERM_SECONDS):
                 await self.exited.wait()
-                while await asyncio.to_thread(lives, self._process.pid):  # noqa: ASYNC110 - nothing tells of it
+                while await asyncio.to_thread(lives, self._process.pid):  # noqa: ASYNC110 - no event says it
                     await asyncio.sleep(0.05)
 
     def _release(self) -> int:
@@ -160,7 +202,7 @@ class Command:
         return self._reap() if self.exited.is_set() else -signal.SIGKILL
 
     def _reap(self) -> int:
-        children.forget(self._process.pid)
+        process_groups.forget(self._process.pid)
         return self._process.wait()
 
     def _read(self, pipe: IO[bytes], output: Output) -> None:
@@ -182,14 +224,14 @@ class Command:
             self._read_to_end.set()
 
     def _watch(self) -> None:
-        """On a thread of its own: see the leader end, without reaping it."""
+        """Wait for the leader's end without reaping it. Runs on a thread of its own."""
         os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._see_exit)
 
     def _see_exit(self) -> None:
         self.exited.set()
-        if self._released:  # it hung in the kernel for a while, or nobody had the time to wait
+        if self._released:  # it ended only after close had stopped waiting for it
             self._reap()
 
 
@@ -199,7 +241,7 @@ async def _within(seconds: float, event: asyncio.Event) -> None:
 
 
 def lives(group: int) -> bool:
-    """Whether a process of the group runs: its leader, unreaped, would still answer to signal 0. From /proc, stat."""
+    """Whether a process of the group runs. It reads /proc, because signal 0 finds an unreaped leader, too."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with suppress(OSError):

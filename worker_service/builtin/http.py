@@ -1,7 +1,7 @@
-"""HTTP_REQUEST: one request, bounded in time, redirects and bytes, whose credentials are shown nowhere.
+"""HTTP_REQUEST: sends one request, with limits for time, redirects and bytes. Its credentials are shown nowhere.
 
-The worker's environment (proxies, .netrc) has no say; TLS is always verified, against certifi's authorities and those
-of the machine. What is shown of a URL is its origin only: paths and queries hold tokens too often.
+The worker's environment (proxies, .netrc) is ignored. TLS is always verified, against the authorities of certifi and of
+the machine. Errors show only the origin of a URL, because paths and queries often hold tokens.
 """
 
 import asyncio
@@ -10,18 +10,18 @@ import os
 import ssl
 from contextvars import ContextVar
 from functools import cache
+from time import perf_counter
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 
-from shared.clock import boottime
-from shared.domain.errors import RotaError
-from shared.domain.jsontext import json_text
-from worker_service.builtin.http_param import HttpRequestParam
-from worker_service.builtin.http_response import Body, Undecodable, read_body, shown_headers
-from worker_service.builtin.http_secrets import Secrets
-from worker_service.context import NodeContext
+from rota.shared.domain.errors import RotaError
+from rota.shared.domain.jsontext import json_text
+from rota.worker_service.builtin.http_param import HttpRequestParam
+from rota.worker_service.builtin.http_response import Body, Undecodable, read_body, shown_headers
+from rota.worker_service.builtin.http_secrets import Secrets
+from rota.worker_service.context import NodeContext
 
 MOST_REDIRECTS = 5
 EXCERPT_CHARACTERS = 300
@@ -35,13 +35,13 @@ NEUTRAL_HEADERS = {
     "host",
     "user-agent",
 }
-"""The headers that another origin is sent on a redirect; all others may be credentials."""
+"""The headers that a redirect to another origin keeps. All others may be credentials."""
 
 _requesting: ContextVar[bool] = ContextVar("requesting", default=False)
 
 
 class RequestFailed(RotaError):
-    """A request that was not answered, or not as expected."""
+    """A request got no answer, or not the expected one."""
 
 
 async def http_request(ctx: NodeContext[HttpRequestParam]) -> dict[str, Any]:
@@ -49,7 +49,7 @@ async def http_request(ctx: NodeContext[HttpRequestParam]) -> dict[str, Any]:
 
     Returns status, headers (a few), json or body, truncated, elapsed_ms. Raises RequestFailed.
     """
-    began = boottime()
+    began = perf_counter()
     _requesting.set(True)
     secrets = Secrets()
     try:
@@ -68,7 +68,7 @@ async def http_request(ctx: NodeContext[HttpRequestParam]) -> dict[str, Any]:
         "headers": {name: secrets.hide(value) for name, value in shown_headers(response).items()},
         **body.as_json(response.headers.get("content-type", "")),
         "truncated": body.truncated,
-        "elapsed_ms": round((boottime() - began) * 1000),
+        "elapsed_ms": round((perf_counter() - began) * 1000),
     }
 
 
@@ -107,7 +107,7 @@ def _request(client: httpx.AsyncClient, ctx: NodeContext[HttpRequestParam], secr
 
 
 def _run_headers(ctx: NodeContext[HttpRequestParam]) -> dict[str, str]:
-    """What tells the receiver which fire this is: a repeated one has the same instance, or the same time."""
+    """Headers that identify the fire. A repeated request has the same instance id, or the same schedule time."""
     return {
         "Rota-Instance-Id": str(ctx.instance_id),
         "Rota-Task-Name": quote(ctx.task_name),
@@ -117,7 +117,7 @@ def _run_headers(ctx: NodeContext[HttpRequestParam]) -> dict[str, str]:
 
 
 def _redirected(before: httpx.Request, following: httpx.Request) -> httpx.Request:
-    """The next request: another origin is not sent what may be a credential, nor anything in the clear after TLS."""
+    """The next request, without what may be a credential if the origin is another. Never goes from https to http."""
     if before.url.scheme == "https" and following.url.scheme != "https":
         raise httpx.UnsupportedProtocol(f"it redirects from https to {following.url.scheme}, which is not followed")
     if _origin(following.url) != _origin(before.url):
@@ -164,14 +164,14 @@ def _reason(error: Exception) -> str:
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """Made once, and not on the event loop: reading the authorities takes a while."""
+    """The TLS context, made once. Call it off the event loop: reading the authorities takes a while."""
     context = httpx.create_ssl_context(trust_env=False)
     context.load_default_certs()
     return context
 
 
 def _not_ours(record: logging.LogRecord) -> bool:
-    """httpx logs whole URLs, httpcore headers: for other users of them that may be wanted, here it must not be."""
+    """Drop the records of this node's requests: httpx logs whole URLs, httpcore headers. Other users' records pass."""
     return not _requesting.get()
 
 

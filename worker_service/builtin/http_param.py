@@ -1,4 +1,4 @@
-"""What HTTP_REQUEST is told."""
+"""The param of HTTP_REQUEST, checked."""
 
 import re
 from typing import Annotated, Any, Literal, Self

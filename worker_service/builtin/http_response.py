@@ -1,4 +1,4 @@
-"""What is read of a response: a bounded body, decoded, and the few headers that a later node may want."""
+"""Reads a response: its decoded body up to a limit, and the few headers that a later node may need."""
 
 import codecs
 import json
@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 import httpx
 
-from shared.domain.errors import InvalidInput
-from shared.domain.jsontext import json_text
+from rota.shared.domain.errors import InvalidInput
+from rota.shared.domain.jsontext import json_text
 
 SHOWN_HEADERS = (
     "content-type", "content-length", "date", "etag", "last-modified", "location", "retry-after", "x-request-id",
@@ -28,7 +28,7 @@ JSON_TYPE = re.compile(r"application/([\w.+-]+\+)?json", re.IGNORECASE)
 
 
 class Undecodable(Exception):
-    """A body whose encoding cannot be undone; the text says why."""
+    """The body's encoding cannot be decoded; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Body:
     truncated: bool
 
     def as_json(self, content_type: str) -> dict[str, Any]:
-        """What a result says of it: ``json``, if it is that, and whole; or ``body``, the text."""
+        """The body in a node's result: ``json`` if it is complete and valid JSON, else ``body``, the text."""
         if self.truncated or not JSON_TYPE.match(content_type):
             return {"body": self.text}
         try:
@@ -51,9 +51,9 @@ class Body:
 
 
 async def read_body(response: httpx.Response, limit: int, hide: Callable[[str], str]) -> Body:
-    """At most ``limit`` bytes of the body; what lies beyond is not read. ``hide`` takes secrets out of the text.
+    """Read at most ``limit`` bytes of the body. ``hide`` takes secrets out of the text.
 
-    A compressed body is inflated only as far as the limit, so a small one cannot fill the memory. Raises Undecodable.
+    A compressed body is inflated only up to the limit, so that a small one cannot fill the memory. Raises Undecodable.
     """
     decode = _decoder(response.headers.get("content-encoding", ""))
     kept = bytearray()
@@ -91,10 +91,10 @@ def _decoder(encoding: str) -> Callable[[bytes, int], bytes]:
 
 
 def _text(data: bytes, charset: str | None, *, final: bool) -> str:
-    """Only encodings of the web: Python knows others, some of which take long on purpose-made input."""
+    """Decode with the encodings of the web only: some of Python's others take very long on malicious input."""
     name = (charset or "utf-8").lower()
     if name in ("utf-8", "utf8") or not CHARSET.fullmatch(name):
-        name = "utf-8-sig"  # UTF-8, without the mark that some begin it with
+        name = "utf-8-sig"  # UTF-8, with or without a byte order mark
     try:
         decoder = codecs.getincrementaldecoder(name)("replace")
     except LookupError:

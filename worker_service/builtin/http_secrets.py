@@ -1,4 +1,4 @@
-"""What a request carries that nobody shall read: kept here to be taken out of what is shown."""
+"""The secrets that a request carries. They are collected here, and taken out of every text that is shown."""
 
 import base64
 import re
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 SECRET_HEADER = re.compile(r"auth|cookie|key|pass|secret|session|sign|token", re.IGNORECASE)
 SHORTEST = 6
-"""Shorter values are left: taking them out would garble what merely looks alike."""
+"""Shorter values stay in the text: hiding them would also hide unrelated text that looks alike."""
 
 HIDDEN = "***"
 
@@ -23,7 +23,7 @@ class Secrets:
         self._values: set[str] = set()
 
     def add_headers(self, headers: Mapping[str, str]) -> None:
-        """Note the values of headers that may be credentials, and their parts: ``Bearer`` is none, what follows is."""
+        """Note the values of headers that may be credentials, and their parts: ``Bearer abc`` and ``abc``."""
         for name, value in headers.items():
             if SECRET_HEADER.search(name):
                 parts = re.split(r"[\s;,]+", value)
@@ -35,7 +35,7 @@ class Secrets:
         return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
 
     def hide(self, text: str) -> str:
-        """A text without them, as far as it holds them as they were sent."""
+        """The text with ``***`` in place of the secrets, where it holds them exactly as they were sent."""
         for value in sorted(self._values, key=len, reverse=True):
             if len(value) >= SHORTEST:
                 text = text.replace(value, HIDDEN)

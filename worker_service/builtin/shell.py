@@ -1,34 +1,33 @@
-"""SHELL_COMMAND: a command in a process group of its own, bounded in time and output, which ends with its node."""
+"""SHELL_COMMAND: runs a command with limits for time and output. Its process group ends when the node ends."""
 
-import os
-import signal
-from collections.abc import Mapping
+from time import perf_counter
 from typing import Any
 
-from shared.clock import boottime
-from shared.domain.errors import RotaError
-from worker_service.builtin.command import Ended, run_command
-from worker_service.builtin.shell_param import ShellCommandParam
-from worker_service.context import NodeContext
+from rota.shared.domain.errors import RotaError
+from rota.shared.signals import signal_name
+from rota.worker_service import process_groups
+from rota.worker_service.builtin.command import Ended, run_command
+from rota.worker_service.builtin.shell_param import ShellCommandParam
+from rota.worker_service.context import NodeContext
 
 
 class CommandFailed(RotaError):
-    """A command that could not be started, took too long, or ended otherwise than expected."""
+    """A command could not be started, took too long, or ended with an unexpected exit code."""
 
 
 async def shell_command(ctx: NodeContext[ShellCommandParam]) -> dict[str, Any]:
     """Run the command that the param describes.
 
-    Returns exit_code, stdout, stderr, truncated, elapsed_ms. Raises CommandFailed, without the command line, which may
-    hold secrets.
+    Returns exit_code, stdout, stderr, truncated, elapsed_ms. Raises CommandFailed, whose text
+    leaves out the command line: it may hold secrets.
     """
     param = ctx.param
     arguments = ["/bin/sh", "-c", param.command] if isinstance(param.command, str) else param.command
-    began = boottime()
+    began = perf_counter()
     try:
         ended = await run_command(
             arguments,
-            environment=_environment(ctx, os.environ),
+            environment=_environment(ctx),
             cwd=param.cwd,
             stdin=param.stdin,
             timeout_seconds=param.timeout_seconds,
@@ -48,14 +47,14 @@ async def shell_command(ctx: NodeContext[ShellCommandParam]) -> dict[str, Any]:
         "stdout": ended.stdout.text,
         "stderr": ended.stderr.text,
         "truncated": ended.stdout.truncated or ended.stderr.truncated,
-        "elapsed_ms": round((boottime() - began) * 1000),
+        "elapsed_ms": round((perf_counter() - began) * 1000),
     }
 
 
-def _environment(ctx: NodeContext[ShellCommandParam], inherited: Mapping[str, str]) -> dict[str, str]:
-    """The worker's environment without Rota's own variables, which hold the database's password; and the run."""
+def _environment(ctx: NodeContext[ShellCommandParam]) -> dict[str, str]:
+    """What a command inherits, and the run's facts."""
     return {
-        **{name: value for name, value in inherited.items() if not name.startswith("ROTA_")},
+        **process_groups.environment(),
         "ROTA_INSTANCE_ID": str(ctx.instance_id),
         "ROTA_TASK_NAME": ctx.task_name,
         "ROTA_SCHEDULE_DATETIME": ctx.schedule_datetime.isoformat(),
@@ -66,9 +65,7 @@ def _environment(ctx: NodeContext[ShellCommandParam], inherited: Mapping[str, st
 
 def _sentence(ended: Ended, expected: list[int]) -> str:
     if ended.status < 0:
-        number = -ended.status
-        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-        happened = f"the command was killed by {name}"
+        happened = f"the command was killed by {signal_name(-ended.status)}"
     else:
         wanted = ", ".join(map(str, expected))
         happened = f"the command ended with exit code {ended.status}, where {wanted} is expected"

@@ -1,4 +1,4 @@
-"""What SHELL_COMMAND is told."""
+"""The param of SHELL_COMMAND, checked."""
 
 from typing import Annotated
 

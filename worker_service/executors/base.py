@@ -1,37 +1,50 @@
-"""What every executor does: start a call, tell when it is through, and stop it as far as that is possible."""
+"""The interface of the executors: start a call, report its end, and stop it as far as possible."""
 
+import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from shared.domain.errors import InvalidInput, InvalidParam
-from shared.domain.jsontext import storable
-from worker_service.authoring import Node
-from worker_service.context import NodeContext
-from worker_service.values import checked_param
+from rota.shared.domain.errors import InvalidInput, InvalidParam
+from rota.shared.domain.jsontext import storable
+from rota.worker_service.authoring import Node
+from rota.worker_service.context import NodeContext
+from rota.worker_service.values import checked_param
 
 
 class Refused(Exception):
-    """What a handler was to be given, or returned, cannot be used, and could not be the next time."""
+    """A handler's param or result is not valid. Another attempt would fail alike, so it is not retried."""
 
     def __init__(self, cause: InvalidInput) -> None:
         super().__init__(str(cause))
         self.kind = type(cause).__name__
 
 
+class NoThread(Exception):
+    """The machine refuses a thread (a limit of processes or of memory). The call was not begun, and never will be."""
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Start a thread. Raises NoThread."""
+    try:
+        thread.start()
+    except (RuntimeError, MemoryError) as error:
+        raise NoThread(str(error)) from None
+
+
 @dataclass(slots=True, eq=False)
 class Call:
-    """A node to execute; the context's param is as it was given, JSON."""
+    """A node to execute. The context's param is still JSON, unchecked."""
 
     node: Node
     context: NodeContext[Any]
 
     def checked(self) -> NodeContext[Any]:
-        """The context as the handler is given it, with its param as the declared model.
+        """The context for the handler, with its param as the declared model.
 
-        A model's validators are the task author's code, which may block or exit: call it where the handler runs.
-        Raises Refused, and whatever they raise.
+        Call it where the handler runs: a model's validators are the task author's code, and may block or exit. Raises
+        Refused, and whatever the validators raise.
         """
         if self.node.param_model is None:
             return self.context
@@ -43,17 +56,17 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a handler raised: the sentence, its type, its traceback."""
+    """An exception that a handler raised: its sentence, its type, its traceback."""
 
     error: str
     type: str
     traceback: str
     final: bool = False
-    """Whether it would be the same the next time."""
+    """Whether another attempt would fail alike."""
 
     @classmethod
     def of(cls, error: BaseException) -> "Failure":
-        """The failure that an exception is."""
+        """The failure for an exception."""
         if isinstance(error, Refused):
             return cls(storable(str(error)), error.kind, "", final=True)
         return cls(
@@ -66,20 +79,27 @@ class Failure:
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001 - a handler's own exception class; its failure must be told all the same
+    except Exception:  # noqa: BLE001 - the exception class is the handler's; its failure must be reported
         return "its message cannot be shown"
 
 
 @dataclass(slots=True, eq=False)
 class Outcome:
-    """How a call ended; ``entered`` and ``left`` are CLOCK_BOOTTIME seconds at the handler's entry and end."""
+    """How a call ended. ``entered`` and ``left``: the timer's ``monotonic`` when the handler was entered and left."""
 
     entered: float
     left: float
     result: Any = None
     failure: Failure | None = None
     stopped: bool = False
-    """Whether it ended because it was told to stop; then ``result`` and ``failure`` say nothing."""
+    """Whether the call ended because it was stopped. Then ``failure`` means nothing."""
+
+    finished: bool = False
+    """Whether the call was stopped, and its handler finished all the same: it returned, and did not know of the stop.
+    Then ``result`` is its result."""
+
+    lingers: bool = False
+    """Whether the handler still runs, though the call was stopped: its thread has not returned."""
 
 
 Done = Callable[[Outcome], None]
@@ -89,21 +109,24 @@ class Running(Protocol):
     """A call that was started."""
 
     def stop(self) -> None:
-        """Stop it as far as possible: ``done`` is called with ``stopped``, at once or when it has ended."""
+        """Stop the call as far as possible. ``done`` is called with ``stopped`` when the handler has ended.
+
+        A thread cannot be stopped: ``done`` is then called with ``lingers`` at once, and again when it has returned.
+        """
         ...
 
 
 class Executor(Protocol):
-    """Runs calls. ``done`` is called exactly once for each, from whatever thread."""
+    """Runs calls. ``done`` is called on any thread, once for each call; or twice, the first time with ``lingers``."""
 
     def start(self, call: Call, done: Done, *, later: bool = False) -> Running:
-        """Start a call; returns at once. ``later``: it may wait for ``begin``."""
+        """Start a call; returns at once. With ``later``, the call may wait for ``begin``. Raises NoThread."""
         ...
 
     def begin(self) -> None:
-        """Begin what was to start later."""
+        """Begin the calls that were started with ``later``."""
         ...
 
     def close(self) -> None:
-        """Stop all and free what it holds; does not wait for threads, which cannot be stopped."""
+        """Stop all calls and free all resources. Does not wait for threads: they cannot be stopped."""
         ...

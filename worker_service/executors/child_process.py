@@ -1,4 +1,4 @@
-"""A child process as its parent sees it: started, given calls, killed, reaped (``process_child`` is its inside)."""
+"""The parent's side of a child process: starts it, sends it calls, kills and reaps it (other side: process_child)."""
 
 import json
 import logging
@@ -13,18 +13,20 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from worker_service import children
-from worker_service.executors.base import Call, Failure, Outcome
+from rota.shared.signals import signal_name
+from rota.worker_service import process_groups
+from rota.worker_service.executors.base import Call, Failure, Outcome
 
-CHILD_MODULE = "worker_service.executors.process_child"
-CODE_FOLDER = Path(__file__).resolve().parents[2]
+CHILD_MODULE = "rota.worker_service.executors.process_child"
+CODE_FOLDER = Path(__file__).absolute().parents[3]
+"""The folder that holds the package ``rota``. Links are not resolved: in a checkout they lead out of the package."""
 
 OVERHEAD_BYTES = 524_288
-"""What a message may be longer than a result: a failure's texts, a log record."""
+"""How much longer a message may be than a result: it may hold a failure's texts, or a log record."""
 
 
 class ChildEnded(Exception):
-    """The process ended before its call did; ``entered`` is when the handler was, if it was."""
+    """The process ended before its call did. ``entered``: when the handler was entered; None if it never was."""
 
     def __init__(self, sentence: str, kind: str = "ProcessEnded", entered: float | None = None) -> None:
         super().__init__(sentence)
@@ -34,7 +36,7 @@ class ChildEnded(Exception):
 
 
 class ChildProcess:
-    """This process's end of a child, in a session and process group of its own."""
+    """A child, which runs in a session and process group of its own."""
 
     def __init__(self, target: str | None, result_limit_bytes: int) -> None:
         if target is None:
@@ -53,7 +55,12 @@ class ChildProcess:
                 start_new_session=True,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(CODE_FOLDER), python_path]))},
             )
-        children.register(self._process.pid)
+        try:
+            process_groups.register(self._process.pid)
+        except BaseException:
+            self._process.kill()
+            self._process.wait()
+            raise
         self._send(
             parent=os.getpid(),
             path=sys.path,
@@ -63,7 +70,7 @@ class ChildProcess:
         )
 
     def run(self, call: Call) -> Outcome:
-        """Have it run a call, and wait for the outcome; its log records go to this process's handlers.
+        """Let the child run a call, and wait for the outcome. The child's log records go to this process's handlers.
 
         Raises ChildEnded.
         """
@@ -83,17 +90,19 @@ class ChildProcess:
         raise ChildEnded(f"the process of {call.node.type} {_described(self.end())}", entered=entered)
 
     def kill(self) -> None:
-        """SIGKILL it and what it started."""
+        """SIGKILL the child and the processes that it started."""
         with self._lock:
             if not self._ended:
-                children.kill_group(self._process.pid)
+                process_groups.kill_group(self._process.pid)
 
     def end(self) -> int:
-        """Kill what is left of its process group and reap it; returns its exit status, negative for a signal."""
+        """Kill the rest of the child's process group, and reap the child; returns its exit status (-9: SIGKILL)."""
         self.kill()
         with self._lock:
             self._ended = True
-            children.forget(self._process.pid)  # before it is reaped: then the number may be another's
+            process_groups.forget(
+                self._process.pid
+            )  # before it is reaped: after that the number may be another process's
         status = self._process.wait()
         self._lines.close()
         self._control.close()
@@ -104,10 +113,10 @@ class ChildProcess:
         try:
             self._control.sendall(line)
         except OSError:
-            return  # it has ended, as reading will tell
+            return  # the child has ended; the next read finds that
 
     def _read(self) -> Any:
-        """Its next message; None when it has ended, or sends what is longer than any message may be."""
+        """The child's next message. None: the child has ended, or the message is longer than allowed."""
         try:
             line = self._lines.readline(self._longest)
         except OSError:
@@ -118,13 +127,12 @@ class ChildProcess:
 def _described(status: int) -> str:
     if status >= 0:
         return f"ended by itself with exit code {status} before the handler returned"
-    name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
     hint = " (out of memory, or by hand)" if -status == signal.SIGKILL else ""
-    return f"was killed by {name}{hint} before the handler returned"
+    return f"was killed by {signal_name(-status)}{hint} before the handler returned"
 
 
 def _log_levels() -> dict[str, int]:
-    """The levels that loggers were set to, by name; "" is the root."""
+    """The levels that loggers were set to, by their names. "" is the root logger."""
     named = {
         name: one.level for name, one in logging.root.manager.loggerDict.items() if isinstance(one, logging.Logger)
     }
@@ -132,7 +140,7 @@ def _log_levels() -> dict[str, int]:
 
 
 def _portable(call: Call) -> dict[str, Any]:
-    """The context as JSON: all of it but the cancel event."""
+    """The context as JSON, without its cancellation."""
     context = call.context
     return {
         "param": context.param,
@@ -149,7 +157,7 @@ def _portable(call: Call) -> dict[str, Any]:
 
 
 def _portable_time(moment: datetime) -> tuple[str, str | float]:
-    """The instant in UTC, and its zone by name, or the offset in seconds of a zone that has none."""
+    """The instant in UTC, and its zone: by name, or by its offset in seconds where the zone has no name."""
     offset = moment.utcoffset()
     zone = moment.tzinfo.key if isinstance(moment.tzinfo, ZoneInfo) else offset.total_seconds() if offset else 0.0
     return moment.astimezone(UTC).isoformat(), zone

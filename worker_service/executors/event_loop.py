@@ -1,4 +1,4 @@
-"""``async def`` handlers: one event loop on a thread of its own, so that a handler that blocks holds up only others."""
+"""Runs ``async def`` handlers on one event loop, on a thread of its own: a handler that blocks holds up only these."""
 
 import asyncio
 import logging
@@ -6,65 +6,79 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from shared.clock import boottime
-from worker_service.executors.base import Call, Done, Failure, Outcome
+from rota.shared.clock import Timer, boottime
+from rota.worker_service.executors.base import Call, Done, Failure, Outcome
 
 log = logging.getLogger(__name__)
 
 CANCEL_AGAIN_SECONDS = 10.0
-"""How long a canceled coroutine may clean up before it is canceled again: it may have swallowed the first. (A command
-has 5 s between SIGTERM and SIGKILL.)"""
+"""How long a canceled coroutine may clean up before it is canceled again: it may have swallowed the first cancellation.
+(A command has 5 s between SIGTERM and SIGKILL.)"""
+
+STAMP_SECONDS = 0.5
+"""How often the loop notes that it goes on."""
 
 CLOSING_SECONDS = 1.0
 """How long coroutines may clean up when the executor is closed."""
 
 
 class EventLoopExecutor:
-    """Runs coroutines on one event loop."""
+    """Runs coroutines on one event loop, which waits by the host's time. ``timer`` says when calls began and ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, timer: Timer) -> None:
+        self._monotonic = timer.monotonic
         self._loop = asyncio.new_event_loop()
         self._running: set[RunningTask] = set()
-        self._coming: deque[RunningTask] = deque()
-        self._called = False
+        self._unstarted: deque[RunningTask] = deque()
+        self._wake_sent = False
         self._closing = False
         self._ended = False
+        self._stamped = boottime()
         self._thread = threading.Thread(target=self._run, name="handlers", daemon=True)
         self._thread.start()
 
+    @property
+    def silent_seconds(self) -> float:
+        """For how long the loop has not gone on, by the host's time: a coroutine blocks it. 0 when it has ended."""
+        return 0.0 if self._ended else boottime() - self._stamped
+
     def start(self, call: Call, done: Done, *, later: bool = False) -> "RunningTask":
         """Start a coroutine; returns at once."""
-        running = RunningTask(self._loop, call, done, self._running.discard)
-        self._coming.append(running)
+        running = RunningTask(self._loop, call, done, self._running.discard, self._monotonic)
+        self._unstarted.append(running)
         if not later:
             self.begin()
         return running
 
     def begin(self) -> None:
-        """Wake the loop for what is to start: that costs more than a coroutine, so once for all that come together."""
-        if self._coming and not self._called:
-            self._called = True
+        """Wake the loop, once for all calls that wait to start: a wake-up costs more than a coroutine."""
+        if self._unstarted and not self._wake_sent:
+            self._wake_sent = True
             try:
                 self._loop.call_soon_threadsafe(self._begin)
             except RuntimeError:  # the loop is closed
                 self._begin()
 
     def close(self) -> None:
-        """Cancel what runs and end the loop; what has not cleaned up after ``CLOSING_SECONDS`` is told stopped."""
+        """Cancel all coroutines and end the loop. Those that run on after ``CLOSING_SECONDS`` are reported stopped."""
         try:
             self._loop.call_soon_threadsafe(self._end)
         except RuntimeError:  # it was closed before
             return
 
     def _begin(self) -> None:
-        self._called = False  # first: what comes from now on calls again
-        while self._coming:
-            running = self._coming.popleft()
+        self._wake_sent = False  # first: a call that comes from now on must wake the loop again
+        while self._unstarted:
+            running = self._unstarted.popleft()
             if self._closing:
                 running.tell_stopped()
             else:
                 self._running.add(running)
                 running.begin()
+
+    def _stamp(self) -> None:
+        self._stamped = boottime()
+        self._loop.call_later(STAMP_SECONDS, self._stamp)
 
     def _end(self) -> None:
         if self._closing:
@@ -86,19 +100,31 @@ class EventLoopExecutor:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
+        self._loop.call_soon(self._stamp)
         while not self._ended:
             try:
                 self._loop.run_forever()
             except BaseException:
-                # A task that a handler left behind raised SystemExit, which asyncio lets through: the others go on.
+                # A task that a handler left behind raised SystemExit, which asyncio lets through. The others go on.
                 log.exception("a task that a handler started ended the event loop; it is started again")
         self._loop.close()
 
 
 class RunningTask:
-    """A coroutine on the loop; its outcome is told once."""
+    """A coroutine on the loop. Its outcome is reported once."""
 
-    __slots__ = ("_again", "_call", "_done", "_ended", "_entered", "_loop", "_stopping", "_told", "task")
+    __slots__ = (
+        "_call",
+        "_cancel_timer",
+        "_done",
+        "_ended",
+        "_entered",
+        "_loop",
+        "_monotonic",
+        "_reported",
+        "_stopping",
+        "task",
+    )
 
     def __init__(
         self,
@@ -106,41 +132,43 @@ class RunningTask:
         call: Call,
         done: Done,
         ended: Callable[["RunningTask"], None],
+        monotonic: Callable[[], float],
     ) -> None:
         self.task: asyncio.Task[None] | None = None
         self._loop = loop
         self._call = call
         self._done = done
         self._ended = ended
+        self._monotonic = monotonic
         self._entered = False
         self._stopping = False
-        self._again: asyncio.TimerHandle | None = None
-        self._told = False
+        self._cancel_timer: asyncio.TimerHandle | None = None
+        self._reported = False
 
     def stop(self) -> None:
         """Cancel the coroutine, again and again until it ends; it may clean up for ``CANCEL_AGAIN_SECONDS``."""
         self._call.context.cancellation.request()
         try:
             self._loop.call_soon_threadsafe(self.cancel)
-        except RuntimeError:  # the loop is closed, and its outcome told
+        except RuntimeError:  # the loop is closed, and the outcome reported
             return
 
     def begin(self) -> None:
-        """On the loop: make it a task."""
+        """Start the coroutine as a task. Call it on the loop."""
         self.task = self._loop.create_task(self._execute())
 
     def cancel(self) -> None:
-        """On the loop: cancel it; a coroutine that was not entered yet never will be."""
+        """Cancel the coroutine. One that was not entered yet never will be. Call it on the loop."""
         self._stopping = True
-        if self._again is not None:
-            self._again.cancel()
+        if self._cancel_timer is not None:
+            self._cancel_timer.cancel()
         if self.task is not None and self._entered and not self.task.done():
             self.task.cancel()
-            self._again = self._loop.call_later(CANCEL_AGAIN_SECONDS, self.cancel)
+            self._cancel_timer = self._loop.call_later(CANCEL_AGAIN_SECONDS, self.cancel)
 
     def tell_stopped(self) -> None:
-        """It was not begun, or does not end."""
-        now = boottime()
+        """Report the call stopped: it was not begun, or does not end."""
+        now = self._monotonic()
         self._tell(Outcome(now, now, stopped=True))
 
     async def _execute(self) -> None:
@@ -149,19 +177,19 @@ class RunningTask:
                 self.tell_stopped()
                 return
             self._entered = True
-            entered = boottime()
+            entered = self._monotonic()
             try:
                 context = self._call.checked()
-                entered = boottime()
+                entered = self._monotonic()
                 result = await self._call.node.handler(context)
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
-                self._tell(Outcome(entered, boottime(), failure=Failure.of(error), stopped=self._stopping))
+                self._tell(Outcome(entered, self._monotonic(), failure=Failure.of(error), stopped=self._stopping))
             else:
-                self._tell(Outcome(entered, boottime(), result=result))
+                self._tell(Outcome(entered, self._monotonic(), result=result))
         finally:
             self._ended(self)
 
     def _tell(self, outcome: Outcome) -> None:
-        if not self._told:
-            self._told = True
+        if not self._reported:
+            self._reported = True
             self._done(outcome)

@@ -1,38 +1,40 @@
-"""``def`` handlers in processes of their own, which can be killed at their timeout or when they are canceled.
+"""Runs ``def`` handlers in child processes, which are killed at their timeout or when they are canceled.
 
-Nothing is pickled: a child imports the app by its name and is told which node to run, in JSON (``process_child``).
-Each child has a thread of this process that starts it, gives it one call after the other and sees it end.
+Nothing is pickled: a child imports the app by its name, and a JSON message says which node to run (``process_child``).
+Each child has a keeper: a thread of this process that starts the child, gives it one call after another, and reaps it.
 """
 
 import logging
 import threading
 from collections import deque
 
-from shared.clock import boottime
-from worker_service.executors.base import Call, Done, Failure, Outcome
-from worker_service.executors.child_process import ChildEnded, ChildProcess
+from rota.shared.clock import Timer
+from rota.worker_service.executors.base import Call, Done, Failure, Outcome, start_thread
+from rota.worker_service.executors.child_process import ChildEnded, ChildProcess
 
 log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 60.0
-"""After so long without a call a child is ended."""
+"""A child that had no call for so long is ended."""
 
 
 class ProcessExecutor:
     """Runs functions in child processes, one call at a time in each.
 
-        executor = ProcessExecutor("jobs:app", most=8, result_limit_bytes=262_144)
+        executor = ProcessExecutor("jobs:app", most=8, result_limit_bytes=262_144, timer=clock)
         running = executor.start(Call(node, context), done)
-        running.stop()   # SIGKILL, to the child and to what it started
+        running.stop()   # SIGKILL, to the child and to the processes that it started
 
-    ``target`` is the app, as ``module:app``; without one every call fails, in a sentence. At most ``most`` children
-    live at once, idle ones included; calls beyond that wait for a child, in order. A result of more than
-    ``result_limit_bytes`` bytes of JSON is refused by the child.
+    ``target`` is the app, as ``module:app``; without it every call fails. At most ``most`` children live at once, idle
+    ones included. Further calls wait for a child, in order. A child refuses a result that has more than
+    ``result_limit_bytes`` bytes of JSON. Children take the time from the host. For a call that no child ran, the time
+    comes from ``timer``.
     """
 
-    def __init__(self, target: str | None, most: int, result_limit_bytes: int) -> None:
+    def __init__(self, target: str | None, most: int, result_limit_bytes: int, timer: Timer) -> None:
         self.target = target
         self.result_limit_bytes = result_limit_bytes
+        self.monotonic = timer.monotonic
         self._most = most
         self._lock = threading.Lock()
         self._waiting: deque[RunningProcess] = deque()
@@ -41,22 +43,22 @@ class ProcessExecutor:
         self._closed = False
 
     def start(self, call: Call, done: Done, *, later: bool = False) -> "RunningProcess":
-        """Start a function in a child; returns at once."""
+        """Start a function in a child; returns at once. Raises NoThread."""
         running = RunningProcess(self, call, done)
         with self._lock:
             closed = self._closed
             if not closed:
+                self._wake_keeper()
                 self._waiting.append(running)
-                self._rouse()
         if closed:
             running.tell_stopped()
         return running
 
     def begin(self) -> None:
-        """Nothing was left for later."""
+        """Does nothing: ``start`` left no call for later."""
 
     def close(self) -> None:
-        """Kill all children; what ran or waited is told that it was stopped."""
+        """Kill all children. Calls that ran or waited are reported stopped."""
         with self._lock:
             self._closed = True
             waiting, idle = list(self._waiting), list(self._idle)
@@ -71,7 +73,7 @@ class ProcessExecutor:
             keeper.stop()
 
     def withdraw(self, running: "RunningProcess") -> bool:
-        """Take a call back that no child has yet; whether there was one to take."""
+        """Take back a call that no child has yet; returns whether it was so."""
         with self._lock:
             if running not in self._waiting:
                 return False
@@ -79,7 +81,7 @@ class ProcessExecutor:
             return True
 
     def next_call(self, keeper: "_Keeper") -> "RunningProcess | None":
-        """Wait for the keeper's next call; None: it shall end."""
+        """Wait for the keeper's next call. None: the keeper must end."""
         while True:
             with self._lock:
                 if self._waiting:
@@ -96,14 +98,14 @@ class ProcessExecutor:
                         self._keepers.discard(keeper)
                         return None
 
-    def _rouse(self) -> None:
-        """Under the lock: let a keeper come for a call; the one that worked last, so that the others may end."""
+    def _wake_keeper(self) -> None:
+        """Wake the idle keeper that worked last, so that others may end; or start one. Called under the lock."""
         if self._idle:
             self._idle.pop().wake.set()
         elif len(self._keepers) < self._most:
-            keeper = _Keeper(self)
+            keeper = _Keeper(self)  # it asks for its call when the lock is free
+            start_thread(threading.Thread(target=keeper.keep, name="process-keeper", daemon=True))
             self._keepers.add(keeper)
-            threading.Thread(target=keeper.keep, name="process-keeper", daemon=True).start()
 
 
 class RunningProcess:
@@ -118,7 +120,7 @@ class RunningProcess:
         self._child: ChildProcess | None = None
 
     def stop(self) -> None:
-        """Kill the process that runs it, and what that started."""
+        """Kill the child that runs the call, and the processes that it started."""
         self.call.context.cancellation.request()
         with self._lock:
             self.stopping = True
@@ -128,7 +130,7 @@ class RunningProcess:
             self.tell_stopped()
 
     def run_in(self, child: ChildProcess) -> Outcome:
-        """On the keeper's thread: have it run, and wait for its end.
+        """Let the child run the call, and wait for its end. The keeper's thread calls it.
 
         Raises ChildEnded when the process ends first.
         """
@@ -139,7 +141,7 @@ class RunningProcess:
         return child.run(self.call)
 
     def tell(self, outcome: Outcome) -> None:
-        """It has ended."""
+        """Report how the call ended."""
         with self._lock:
             self._child = None
             stopped = self.stopping and outcome.failure is not None
@@ -148,13 +150,13 @@ class RunningProcess:
         self._done(outcome)
 
     def tell_stopped(self) -> None:
-        """It was not begun, and will not be."""
-        now = boottime()
+        """Report the call stopped: it was not begun."""
+        now = self._executor.monotonic()
         self._done(Outcome(now, now, stopped=True))
 
 
 class _Keeper:
-    """Keeps one child: starts it when there is a call, and reaps it when it is no longer needed."""
+    """Keeps one child: starts the child when there is a call, and reaps it when it is no longer needed."""
 
     def __init__(self, executor: ProcessExecutor) -> None:
         self.wake = threading.Event()
@@ -168,25 +170,25 @@ class _Keeper:
         return self._child is not None
 
     def stop(self) -> None:
-        """Kill what runs."""
+        """Kill the call that runs."""
         if (running := self._running) is not None:
             running.stop()
 
     def keep(self) -> None:
-        """On a thread of its own: serve calls until there are none."""
+        """Serve calls until there are none. Runs on a thread of its own."""
         while (running := self._executor.next_call(self)) is not None:
             self._running = running
             outcome = self._run(running)
             self._running = None
             try:
                 running.tell(outcome)
-            except Exception:
+            except BaseException:  # SystemExit, too: the child must be reaped
                 log.exception("telling the end of a call failed")
         self._discard()
 
     def _run(self, running: RunningProcess) -> Outcome:
-        """Run a call, in a new child if the one that idled has died meanwhile."""
-        entered = boottime()
+        """Run a call. If the idle child has died, run it in a new one."""
+        entered = self._executor.monotonic()
         reused = self._child is not None
         try:
             try:
@@ -198,10 +200,12 @@ class _Keeper:
                 return running.run_in(self._usable())
         except ChildEnded as ended:
             self._discard()
-            return Outcome(ended.entered or entered, boottime(), failure=Failure(ended.sentence, ended.kind, ""))
+            return Outcome(
+                ended.entered or entered, self._executor.monotonic(), failure=Failure(ended.sentence, ended.kind, "")
+            )
         except Exception as error:  # noqa: BLE001 - a child that cannot be started is the call's failure
             self._discard()
-            return Outcome(entered, boottime(), failure=Failure.of(error))
+            return Outcome(entered, self._executor.monotonic(), failure=Failure.of(error))
 
     def _usable(self) -> ChildProcess:
         if self._child is None:

@@ -1,19 +1,19 @@
-"""What runs inside a process of the ``ProcessExecutor``: one call at a time, told and answered in JSON lines.
+"""The program of a ``ProcessExecutor``'s child. It runs one call at a time; calls and answers are JSON lines.
 
-The control channel is a socket whose number is on the command line, never stdout, which handlers may print to. The
+The control channel is a socket whose number is on the command line. It is not stdout, since handlers may print. The
 messages, one JSON object a line:
 
 | from | message | |
 | --- | --- | --- |
-| parent | `{"parent", "path", "python_path", "result_limit_bytes", "levels"}` | once: how to be like the parent |
-| child | `{"refused": sentence}` | it cannot load the app, and ends |
+| parent | `{"parent", "path", "python_path", "result_limit_bytes", "levels"}` | once: the parent's settings |
+| child | `{"refused": sentence}` | the child cannot load the app, and ends |
 | parent | `{"node", "context"}` | run a node |
 | child | `{"began": seconds}` | the handler is entered |
 | child | `{"log": record}` | a log record, for the parent's handlers |
-| child | `{"ended": {"entered", "left", "result" or "failure"}}` | it is through; the next may come |
+| child | `{"ended": {"entered", "left", "result" or "failure"}}` | the call has ended; the next may come |
 
-A thread reads the channel, so that its end, which is the parent's death, is noticed while a handler runs: then the
-whole process group is killed.
+A thread reads the channel, also while a handler runs. When the parent dies, the channel ends, and that thread kills the
+whole process group.
 """
 
 import json
@@ -31,18 +31,20 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from shared.clock import boottime
-from shared.domain.errors import ConfigurationError, InvalidInput
-from worker_service.authoring import Node, Rota, load_app
-from worker_service.context import NodeContext
-from worker_service.executors.base import Call, Failure, Refused
-from worker_service.values import result_text
+from rota.shared.clock import HostTimer
+from rota.shared.domain.errors import ConfigurationError, InvalidInput
+from rota.worker_service.authoring import Node, Rota, load_app
+from rota.worker_service.context import NodeContext
+from rota.worker_service.executors.base import Call, Failure, Refused
+from rota.worker_service.values import result_text
 
 ERROR_CHARACTERS = 8_000
 TRACEBACK_CHARACTERS = 30_000
 LOG_CHARACTERS = 30_000
 
 Message = Mapping[str, Any]
+
+monotonic = HostTimer().monotonic
 
 
 class Channel:
@@ -63,20 +65,20 @@ class Channel:
         return json.loads(line) if line.endswith(b"\n") else None
 
     def send(self, **message: Any) -> None:
-        """Send one message; a parent that is gone is noticed by who reads."""
+        """Send one message. A parent that is gone is no error here: the reading thread notices it."""
         line = json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + b"\n"
         with self._lock, suppress(OSError):
             self._control.sendall(line)
 
     def _disown(self) -> None:
-        """A fork of this process has no say, and must not hold the channel open."""
+        """In a fork of this process: it must not send messages, nor hold the channel open."""
         self._lock = threading.Lock()
         with suppress(OSError):
             os.close(self._control.detach())
 
 
 class ForwardedLog(logging.Handler):
-    """Hands records to the parent, whose handlers know where they go and how they look."""
+    """Sends log records to the parent, whose handlers format and write them."""
 
     def __init__(self, channel: Channel) -> None:
         super().__init__()
@@ -138,18 +140,18 @@ def _log_like_the_parent(channel: Channel, levels: Mapping[str, int]) -> None:
 
 
 def _run(app: Rota, call: Message, channel: Channel, limit: int) -> dict[str, Any]:
-    """Run one call; how it ended, as it is sent."""
-    entered = boottime()
+    """Run one call; returns how it ended, as the message to the parent."""
+    entered = monotonic()
     try:
         prepared = _prepared(app, call)
         node, context = prepared.node, prepared.checked()
-        entered = boottime()
+        entered = monotonic()
         channel.send(began=entered)
         result = node.handler(context)
-        left = boottime()
+        left = monotonic()
         answer = {"result": _plain(node, result, limit)}
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
-        left = boottime()
+        left = monotonic()
         answer = {"failure": _failure(error)}
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):

@@ -1,12 +1,12 @@
-"""``def`` handlers: on threads, as many as the worker's capacity."""
+"""Runs ``def`` handlers on threads, up to the worker's capacity."""
 
 import logging
-import queue
 import threading
-from collections.abc import Callable
+from collections import deque
+from dataclasses import replace
 
-from shared.clock import boottime
-from worker_service.executors.base import Call, Done, Failure, Outcome
+from rota.shared.clock import Timer
+from rota.worker_service.executors.base import Call, Done, Failure, Outcome, start_thread
 
 log = logging.getLogger(__name__)
 
@@ -14,118 +14,132 @@ log = logging.getLogger(__name__)
 class ThreadExecutor:
     """Runs functions on threads, which are started as they are needed.
 
-    A thread cannot be stopped. A call that is told to has its context's ``cancel_requested`` set and is reported
-    stopped at once, but it keeps its place among the threads until it returns: ``abandoned`` counts those. The threads
-    are daemons: a process whose executor is closed can end while they still run.
+    A thread cannot be stopped. ``stop`` sets ``cancel_requested`` in the call's context and tells at once that the call
+    lingers; its thread stays occupied until the handler returns, and then tells the end. The threads are daemons: a
+    process whose executor is closed can end while they still run.
     """
 
-    def __init__(self, threads: int, freed: Callable[[], None] = lambda: None) -> None:
-        self._freed = freed
+    def __init__(self, threads: int, timer: Timer) -> None:
         self._most = threads
-        self._lock = threading.Lock()
-        self._calls: queue.SimpleQueue[RunningThread | None] = queue.SimpleQueue()
+        self._timer = timer
+        self.monotonic = timer.monotonic
+        self._changed = timer.condition()
+        self._calls: deque[RunningThread] = deque()
         self._unfinished: set[RunningThread] = set()
         self._threads = 0
-        self._abandoned = 0
+        self._idle = 0
+        self._waking = False
         self._closed = False
 
-    @property
-    def abandoned(self) -> int:
-        """How many stopped calls still occupy a thread."""
-        return self._abandoned
-
     def start(self, call: Call, done: Done, *, later: bool = False) -> "RunningThread":
-        """Start a function on a thread; returns at once."""
+        """Start a function on a thread; returns at once. Raises NoThread."""
         running = RunningThread(self, call, done)
-        with self._lock:
+        with self._changed:
             closed = self._closed
             if not closed:
+                self._add_thread()
                 self._unfinished.add(running)
-                self._calls.put(running)
-                self._hire()
+                self._calls.append(running)
+                self._wake()
         if closed:
             running.stop()
         return running
 
     def begin(self) -> None:
-        """Nothing was left for later."""
+        """Does nothing: ``start`` left no call for later."""
 
     def close(self) -> None:
-        """Take no more and tell all that they are stopped; threads that run go on until they return."""
-        with self._lock:
+        """Take no more calls, and report all as stopped. Handlers that run go on until they return."""
+        with self._changed:
             self._closed = True
             unfinished = list(self._unfinished)
-            for _ in range(self._threads):
-                self._calls.put(None)
+            self._changed.notify_all()
         for running in unfinished:
             running.stop()
 
-    def count_abandoned(self, change: int) -> None:
-        """One more, or one less, stopped call occupies a thread."""
-        with self._lock:
-            self._abandoned += change
-        if change < 0:
-            self._freed()
-
-    def _hire(self) -> None:
-        """Under the lock: another thread, if all are occupied and there may be more."""
-        if self._threads < min(self._most, len(self._unfinished)):
+    def _add_thread(self) -> None:
+        """For one more call, start a thread if all are occupied and the limit allows it. Called under the lock."""
+        if self._threads < min(self._most, len(self._unfinished) + 1):
+            start_thread(self._timer.thread(f"handler-{self._threads + 1}", self._work))
             self._threads += 1
-            threading.Thread(target=self._work, name=f"handler-{self._threads}", daemon=True).start()
+
+    def _wake(self) -> None:
+        """Under the lock: wake one thread for the calls that wait; it wakes the next.
+
+        To wake one for each call takes twice as long, since a thread that is at work takes a short call sooner.
+        """
+        if self._calls and self._idle and not self._waking:
+            self._waking = True
+            self._changed.notify()
 
     def _work(self) -> None:
-        while (running := self._calls.get()) is not None:
+        running = None
+        while (running := self._next(after=running)) is not None:
             try:
                 running.execute()
-            except Exception:
+            except BaseException:  # SystemExit, too: the thread must stay for other calls
                 log.exception("telling the end of a call failed")
-            with self._lock:
-                self._unfinished.discard(running)
+
+    def _next(self, after: "RunningThread | None") -> "RunningThread | None":
+        """Wait for the next call. ``after``: the call that this thread ran before. None: the executor is closed."""
+        with self._changed:
+            if after is not None:
+                self._unfinished.discard(after)
+            while not self._calls and not self._closed:
+                self._idle += 1
+                self._changed.wait()
+                self._idle -= 1
+                self._waking = False
+            if self._closed:
+                return None
+            call = self._calls.popleft()
+            self._wake()
+            return call
 
 
 class RunningThread:
-    """A function on a thread; whoever is first, its end or ``stop``, tells the outcome."""
+    """A function on a thread. Its end tells the outcome; ``stop``, if it comes first, tells that the call lingers."""
 
     def __init__(self, executor: ThreadExecutor, call: Call, done: Done) -> None:
         self._executor = executor
         self._call = call
         self._done = done
         self._lock = threading.Lock()
-        self._told = False
+        self._stopped = False
+        self._ended = False
         self._entered: float | None = None
 
     def stop(self) -> None:
-        """Report it stopped at once; the thread itself, if it has one, goes on until it returns."""
+        """Tell at once that the call is stopped. It lingers if its handler runs, which goes on until it returns."""
         self._call.context.cancellation.request()
-        with self._lock:
-            if self._told:
+        now = self._executor.monotonic()
+        with self._lock:  # held while it is told: the end must not be told before
+            if self._stopped or self._ended:
                 return
-            self._told = True
-            if self._entered is not None:
-                self._executor.count_abandoned(+1)
-        now = boottime()
-        self._done(Outcome(self._entered or now, now, stopped=True))
+            self._stopped = True
+            self._done(Outcome(self._entered or now, now, stopped=True, lingers=self._entered is not None))
 
     def execute(self) -> None:
-        """On the thread: run it, unless it was stopped before."""
+        """Run the function on this thread, unless the call was stopped before."""
         with self._lock:
-            if self._told:
+            if self._stopped:
                 return
-            self._entered = entered = boottime()
+            self._entered = entered = self._executor.monotonic()
         try:
             context = self._call.checked()
-            entered = boottime()
+            entered = self._executor.monotonic()
             result = self._call.node.handler(context)
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
-            outcome = Outcome(entered, boottime(), failure=Failure.of(error))
+            outcome = Outcome(entered, self._executor.monotonic(), failure=Failure.of(error))
         else:
-            outcome = Outcome(entered, boottime(), result=result)
+            outcome = Outcome(entered, self._executor.monotonic(), result=result)
         self._tell(outcome)
 
     def _tell(self, outcome: Outcome) -> None:
         with self._lock:
-            first, self._told = not self._told, True
-        if first:
-            self._done(outcome)
-        else:
-            self._executor.count_abandoned(-1)
+            self._ended = True
+            stopped = self._stopped
+        if stopped:
+            noticed = self._call.context.cancellation.noticed
+            outcome = replace(outcome, stopped=True, finished=outcome.failure is None and not noticed)
+        self._done(outcome)

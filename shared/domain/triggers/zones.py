@@ -1,4 +1,4 @@
-"""Time zones by their IANA name, and where their clocks are moved. Instants are naive UTC throughout."""
+"""Time zones by their IANA name, and the instants at which their offset changes. All instants are naive UTC."""
 
 from datetime import datetime, timedelta
 from difflib import get_close_matches
@@ -6,7 +6,7 @@ from functools import cache
 from typing import cast
 from zoneinfo import ZoneInfo, available_timezones
 
-from shared.domain.errors import InvalidTimezone
+from rota.shared.domain.errors import InvalidTimezone
 
 SECOND = timedelta(seconds=1)
 
@@ -17,8 +17,8 @@ _NOT_ZONES = {"localtime", "Factory"}  # the host's own zone, and the database's
 def load_zone(name: str) -> ZoneInfo:
     """The time zone of that name in the IANA database; cached.
 
-    Raises InvalidTimezone for anything else (``localtime``, which differs from host to host, among it), naming the
-    value and what is spelt alike.
+    Raises InvalidTimezone, which suggests similar names, for any other name. ``localtime`` is refused too, because it
+    means another zone on each host.
 
         >>> load_zone("Asia/Shanghai")
         zoneinfo.ZoneInfo(key='Asia/Shanghai')
@@ -34,7 +34,7 @@ def _names() -> frozenset[str]:
 
 
 def _suggestion(name: str) -> str:
-    """Names that are spelt like it, or whose last part (the city) is."""
+    """Names with a similar spelling, or with a last part (the city) of a similar spelling."""
     spellings = {known.rpartition("/")[2].casefold(): known for known in sorted(_names()) if "/" in known}
     spellings |= {known.casefold(): known for known in sorted(_names())}
     wanted = name[:60].casefold().replace(" ", "_")
@@ -44,14 +44,14 @@ def _suggestion(name: str) -> str:
 
 
 def offset_at(instant: datetime, zone: ZoneInfo) -> timedelta:
-    """What that zone's clocks are ahead of UTC at an instant."""
+    """How far the zone's local time is ahead of UTC at an instant."""
     return zone.fromutc(instant.replace(tzinfo=zone)).replace(tzinfo=None) - instant
 
 
 def offsets_of(reading: datetime, zone: ZoneInfo) -> tuple[timedelta, timedelta]:
     """The offsets before and after the transition that makes a wall-clock reading ambiguous or nonexistent.
 
-    The two are equal for a reading that occurs just once; the first is the greater one in a fold, the second in a gap
+    For a reading that occurs exactly once the two are equal. In a fold the first is greater, in a gap the second
     (PEP 495).
     """
     local = reading.replace(tzinfo=zone)
@@ -59,10 +59,10 @@ def offsets_of(reading: datetime, zone: ZoneInfo) -> tuple[timedelta, timedelta]
 
 
 def transition_between(early: datetime, late: datetime, zone: ZoneInfo) -> datetime | None:
-    """The instant in (early, late] from which another offset holds, or None.
+    """The instant in (early, late] at which the zone's offset changes, or None if it does not.
 
-    Bisects by seconds; ``early`` and ``late`` must be so near that only one transition can lie between them. (In the
-    database, 2026f, no two of a zone are within three days of each other.)
+    It bisects by whole seconds. ``early`` and ``late`` must be so close that at most one transition lies between them.
+    (In the IANA database 2026f, two transitions of a zone are always more than three days apart.)
     """
     offset = offset_at(early, zone)
     if offset_at(late, zone) == offset:

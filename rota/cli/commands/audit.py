@@ -1,0 +1,66 @@
+"""``rota audit``: who changed what, when and why."""
+
+from typing import Any
+
+import click
+
+from rota.cli.shell import Shell, database_option, json_option, pass_shell
+from rota.cli.show.output import cell, shortened, show_json, show_table
+from rota.cli.show.times import moment_of, shown_utc
+from rota.shared.control import audit as control
+from rota.shared.control.documents import Document
+
+COLUMNS = ("when (UTC)", "who", "by", "what", "task", "id", "changed", "why")
+HIDDEN = "param"
+"""A param may hold secrets. Its value is shown only by ``--json``."""
+
+
+@click.command()
+@click.option(
+    "--task", "task_name", metavar="NAME", help="Only the tasks of this name, deleted ones too, and their runs."
+)
+@click.option("--instance", "instance_id", type=int, metavar="ID", help="Only this instance.")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="At most so many.")
+@json_option
+@database_option
+@pass_shell
+def audit(shell: Shell, task_name: str | None, instance_id: int | None, limit: int, as_json: bool) -> None:
+    """Show who changed what, when and why.
+
+    The newest first. What SQL changes is not recorded. The values of a param are shown with --json only.
+
+    \b
+    Examples:
+      rota audit
+      rota audit --task nightly --limit 50
+      rota audit --instance 17 --json
+    """
+    if task_name is not None and instance_id is not None:
+        raise click.UsageError("--task and --instance exclude each other; give one of them")
+    with shell.database() as database:
+        acts = control.listed(database, limit, task=task_name, instance_id=instance_id)
+    if as_json:
+        show_json(acts)
+    else:
+        show_table(COLUMNS, [_line(act) for act in acts], empty="nothing is recorded")
+
+
+def _line(act: Document) -> tuple[Any, ...]:
+    when = shown_utc(moment_of(act["gmt_create"]))
+    changed = shortened(", ".join(_changes(act)))
+    who_and_what = (act["actor"], act["face"], act["action"], act["object_name"], act["object_id"])
+    return when, *who_and_what, changed, act["why"]
+
+
+def _changes(act: Document) -> list[str]:
+    """What the act changed, a part for each field: ``retries 0 → 2``."""
+    old, new = act["old_values"], act["new_values"] or {}
+    parts = []
+    for name, value in new.items():
+        if name == HIDDEN:
+            parts.append(name)
+        elif old is None:
+            parts.append(f"{name} {cell(value)}")
+        else:
+            parts.append(f"{name} {cell(old.get(name)) or '-'} → {cell(value) or '-'}")
+    return parts

@@ -1,0 +1,79 @@
+"""``rota config``: every setting, its value, and where it came from."""
+
+import os
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import click
+from pydantic import SecretStr
+from sqlalchemy.engine import make_url
+
+from rota.cli.options import settings_options
+from rota.cli.shell import Shell, database_option, json_option, pass_shell
+from rota.cli.show.output import note, show_json, show_table
+from rota.shared.settings import Settings
+
+PREFIX = "ROTA_"
+ALL_BUT_DATABASE = tuple(name for name in Settings.model_fields if name != "database_url")
+
+
+@click.command()
+@settings_options(ALL_BUT_DATABASE)
+@json_option
+@database_option
+@pass_shell
+def config(shell: Shell, as_json: bool, **options: Any) -> None:
+    """Show every setting, its value and where it came from.
+
+    Passwords are not shown. Every fault is reported, with exit code 1.
+
+    \b
+    Examples:
+      rota config
+      ROTA_CAPACITY=20 rota config --label gpu=a100 --json
+    """
+    unknown = unknown_variables(os.environ)
+    for name, meant in unknown.items():
+        advice = f"did you mean {meant}?" if meant else "rota config lists those there are"
+        note(f"warning: {name} is set, but there is no such setting; {advice}")
+    settings = shell.settings(**options)
+    given = {name for name, value in options.items() if value is not None}
+    if shell.database_url is not None:
+        given.add("database_url")
+    rows = [
+        (f"{PREFIX}{name.upper()}", shown_value(getattr(settings, name)), source(name, given), field.description)
+        for name, field in Settings.model_fields.items()
+    ]
+    if as_json:
+        keys = ("name", "value", "source", "description")
+        show_json({"settings": [dict(zip(keys, row, strict=True)) for row in rows], "unknown": unknown})
+    else:
+        show_table(("setting", "value", "from", "what it is"), rows, empty="")
+
+
+def source(name: str, given: set[str]) -> str:
+    """Where a setting's value came from: an option, the environment, or the default."""
+    if name in given:
+        return "option"
+    variables = {variable.upper() for variable in os.environ}
+    return "environment" if f"{PREFIX}{name.upper()}" in variables else "default"
+
+
+def shown_value(value: Any) -> Any:
+    """A setting's value without its secrets."""
+    return without_password(value.get_secret_value()) if isinstance(value, SecretStr) else value
+
+
+def without_password(text: str) -> str:
+    """A database URL with its password masked, also a password in its query."""
+    url = make_url(text)
+    hidden = {key: "***" for key in url.query if "pass" in key.lower()}
+    return url.update_query_dict(hidden).render_as_string(hide_password=True).replace("%2A", "*")
+
+
+def unknown_variables(environment: Mapping[str, str]) -> dict[str, str | None]:
+    """Variables that start with ROTA_ but are no settings, each with the setting that was probably meant."""
+    known = [f"{PREFIX}{name.upper()}" for name in Settings.model_fields]
+    strange = sorted(name for name in environment if name.upper().startswith(PREFIX) and name.upper() not in known)
+    return {name: next(iter(get_close_matches(name.upper(), known, n=1)), None) for name in strange}

@@ -1,0 +1,56 @@
+"""``rota cron``: a cron expression in words, and its next fires. It needs no database."""
+
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+import click
+
+from rota.cli.shell import json_option
+from rota.cli.show.output import note, show_json, show_table
+from rota.cli.show.times import relative, shown_local, shown_utc
+from rota.shared.clock import host_now
+from rota.shared.domain.times import read_time, written_local, written_utc
+from rota.shared.domain.triggers.cron import Cron
+from rota.shared.domain.triggers.zones import load_zone
+
+
+@click.command()
+@click.argument("expression")
+@click.option("--timezone", metavar="ZONE", default="UTC", show_default=True, help="IANA zone in which it is read.")
+@click.option("--from", "since", metavar="TIME", help="Fires after this, as 2026-11-19T02:00; in the zone.  [now]")
+@click.option("--count", type=click.IntRange(0, 10_000), default=5, show_default=True, help="So many fires.")
+@click.option("--seconds", is_flag=True, help="The first of six fields is seconds.")
+@json_option
+def cron(expression: str, timezone: str, since: str | None, count: int, *, seconds: bool, as_json: bool) -> None:
+    """Read a cron expression in words, with its next fires.
+
+    \b
+    Examples:
+      rota cron "30 16 * * mon-fri" --timezone Asia/Shanghai
+      rota cron "*/10 * * * * *" --seconds
+      rota cron "30 2 * * *" --timezone Europe/Berlin --from 2027-03-27T12:00 --count 3 --json
+    """
+    zone = load_zone(timezone)
+    parsed = Cron.parse(expression, seconds=seconds)
+    now = host_now()
+    start, remark = (now, None) if since is None else read_time(since, zone)
+    if remark:
+        note(remark)
+    fires = list(islice(parsed.fires_after(start, zone), count))
+    if as_json:
+        show_json(_document(parsed, timezone, fires))
+        return
+    click.echo(f"fires {parsed.describe()} ({timezone})")
+    lines = [(shown_local(fire, zone), shown_utc(fire), relative(fire, now)) for fire in fires]
+    show_table((f"local ({timezone})", "UTC", ""), lines, empty="no fire after that")
+
+
+def _document(parsed: Cron, timezone: str, fires: list[datetime]) -> dict[str, Any]:
+    zone = load_zone(timezone)
+    return {
+        "expression": parsed.expression,
+        "timezone": timezone,
+        "description": parsed.describe(),
+        "fires": [{"utc": written_utc(fire), "local": written_local(fire, zone)} for fire in fires],
+    }

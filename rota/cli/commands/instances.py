@@ -1,0 +1,117 @@
+"""``rota instance``: look at runs, cancel them, replay them."""
+
+from collections.abc import Sequence
+
+import click
+
+from rota.cli.shell import Shell, actor, database_option, json_option, pass_shell, why_option
+from rota.cli.show.instances import show_instance, show_instances
+from rota.cli.show.output import note, show_json
+from rota.cli.show.runs import report_runs
+from rota.shared.control import instances
+from rota.shared.domain.states import InstanceStatus
+
+ids_argument = click.argument("instance_ids", nargs=-1, type=int, required=True, metavar="ID...")
+
+
+@click.group()
+def instance() -> None:
+    """Look at runs, cancel them, replay them.
+
+    \b
+    Examples:
+      rota instance list --task nightly
+      rota instance show 17
+      rota instance replay 17 --wait
+    """
+
+
+@instance.command("list")
+@click.option("--task", "task_name", metavar="NAME", help="Only those of this task.")
+@click.option("--status", type=click.Choice([status.value for status in InstanceStatus]), help="Only in this state.")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="At most so many.")
+@json_option
+@database_option
+@pass_shell
+def list_(shell: Shell, task_name: str | None, status: str | None, limit: int, as_json: bool) -> None:
+    """Show instances, the newest first.
+
+    \b
+    Examples:
+      rota instance list
+      rota instance list --task nightly --status failed --json
+    """
+    with shell.database() as database:
+        found = instances.listed(database, limit, task=task_name, status=status)
+    if as_json:
+        show_json(found)
+    else:
+        show_instances(found)
+
+
+@instance.command()
+@click.argument("instance_id", type=int, metavar="ID")
+@json_option
+@database_option
+@pass_shell
+def show(shell: Shell, instance_id: int, as_json: bool) -> None:
+    """Show all of an instance: why it is where it is, its nodes, their results.
+
+    \b
+    Examples:
+      rota instance show 17
+      rota instance show 17 --json
+    """
+    with shell.database() as database:
+        found = instances.show(database, instance_id)
+        now = database.clock.now()
+    if as_json:
+        show_json(found)
+    else:
+        show_instance(found, now)
+
+
+@instance.command()
+@ids_argument
+@why_option
+@json_option
+@database_option
+@pass_shell
+def cancel(shell: Shell, instance_ids: Sequence[int], why: str | None, as_json: bool) -> None:
+    """Cancel instances: at once those that wait; the workers of those that run are asked to stop them.
+
+    \b
+    Example:
+      rota instance cancel 17 18 --why "the source is down"
+    """
+    with shell.database() as database:
+        canceled = instances.cancel(database, actor(), instance_ids, why)
+    if as_json:
+        show_json(canceled)
+        return
+    for one in canceled:
+        done = "is canceled" if one["canceled"] else "runs; its worker is asked to stop it"
+        click.echo(f"instance {one['id']} {done}")
+
+
+@instance.command()
+@ids_argument
+@click.option("--wait", is_flag=True, help="Wait until all have ended; exit code 0 if all succeeded, else 1.")
+@why_option
+@json_option
+@database_option
+@pass_shell
+def replay(shell: Shell, instance_ids: Sequence[int], wait: bool, why: str | None, as_json: bool) -> None:
+    """Run ended instances once more, each for its old time and with its old param.
+
+    \b
+    Examples:
+      rota instance replay 17
+      rota instance replay 17 18 --wait
+    """
+    with shell.database() as database:
+        runs = instances.replay(database, actor(), instance_ids, why)
+        if not as_json:
+            for old, run in zip(instance_ids, runs, strict=True):
+                note(f"instance {run['id']} replays {old}")
+        report_runs(database, runs, wait=wait, as_json=as_json)

@@ -1,0 +1,142 @@
+"""Commands for operation: migrate, doctor, health."""
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from rota.cli.options import DATABASE_SETTINGS, settings_options
+from rota.cli.shell import DATABASE_PROBLEM, REFUSED, Shell, database_option, json_option, pass_shell
+from rota.cli.show.output import show_json, show_table
+from rota.shared.domain.errors import ConfigurationError, NotPossible
+
+
+@click.command()
+@click.option("--sql", is_flag=True, help="Print the statements instead of running them.")
+@json_option
+@database_option
+@pass_shell
+def migrate(shell: Shell, *, sql: bool, as_json: bool) -> None:
+    """Create or update Rota's tables.
+
+    It may be run again at any time, also while schedulers and workers run.
+
+    \b
+    Examples:
+      rota migrate
+      rota -d mysql://rota:secret@db/rota migrate
+      rota migrate --sql > schema.sql
+    """
+    if not sql:
+        report = migrate_database(shell)
+        if as_json:
+            show_json(asdict(report))
+        else:
+            click.echo(str(report))
+        return
+    from rota import migrations  # noqa: PLC0415 - Alembic takes long to import
+
+    click.echo(migrations.sql(shell.settings().database_url.get_secret_value()), nl=False)
+
+
+def migrate_database(shell: Shell) -> Any:
+    """Bring the tables and the built-in node types up to date. Returns a report of what was done.
+
+    Raises DatabaseProblem.
+    """
+    from rota import migrations  # noqa: PLC0415
+    from rota.worker_service import builtin  # noqa: PLC0415
+
+    report = migrations.upgrade(shell.settings().database_url.get_secret_value())
+    with shell.database() as database:
+        builtin.register(database, by="migrate")
+    return report
+
+
+@click.command()
+@click.option("--data", is_flag=True, help="Check also whether the rows agree. It reads all instances and nodes.")
+@settings_options(DATABASE_SETTINGS)
+@json_option
+@database_option
+@pass_shell
+def doctor(shell: Shell, data: bool, as_json: bool, **options: Any) -> None:
+    """Check the database, its tables and its clock, whether a scheduler is at work, and the workers' versions.
+
+    Exit code 0 if Rota can work with it, else 3.
+
+    With --data, exit code 1 if rows are found that break a rule of Rota's. It may run at any time, beside schedulers
+    and workers. For large tables set --call-timeout-seconds, the limit for one check.
+
+    \b
+    Examples:
+      rota doctor
+      rota doctor --json
+      rota doctor --data
+    """
+    from rota.migrations import head  # noqa: PLC0415
+    from rota.shared.control import invariants  # noqa: PLC0415
+    from rota.shared.control.schedulers import check_scheduling  # noqa: PLC0415
+    from rota.shared.control.workers import check_versions  # noqa: PLC0415
+    from rota.shared.database.checks import run_checks  # noqa: PLC0415
+
+    with shell.any_database(shell.settings(**options)) as database:
+        checks = run_checks(database, head())
+        fit = all(check.ok is not False for check in checks)
+        if fit:
+            checks += [check_scheduling(database), check_versions(database)]
+        findings = invariants.breaches(database) if data and fit else []
+    agree = not any(finding["ids"] for finding in findings)
+    if as_json:
+        document = {"ok": fit and agree, "checks": [asdict(check) for check in checks]}
+        show_json({**document, "data": findings} if data else document)
+    else:
+        marks = {True: "ok", False: "wrong", None: "note"}
+        rows = [(marks[check.ok], check.name, check.found, check.wanted, check.help) for check in checks]
+        show_table(("", "check", "found", "wanted", "what to do"), rows, empty="")
+        show_breaches(findings)
+    if not fit or not agree:
+        raise SystemExit(REFUSED if fit else DATABASE_PROBLEM)
+
+
+def show_breaches(findings: list[dict[str, Any]]) -> None:
+    """Print each invariant, and the rows that break it."""
+    if findings:
+        rows = [
+            ("wrong" if f["ids"] else "ok", f["name"], f["rule"], f"{f['table']} {f['ids']}" if f["ids"] else "")
+            for f in findings
+        ]
+        click.echo()
+        show_table(("", "invariant", "rule", "broken by"), rows, empty="")
+
+
+@click.command()
+@click.option("--health-file", help="The file that the process touches as it beats.  [env: ROTA_HEALTH_FILE]")
+@json_option
+@pass_shell
+def health(shell: Shell, health_file: str | None, as_json: bool) -> None:
+    """Tell whether this container's process has beaten lately.
+
+    Exit code 0 if the process of ROTA_HEALTH_FILE has beaten within ROTA_LIVENESS_SECONDS, else 1.
+
+    \b
+    Examples:
+      rota health
+      rota health --health-file /tmp/worker.beat --json
+    """
+    from rota.shared.clock import boottime  # noqa: PLC0415
+    from rota.shared.health import silent_seconds  # noqa: PLC0415
+
+    settings = shell.settings(health_file=health_file)
+    if settings.health_file is None:
+        raise ConfigurationError("ROTA_HEALTH_FILE is not set, here and for the process that is to be asked about")
+    silent = silent_seconds(settings.health_file, boottime())
+    alive = silent is not None and silent <= settings.liveness_seconds
+    if as_json:
+        show_json({"alive": alive, "silent_seconds": silent, "liveness_seconds": settings.liveness_seconds})
+    elif alive:
+        click.echo(f"alive: it has beaten {silent:.1f} s ago")
+    if not alive:
+        when = "has never beaten" if silent is None else f"has been silent for {silent:.1f} s"
+        raise NotPossible(
+            f"not alive: the process of {settings.health_file} {when} (limit {settings.liveness_seconds} s)"
+        )

@@ -1,0 +1,144 @@
+"""``rota up``: a scheduler and workers on this machine, and each fire as it ends."""
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from rota.cli.commands.services import migrate_database
+from rota.cli.commands.workers import find_app
+from rota.cli.options import UP_SETTINGS, settings_options, verbosity_options
+from rota.cli.shell import Shell, database_option, pass_shell
+from rota.cli.show.instances import lateness_ms, outcome, took, worker_of
+from rota.cli.show.output import COLOURS, cell, note, on_terminal
+from rota.cli.show.times import moment_of, shown_local
+from rota.shared.clock import HostTimer
+from rota.shared.control.documents import Document
+from rota.shared.control.following import Follower
+from rota.shared.database.transactions import Database
+from rota.shared.database.urls import named
+from rota.shared.domain.errors import DatabaseProblem
+from rota.shared.domain.times import zone_of
+from rota.shared.settings import Settings
+from rota.supervise.supervisor import Child, Supervisor
+
+ROTA = (sys.executable, "-m", "rota")
+POLL_SECONDS = 0.5
+LINES_AT_ONCE = 200
+CHILD_FLAGS = {-1: ["-qq"], 0: ["-q"], 1: [], 2: ["-v"]}
+"""The flags of the children, by the number of ``-v`` minus the number of ``-q``. Children log warnings by default."""
+
+
+@click.command()
+@click.option("--workers", type=click.IntRange(0, 64), default=1, show_default=True, help="How many workers.")
+@settings_options(UP_SETTINGS)
+@verbosity_options
+@database_option
+@pass_shell
+def up(shell: Shell, workers: int, verbose: int, quiet: int, **options: Any) -> None:
+    """Run a scheduler and workers on this machine, and show each fire as it ends.
+
+    Migrates the database first. A process that dies is started again. Ctrl-C lets what runs finish within the grace
+    time; a second Ctrl-C kills it.
+
+    \b
+    Examples:
+      rota up --app examples.jobs:app
+      rota up --app jobs:app --workers 4 --capacity 20 -v
+      rota -d mysql://rota:secret@db/rota up
+    """
+    settings = shell.settings(**options)
+    find_app(settings.app)
+    shell.await_database()
+    migrate_database(shell)
+    flags = CHILD_FLAGS[min(max(verbose - quiet, -1), 2)]
+    with shell.database() as database:
+        children = planned(shell, workers, flags, options)
+        supervisor = Supervisor(children, settings.grace_seconds, note, HostTimer())
+        screen = Screen(database)
+        supervisor.start()
+        click.echo(banner(settings, database, children))
+        supervisor.run(screen.show, POLL_SECONDS)
+    note("all have stopped")
+
+
+def planned(shell: Shell, workers: int, flags: list[str], options: Mapping[str, Any]) -> list[Child]:
+    """The children. They get the options through their environment, so that ps shows no password."""
+    given = {f"ROTA_{name.upper()}": _written(value) for name, value in options.items() if value is not None}
+    environment = os.environ | given
+    if shell.database_url is not None:
+        environment["ROTA_DATABASE_URL"] = shell.database_url
+    children = [Child("scheduler", [*ROTA, "scheduler", *flags], environment)]
+    environment = {name: value for name, value in environment.items() if name != "ROTA_HEALTH_FILE"}
+    for number in range(1, workers + 1):
+        # The same name at each start: a worker recovers at once what its dead predecessor of that name held.
+        name = f"{environment.get('ROTA_WORKER_NAME', f'{socket.gethostname()}-{os.getpid()}')}-{number}"
+        children.append(Child(f"worker {number}", [*ROTA, "worker", *flags], environment | {"ROTA_WORKER_NAME": name}))
+    return children
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def banner(settings: Settings, database: Database, children: list[Child]) -> str:
+    """The lines that say which processes run, with which app and database."""
+    lines = {
+        "database": named(database.url),
+        "app": settings.app or "none: Rota's own task types",
+        **{child.name: f"pid {child.pid}" for child in children},
+    }
+    width = max(map(len, lines))
+    shown = "\n".join(f"  {name.ljust(width)}  {value}" for name, value in lines.items())
+    return f"Rota is up; Ctrl-C stops it\n{shown}"
+
+
+class Screen:
+    """Prints each instance when it has ended."""
+
+    def __init__(self, database: Database) -> None:
+        self._follower = Follower(database)
+        self._away = False
+
+    def show(self) -> None:
+        """Print the instances that have ended since the last call. A database that is away is noted once."""
+        try:
+            ended = self._follower.ended()
+        except DatabaseProblem as problem:
+            if not self._away:
+                note(f"{problem}; waiting for it")
+            self._away = True
+            return
+        if self._away:
+            note("the database answers again")
+        self._away = False
+        for instance in ended[:LINES_AT_ONCE]:
+            click.echo(line(instance))
+        if len(ended) > LINES_AT_ONCE:
+            click.echo(f"… and {len(ended) - LINES_AT_ONCE} more")
+        sys.stdout.flush()
+
+
+def line(instance: Document) -> str:
+    """One fire on a line: its end, task, schedule time, status, worker, lateness, duration and outcome."""
+    ended = moment_of(instance["gmt_completed"] or instance["gmt_modified"])
+    nominal = shown_local(moment_of(instance["schedule_datetime"]), zone_of(instance["timezone"]))
+    status = instance["status"].ljust(8)
+    if on_terminal():
+        status = click.style(status, fg=COLOURS[instance["status"]])
+    late = lateness_ms(instance)
+    words = (
+        f"{ended:%H:%M:%SZ}",
+        cell(instance["task_name"]).ljust(20),
+        str(nominal),
+        status,
+        cell(worker_of(instance) or "-"),
+        "-" if late is None else f"{late:+.0f} ms",
+        took(instance) or "-",
+        outcome(instance),
+    )
+    return "  ".join(words)

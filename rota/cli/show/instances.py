@@ -1,0 +1,107 @@
+"""Shows instances: many as a table, or one with its nodes and the reason for its status."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import click
+
+from rota.cli.show.output import block, cell, coloured, shortened, show_fields, show_table
+from rota.cli.show.times import between, moment_of, relative, shown_local, shown_utc, span
+from rota.shared.control.documents import Document
+from rota.shared.domain.states import TERMINAL, InstanceStatus
+from rota.shared.domain.times import zone_of
+
+COLUMNS = ("id", "task", "status", "schedule time", "late", "took", "worker", "result")
+TIMES = (
+    "schedule_datetime", "due_at", "gmt_assigned", "gmt_started", "gmt_completed", "gmt_cancel_requested", "gmt_create",
+    "gmt_modified",
+)  # fmt: skip
+
+
+def lateness_ms(instance: Document) -> float | None:
+    """How late the first handler was entered after the due time, in milliseconds. None: it was not entered."""
+    started, due = moment_of(instance["gmt_started"]), moment_of(instance["due_at"])
+    return None if started is None or due is None else float((started - due).total_seconds() * 1000)
+
+
+def took(document: Document) -> str | None:
+    """How long an instance or a node ran, in words. None: it has not ended."""
+    return between(moment_of(document["gmt_started"]), moment_of(document["gmt_completed"]))
+
+
+def outcome(instance: Document, limit: int = 60) -> str:
+    """The outcome on one line: the reason if there is one, else the result."""
+    if instance["reason"]:
+        return shortened(instance["reason"], limit)
+    return "" if instance["execution_result"] is None else shortened(instance["execution_result"], limit)
+
+
+def worker_of(instance: Document) -> str | None:
+    """The name of the worker that an instance was given to; of one whose row was removed, ``#7 (removed)``."""
+    if instance["worker_name"] is None and instance["schedule_worker_node_id"] is not None:
+        return f"#{instance['schedule_worker_node_id']} (removed)"
+    return None if instance["worker_name"] is None else str(instance["worker_name"])
+
+
+def show_instances(instances: Sequence[Document]) -> None:
+    """Print instances as a table."""
+    show_table(COLUMNS, [_line(instance) for instance in instances], empty="no instance")
+
+
+def _line(instance: Document) -> tuple[Any, ...]:
+    late = lateness_ms(instance)
+    return (
+        str(instance["id"]),
+        instance["task_name"],
+        instance["status"],
+        shown_local(moment_of(instance["schedule_datetime"]), zone_of(instance["timezone"])),
+        None if late is None else span(late / 1000),
+        took(instance),
+        worker_of(instance),
+        outcome(instance),
+    )
+
+
+def explained(instance: Document, now: datetime) -> str:
+    """The reason for an instance's status, in a sentence."""
+
+    def lies(name: str) -> str | None:
+        return relative(moment_of(instance[name]), now)
+
+    reason, worker, status = instance["reason"], worker_of(instance), InstanceStatus(instance["status"])
+    due = moment_of(instance["due_at"] or instance["schedule_datetime"])
+    when = f"it {'is' if due and due > now else 'was'} due {relative(due, now)}"
+    if status in TERMINAL:
+        ended = f"it ended {lies('gmt_completed')}" if instance["gmt_completed"] else "it has ended"
+        return f"{ended}: {reason}" if reason else ended
+    if instance["gmt_cancel_requested"] is not None:
+        return f"its worker was asked to stop it {lies('gmt_cancel_requested')}: {reason or 'no reason'}"
+    if status is InstanceStatus.RUNNING:
+        return f"it runs on {worker}, attempt {instance['attempt']}, started {lies('gmt_started')}"
+    if status is InstanceStatus.ASSIGNED:
+        return f"{when}; it was given to {worker}{f': {reason}' if reason else ''}"
+    return f"{when}; it waits: {reason or 'the scheduler has not given it to a worker yet'}"
+
+
+def show_instance(instance: Document, now: datetime) -> None:
+    """Print all of an instance, with its nodes."""
+    zone = zone_of(instance["timezone"])
+    fields = dict(instance)
+    result, nodes = fields.pop("execution_result"), fields.pop("nodes")
+    for name in TIMES:
+        if (moment := moment_of(fields[name])) is not None:
+            fields[name] = f"{shown_local(moment, zone)}  {shown_utc(moment)}"
+    fields["late"] = None if (late := lateness_ms(instance)) is None else span(late / 1000)
+    fields["took"] = took(instance)
+    fields["worker_name"] = worker_of(instance)
+    show_fields((name, value) for name, value in fields.items() if value != "")
+    click.echo(f"\n{cell(explained(instance, now))}")
+    for node in nodes:
+        ran = took(node)
+        words = f"{node['sequence']}. {cell(node['type'])}  {coloured(node['status'])}"
+        click.echo(f"\n{words}{f'  {ran}' if ran else ''}")
+        if node["execution_result"] is not None:
+            click.echo(block(node["execution_result"]))
+    if result is not None and not any(node["execution_result"] == result for node in nodes):
+        click.echo(f"\nresult\n{block(result)}")

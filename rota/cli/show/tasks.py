@@ -1,0 +1,85 @@
+"""Shows tasks: the fields, the trigger in words, the next fires, the last runs."""
+
+from datetime import datetime
+from typing import Any
+
+import click
+
+from rota.cli.show.instances import show_instances
+from rota.cli.show.output import cell, note, show_fields, show_table
+from rota.cli.show.times import moment_of, relative, shown_local, shown_utc
+from rota.shared.control.documents import TASK_FIELDS, Document
+from rota.shared.domain.states import TaskStatus
+from rota.shared.domain.times import zone_of
+
+COLUMNS = ("name", "status", "type", "trigger", "timezone", "next fire", "", "remark")
+TIMES = ("starts_at", "ends_at", "next_fire_at", "gmt_create", "gmt_modified")
+
+
+def saved_sentence(task: Document, done: str) -> str:
+    """A sentence about the task that was saved. ``done``: the verb, such as "added"."""
+    off = "" if task["status"] == TaskStatus.ON else "; it is off, so these are held back"
+    words = task["description"]
+    when = f"fires {words}, {task['timezone']}" if words else "runs only when asked: rota task run"
+    return cell(f"{task['name']} is {done}: {when}{off}")
+
+
+def show_fires(task: Document, now: datetime) -> None:
+    """Print a task's next fires, in its zone and in UTC."""
+    zone = zone_of(task["timezone"])
+    moments = [moment_of(fire["utc"]) for fire in task["next_fires"]]
+    if moments:
+        lines = [(shown_local(moment, zone), shown_utc(moment), relative(moment, now)) for moment in moments]
+        show_table((f"next fires ({zone.key})", "UTC", ""), lines, empty="")
+
+
+def note_remark(task: Document) -> None:
+    """Print on stderr why a task has no next fires."""
+    if task["remark"]:
+        note(task["remark"])
+
+
+def list_line(task: Document, now: datetime) -> tuple[Any, ...]:
+    """A task as a line of a table."""
+    fire = moment_of(task["next_fire"]["utc"]) if task["next_fire"] else None
+    when = shown_local(fire, zone_of(task["timezone"]))
+    return (
+        task["name"],
+        task["status"],
+        task["type"],
+        task["trigger"],
+        task["timezone"],
+        when,
+        relative(fire, now),
+        task["remark"],
+    )
+
+
+def declaration_sentence(declaration: Document, now: datetime) -> str:
+    """Which declaration of code is in force, and who carries it and others."""
+    carried = ", ".join(declaration["carried_by"]) or "no live worker"
+    since = relative(moment_of(declaration["declared_at"]), now)
+    words = f"declared by code: version {declaration['version']} is in force since {since}; {carried} carries it"
+    others = (f"{', '.join(names)} carries {version}" for version, names in sorted(declaration["others"].items()))
+    return "; ".join([words, *others])
+
+
+def show_task(task: Document, now: datetime) -> None:
+    """Print all of a task."""
+    zone = zone_of(task["timezone"])
+    shown = {name: task[name] for name in TASK_FIELDS}
+    for name in TIMES:
+        if (moment := moment_of(shown[name])) is not None:
+            shown[name] = f"{shown_local(moment, zone)}  {shown_utc(moment)}  {relative(moment, now)}"
+    shown["cron_seconds"] = "yes" if task["cron_seconds"] else None
+    show_fields(shown.items())
+    if task["description"]:
+        click.echo(f"\nfires {task['description']} ({zone.key})")
+    if task["status"] == TaskStatus.OFF:
+        click.echo("it is off: its fires are held back")
+    if task["declaration"]:
+        click.echo(f"\n{cell(declaration_sentence(task['declaration'], now))}")
+    show_fires(task, now)
+    click.echo("\nlast runs" if task["instances"] else "\nit has not run yet")
+    if task["instances"]:
+        show_instances(task["instances"])

@@ -1,0 +1,309 @@
+"""Assigning: give pending instances to workers: retries, replays, ad-hoc runs, and rows that SQL inserted."""
+
+import logging
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from rota.scheduler_service.fitting import binding, fits, needed
+from rota.scheduler_service.fleet import SNAPSHOT_SECONDS, FleetCache, FleetSnapshot
+from rota.scheduler_service.giving import Placed, write
+from rota.scheduler_service.notices import Notices
+from rota.scheduler_service.out_of_reach import OutOfReach
+from rota.scheduler_service.params import portions, with_lists, with_params
+from rota.scheduler_service.placement import FULL, NOBODY
+from rota.shared.clock import TICK_PHASE_SECONDS, seconds_to_next
+from rota.shared.database.transactions import Database, sentence
+from rota.shared.domain.errors import InvalidInput, UnknownType
+from rota.shared.domain.nodes import PlannedNode
+from rota.shared.domain.states import REASON_LIMIT, TaskStatus
+from rota.shared.domain.times import is_time, why_no_time
+from rota.shared.domain.waiting import superseded
+from rota.shared.settings import Settings
+from rota.shared.store import assignments, fires, locks, overlap
+from rota.shared.store.assignments import Cursor, Pending
+from rota.shared.store.transitions import canceling, giving
+from rota.shared.surprises import Surprises
+
+log = logging.getLogger(__name__)
+
+ROWS = 10_000
+"""One pass looks at most at so many instances, page by page: the first page, then pages further on."""
+
+AHEAD = 20
+"""Of a task whose instances wait for each other, so many are assigned beyond its slots."""
+
+
+@dataclass(slots=True)
+class Pass:
+    """The outcome of a pass.
+
+    ``seen``: how many instances it looked at; ``settled``: how many it gave to a worker or canceled; ``crowded``: some
+    wait for room; ``cut``: it ended because it may look at no more.
+    """
+
+    seen: int = 0
+    settled: int = 0
+    crowded: bool = False
+    cut: bool = False
+
+
+class Assigner:
+    """The duty: page through the pending instances, place those that fit, and write why the others wait.
+
+    An instance for which there is no worker or no room keeps its place in the order. So that it holds up others little,
+    each pass looks at the first page, and when some of that page must wait, it goes on at the cursor: behind the last
+    page that an earlier pass saw waiting. In a long backlog the cursor moves on from pass to pass.
+    """
+
+    def __init__(self, database: Database, settings: Settings, fleet_cache: FleetCache | None = None) -> None:
+        self._database = database
+        self._settings = settings
+        self._fleet_cache = fleet_cache or FleetCache(database)
+        self._notices = Notices("assigner")
+        self._out_of_reach = OutOfReach()
+        self._surprises = Surprises("assigner")
+        self._cursor: Cursor | None = None
+
+    def step(self) -> float:
+        """One pass; returns the seconds to rest.
+
+        0 if the pass settled most of what it saw and there is more. Until the loads are counted again, at most a
+        period, where workers are full but room is being made. Else until the next tick by the database's clock.
+        """
+        limit = self._settings.batch
+        horizon = self._database.clock.now() + timedelta(seconds=self._settings.lookahead_seconds)
+        due, orphaned = self._database.read(lambda c: assignments.look(c, horizon))
+        adopted = self._adopt(limit) if orphaned else 0
+        done = self._pass(horizon) if due or adopted else self._end(Pass())
+        if adopted >= limit or (done.cut and 2 * done.settled >= done.seen):
+            return 0
+        period = self._settings.tick_period
+        if done.crowded and done.settled:
+            return min(max(SNAPSHOT_SECONDS, self._fleet_cache.seconds_good()), period)
+        return seconds_to_next(self._database.clock.now(), period, TICK_PHASE_SECONDS)
+
+    def _adopt(self, limit: int) -> int:
+        """Adopt the rows that SQL inserted without a due time, or cancel them; returns how many there were."""
+        orphans = self._database.read(lambda c: assignments.orphans(c, limit))
+        refused = {instance_id: why_no_time(moment) for instance_id, moment in orphans.items() if not is_time(moment)}
+        if refused:
+            self._database.write(lambda c: canceling.refuse(c, refused))
+        self._database.write_by_halves([i for i in orphans if i not in refused], giving.adopt, self._refuse)
+        return len(orphans)
+
+    def _refuse(self, instance_id: int, error: DBAPIError) -> None:
+        """Cancel an instance whose own write the database refuses."""
+        reason = f"the database refuses it: {sentence(error)}"[:REASON_LIMIT]
+        log.warning("assigner: instance %d: %s", instance_id, reason)
+        self._database.write(lambda c: canceling.refuse(c, {instance_id: reason}))
+
+    def _pass(self, horizon: datetime) -> Pass:
+        """Page through what is pending.
+
+        While no worker has room, the first page and one more are enough: there are only reasons to be written.
+        """
+        limit = self._settings.batch
+        done = Pass()
+        after: Cursor | None = None
+        some_wait = False
+        for number in range(max(2, ROWS // limit)):
+            page = self._database.read(partial(assignments.pending, horizon=horizon, limit=limit, after=after))
+            settled = self._assign(page, done) if page else 0
+            if len(page) < limit:
+                return self._end(done)
+            after = page[-1].cursor
+            if some_wait:
+                self._cursor = after
+            elif settled < len(page):
+                some_wait = True
+                after = self._cursor = self._cursor or after
+            if number > 0 and not self._fleet_cache.current().fleet.has_room():
+                done.crowded = True
+                return done
+        done.cut = True
+        return done
+
+    def _end(self, done: Pass) -> Pass:
+        """This pass came to the end of what is pending."""
+        self._cursor = None
+        self._notices.looked_at_all()
+        self._out_of_reach.looked_at_all()
+        return done
+
+    def _assign(self, page: Sequence[Pending], done: Pass) -> int:
+        """Place what fits; returns how many of the page are settled."""
+        bounded = {p.task_id: p.slots for p in page if p.slots is not None}
+        again = [p.id for p in page if p.attempt > 0 or p.reason is not None]  # whatever comes back has a reason
+        full, pinned = self._database.read(lambda c: (overlap.full(c, bounded), fires.pinned(c, again)))
+        now = self._database.clock.now()
+        snapshot = self._fleet_cache.current()
+        page = with_lists(self._database, page, snapshot.catalog, pinned)
+        unwanted = _unwanted(page, pinned, now)
+        wanted = [p for p in page if p.id not in unwanted]
+        bound = binding(wanted, snapshot, pinned)
+        unfit = {p.id for p in wanted if p.slots is not None and not fits(p, snapshot, bound.get(p.id))}
+        near, later = _in_turn(wanted, full, unfit)
+        placed, waiting, refused = _place(near, snapshot, bound, now, self._surprises)
+        refused |= unwanted | self._missed_in_turn(page, waiting, pinned, now)
+        self._notices.complain(f"task type {p.task_type}: {reason}" for p, reason in waiting)
+        said = self._say(page, unfit, [*waiting, *later], refused)
+        settled = len(refused.keys() & said) + (self._give(placed) if placed else 0)
+        done.seen += len(page)
+        done.settled += settled
+        done.crowded |= any(reason == FULL for _, reason in waiting)
+        return settled
+
+    def _say(
+        self,
+        page: Sequence[Pending],
+        unfit: Collection[int],
+        waiting: Iterable[tuple[Pending, str]],
+        refused: Mapping[int, str],
+    ) -> set[int]:
+        """Write who takes a place in the line of its task, who leaves it, why instances wait, and which are refused.
+
+        Returns the instances of which it wrote something.
+        """
+        comers = {p.id for p in page if p.is_out_of_line and p.id not in unfit}
+        leavers = {p.id for p in page if p.id in unfit and p.overlap_slot is not None}
+        unexplained = {p.id: reason for p, reason in waiting if p.reason != reason}
+        changed = comers | leavers | unexplained.keys() | refused.keys()
+
+        def write(connection: Connection) -> set[int]:
+            free = giving.lock_pending(connection, changed)
+            giving.line_up(connection, comers & free)
+            giving.leave_line(connection, leavers & free)
+            giving.explain(connection, {i: reason for i, reason in unexplained.items() if i in free})
+            canceling.refuse(connection, {i: reason for i, reason in refused.items() if i in free})
+            return free
+
+        return self._database.write(write) if changed else set()
+
+    def _missed_in_turn(
+        self, page: Iterable[Pending], waiting: Iterable[tuple[Pending, str]], pinned: Collection[int], now: datetime
+    ) -> dict[int, str]:
+        """The fires of tasks with turns that were missed: they fell due while no live worker could run them."""
+        unfit = [(p, reason) for p, reason in waiting if p.slots is not None and reason != FULL and _is_new(p, pinned)]
+        since = self._out_of_reach.note({p.task_id for p, _ in unfit}, now)
+        if all(reason != NOBODY for _, reason in unfit):
+            page = [p for p, _ in unfit]
+        fires = (
+            p.waiting_fire
+            for p in page
+            if p.task_id in since and _is_new(p, pinned) and since[p.task_id] <= p.due_at <= now
+        )
+        return superseded(fires, now)
+
+    def _give(self, placed: Sequence[Placed]) -> int:
+        """Assign, in portions that are bounded in bytes; returns how many it gave or canceled.
+
+        It cancels an instance whose param is no JSON for Python, or that the database refuses. Instances of tasks that
+        another scheduler has leased are left to that scheduler, and rows that somebody has locked to a later pass.
+        """
+        catalog = self._fleet_cache.current().catalog
+        settled = 0
+        for portion in portions(placed):
+            ready, refused = with_params(self._database, portion, catalog)
+            if refused:
+                settled += len(self._say((), (), (), refused))
+            if ready:
+                settled += len(self._give_portion(ready))
+        return settled
+
+    def _give_portion(self, placed: Sequence[Placed]) -> set[int]:
+        token = locks.new_token()
+        task_ids = {p.task_id for p, *_ in placed}
+        lease = self._settings.lock_lease_seconds
+        got = self._database.write(lambda c: locks.acquire(c, token, task_ids, lease))
+        given: set[int] = set()
+        if got:
+            self._database.write_by_halves(
+                placed,
+                lambda c, some: given.update(write(c, token, got, some)),
+                lambda one, error: self._refuse(one.instance.id, error),
+            )
+        return given
+
+
+def _is_new(one: Pending, pinned: Collection[int]) -> bool:
+    """Whether it is a fire that no worker has had: one whose nodes are pinned had a worker and lost it."""
+    return one.is_planned and one.attempt == 0 and one.id not in pinned
+
+
+def _unwanted(page: Sequence[Pending], pinned: Collection[int], now: datetime) -> dict[int, str]:
+    """The fires that wait for a worker and that nobody wants any more, each with the reason."""
+    due = [p for p in page if p.is_planned and p.due_at <= now]
+    off = {p.id: overlap.OFF for p in due if p.task_status == TaskStatus.OFF}
+    fires = (p.waiting_fire for p in due if p.id not in off and p.slots is None and _is_new(p, pinned))
+    return superseded(fires, now) | off
+
+
+def _in_turn(
+    page: Iterable[Pending], full: Collection[int], unfit: Collection[int]
+) -> tuple[list[Pending], list[tuple[Pending, str]]]:
+    """Part a page into instances whose turn may be near, and those that come later, each with the reason.
+
+    A task whose slots are all taken has none near; of any other the oldest are near, a few more than its slots. The
+    later ones would only fill the workers' queues, where other tasks could run. An instance that has begun before keeps
+    its reason, which says why it runs again. An ``unfit`` one is in nobody's way: it is near, so that it is tried.
+    """
+    near: list[Pending] = []
+    later: list[tuple[Pending, str]] = []
+    numbers: Counter[int] = Counter()
+    far: dict[int, int] = {}
+    bounded = ((one, slots) for one in page if (slots := one.slots) is not None and one.id not in unfit)
+    for one, slots in sorted(bounded, key=lambda pair: (str(pair[0].due_at), pair[0].id)):  # SQL may write any date
+        numbers[one.task_id] += 1
+        if one.task_id in full or numbers[one.task_id] > slots + AHEAD:
+            far[one.id] = slots
+    for one in page:
+        if one.id in far:
+            reason = one.reason if one.attempt > 0 else None
+            later.append((one, reason or overlap.in_turn(far[one.id])))
+        else:
+            near.append(one)
+    return near, later
+
+
+def _place(
+    page: Iterable[Pending],
+    snapshot: FleetSnapshot,
+    bound: Mapping[int, list[PlannedNode]],
+    now: datetime,
+    surprises: Surprises,
+) -> tuple[list[Placed], list[tuple[Pending, str]], dict[int, str]]:
+    placed: list[Placed] = []
+    waiting: list[tuple[Pending, str]] = []
+    refused: dict[int, str] = {}
+    for one in page:
+        if one.task_type is None:
+            refused[one.id] = f"there is no task {one.task_id}"
+            continue
+        if bad := [moment for moment in (one.schedule_datetime, one.due_at) if not is_time(moment)]:
+            refused[one.id] = why_no_time(bad[0])
+            continue
+        if one.task_deleted:
+            refused[one.id] = "its task was deleted"
+            continue
+        try:
+            nodes, needs = needed(one, one.task_type, snapshot, bound.get(one.id))
+            worker = snapshot.fleet.choose(needs, avoid=one.lost_by, late=one.due_at <= now)
+            if worker is None:
+                waiting.append((one, snapshot.fleet.why_not(needs)))
+            else:
+                chosen = snapshot.fleet.nodes_of(worker, one.task_type) if nodes is None else nodes
+                placed.append(Placed(one, worker, chosen, keeps=one.id in bound))
+        except UnknownType as error:
+            waiting.append((one, str(error)[:REASON_LIMIT]))
+        except InvalidInput as error:
+            refused[one.id] = str(error)[:REASON_LIMIT]
+        except Exception as error:  # noqa: BLE001 - perhaps a fault of Rota's: one row must not stop the others
+            words = surprises.say(f"task type {one.task_type}", error)
+            waiting.append((one, f"it could not be placed: {words}"[:REASON_LIMIT]))
+    return placed, waiting, refused

@@ -1,0 +1,344 @@
+"""Materializing: write the instances of tasks that are due, each fire exactly once.
+
+A batch follows the protocol of ``rota.shared.store.locks``: acquire the leases, read the tasks again, decide; then, in
+one transaction, release, write, advance. A scheduler that is killed between any two statements has either written a
+fire and advanced its task, or neither. Its leases run out by themselves.
+
+Somebody else may have locked a row of a task: an operator's edit that is not committed, or a frozen process. Then the
+first write waits for that lock in vain and is tried again. From then on each write first asks what is locked, and
+passes over it. A task that is passed over keeps its lease until it runs out, so the next batches contain other tasks.
+"""
+
+import logging
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from rota.scheduler_service import params
+from rota.scheduler_service.fleet import FleetCache, FleetSnapshot
+from rota.scheduler_service.placement import Needs
+from rota.scheduler_service.wariness import Wariness
+from rota.shared.clock import TICK_PHASE_SECONDS, seconds_to_next
+from rota.shared.database.transactions import Database, sentence
+from rota.shared.domain.errors import InvalidInput, RotaError
+from rota.shared.domain.jsontext import json_text, json_value
+from rota.shared.domain.nodes import PlannedNode
+from rota.shared.domain.planning import Decision, PlannedTask, TaskTerms, decide
+from rota.shared.domain.states import REASON_LIMIT
+from rota.shared.settings import Settings
+from rota.shared.store import fires, locks, others_locks, overlap, plans, turns
+from rota.shared.store.fires import Fire
+from rota.shared.store.plans import Advance
+from rota.shared.surprises import Surprises
+
+log = logging.getLogger(__name__)
+
+FIRES_IN_WRITE = 5_000
+BYTES_IN_WRITE = 4 * 1024 * 1024
+"""What one transaction inserts at most: below ``max_allowed_packet``, whose default is 16 MiB."""
+
+EARLIER_SECONDS = 0.05
+SPREAD_SECONDS = 0.05
+"""The materializer ticks so much before the assigner, so that its first batch is written when the workers poll. The
+spread is a random part, by which several schedulers differ."""
+
+OUTRUN_SECONDS = 0.02
+"""The longest rest after another scheduler had leased all that was found. It doubles each time in a row, up to a
+period. It is short because more tasks may be due behind those."""
+
+
+@dataclass(slots=True)
+class TaskWrite:
+    """What a tick writes for one task."""
+
+    advance: Advance
+    fires: list[Fire] = field(default_factory=list)
+    refused: str | None = None
+    """Why the database refused its fires, which are then written without their param, and canceled."""
+
+    @property
+    def size(self) -> int:
+        """About how many bytes its fires are."""
+        return sum(200 + len(fire.param or "") for fire in self.fires)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTimes:
+    """The moments of a batch, naive UTC."""
+
+    now: datetime
+    """When it was decided."""
+
+    passed_from: datetime
+    """Fires that passed earlier wait for no claim any more."""
+
+    within_seconds: float
+    """Leases that were taken longer ago have been decided about too long ago: a frozen scheduler took them."""
+
+
+class Materializer:
+    """The duty: find, lock, read again, decide and place, write.
+
+    A fire that no worker fits is written pending, with the reason. The assigner, which sees all pending instances, logs
+    it.
+    """
+
+    def __init__(self, database: Database, settings: Settings, fleet_cache: FleetCache | None = None) -> None:
+        self._database = database
+        self._settings = settings
+        self._fleet_cache = fleet_cache or FleetCache(database)
+        self._within = max(settings.lookahead_seconds, settings.lock_lease_seconds)
+        self._longest_wait = timedelta(seconds=2 * settings.assignment_timeout_seconds)  # of what a worker was given
+        self._surprises = Surprises("materializer")
+        self._outrun = OUTRUN_SECONDS
+        self._wariness = Wariness(database.clock)
+        earlier = EARLIER_SECONDS + random.uniform(0, SPREAD_SECONDS)  # noqa: S311 - schedulers part
+        self._phase = TICK_PHASE_SECONDS - earlier
+
+    def step(self) -> float:
+        """One batch; returns the seconds to rest, 0 when there is more to do at once."""
+        now = self._database.clock.now()
+        horizon = now + timedelta(seconds=self._settings.lookahead_seconds)
+        limit, lease = self._settings.batch, self._settings.lock_lease_seconds
+        due = self._database.read(lambda c: plans.due(c, now, horizon, limit, lease))
+        if not due:
+            self._outrun = OUTRUN_SECONDS
+            return self._until_next_tick()
+        token = locks.new_token()
+        got = self._database.write(lambda c: locks.acquire(c, token, due, lease))
+        if not got:
+            longest = min(self._outrun, self._settings.tick_period)
+            self._outrun = 2 * longest
+            return random.uniform(0, longest)  # noqa: S311 - schedulers that meet part
+        self._outrun = OUTRUN_SECONDS
+        tasks = self._database.read(lambda c: plans.locked(c, token, got))
+        unfinished = False
+        for some in params.of_due(self._database, tasks):
+            writes = self._decide(some, now, horizon)
+            for portion in _portions(writes):
+                self._write(token, portion, now)
+            unfinished |= any(w.advance.next_fire_at is not None and w.advance.next_fire_at <= horizon for w in writes)
+        return 0 if len(due) >= limit or unfinished else self._until_next_tick()
+
+    def _until_next_tick(self) -> float:
+        return seconds_to_next(self._database.clock.now(), self._settings.tick_period, self._phase)
+
+    def _decide(self, tasks: Sequence[PlannedTask], now: datetime, horizon: datetime) -> list[TaskWrite]:
+        slots = {t.id: n for t in tasks if (n := _slots(t.terms)) is not None}
+        full = self._database.read(lambda c: overlap.full(c, slots)) if slots else set()
+        slots_of_full = {task_id: slots[task_id] for task_id in full}
+        batch = Batch(self._fleet_cache.current(), slots_of_full, now, horizon, self._surprises)
+        writes = []
+        for task in tasks:
+            try:
+                writes.append(batch.write_of(task))
+                if self._surprises:
+                    self._surprises.over(f"task {task.name!r}")
+            except RotaError as error:
+                writes.append(_aside(task, str(error)))
+            except Exception as error:  # noqa: BLE001 - perhaps a fault of Rota's: the task keeps its lease meanwhile
+                self._surprises.say(f"task {task.name!r}", error)
+        return writes
+
+    def _write(self, token: str, writes: Sequence[TaskWrite], now: datetime) -> None:
+        """Write some tasks. Fires that the database refuses are canceled, because their param may be at fault.
+
+        If it refuses even that, the task is set aside. If it refuses that, too, the task keeps its lease: until the
+        lease is over no scheduler looks at the task again.
+        """
+
+        def refused(write: TaskWrite, error: DBAPIError) -> None:
+            task = write.advance.task
+            if write.advance.error is not None:
+                self._surprises.say(f"task {task.name!r}", error)
+                return
+            is_param = write.fires and write.refused is None
+            again = _without_param(write, sentence(error)) if is_param else _aside(task, sentence(error))
+            self._write(token, [again], now)
+
+        began = self._database.clock.monotonic()
+        times = WriteTimes(now, now - self._longest_wait, self._within)
+
+        def write(connection: Connection, some: Sequence[TaskWrite]) -> None:
+            wary = self._wariness.is_wary(waited=self._database.clock.monotonic() - began)
+            passed_over = _write(connection, token, some, times, wary=wary)
+            if passed_over:
+                self._wariness.passed_over(passed_over)
+
+        self._database.write_by_halves(writes, write, refused)
+
+
+def _aside(task: PlannedTask, why: str) -> TaskWrite:
+    """The write that sets a task aside, because of an error of its own."""
+    log.warning("task %r is set aside until it is edited: %s", task.name, why)
+    return TaskWrite(Advance(task, None, error=why[:REASON_LIMIT]))
+
+
+def _without_param(write: TaskWrite, why: str) -> TaskWrite:
+    """The write that cancels the fires of a task: the next ones run when somebody has corrected the param."""
+    reason = f"the database refused it: {why}"[:REASON_LIMIT]
+    log.warning("task %r: its fires are canceled: %s", write.advance.task.name, reason)
+    fires = [replace(fire, param=None, worker_id=None, nodes=(), reason=reason) for fire in write.fires]
+    return TaskWrite(write.advance, fires, refused=reason)
+
+
+class Batch:
+    """The decisions of one batch. Tasks with equal terms, as in a herd, share one decision.
+
+    ``full``: the tasks whose overlap slots are all taken, each with the number of its slots. Their fires stay pending,
+    so that they fill no worker's queue.
+    """
+
+    def __init__(
+        self,
+        snapshot: FleetSnapshot,
+        full: Mapping[int, int],
+        now: datetime,
+        horizon: datetime,
+        surprises: Surprises,
+    ) -> None:
+        self._snapshot = snapshot
+        self._full = full
+        self._now = now
+        self._horizon = horizon
+        self._surprises = surprises
+        self._decisions: dict[tuple[TaskTerms, datetime | None], Decision] = {}
+        self._works: dict[TaskTerms, Work] = {}
+
+    def write_of(self, task: PlannedTask) -> TaskWrite:
+        """What is written for a task.
+
+        Raises InvalidInput for inputs of which no plan can be made, and no other error but one that is not expected.
+        """
+        decision = _bounded(self._decision(task), task.param)
+        advance = Advance(task, decision.next_fire_at, decision.misfires, decision.held_back)
+        if not decision.fires:
+            return TaskWrite(advance)
+        # The plan is good whatever the param is: fires that cannot be placed are left to the assigner.
+        try:
+            value = _readable(task.param)
+        except InvalidInput as error:
+            return TaskWrite(advance, _pending(task, decision.fires, None, str(error)))
+        if task.id in self._full:
+            reason = overlap.in_turn(self._full[task.id])
+            return TaskWrite(advance, _pending(task, decision.fires, task.param, reason))
+        try:
+            work = self._work(task.terms, value)
+            return TaskWrite(advance, [self._placed(task, moment, work) for moment in decision.fires])
+        except InvalidInput as error:
+            reason = str(error)
+        except Exception as error:  # noqa: BLE001 - it concerns a worker, or Rota itself: the plan is good all the same
+            reason = f"it could not be placed: {self._surprises.say(f'the fires of task {task.name!r}', error)}"
+        return TaskWrite(advance, _pending(task, decision.fires, task.param, reason))
+
+    def _decision(self, task: PlannedTask) -> Decision:
+        alike = (task.terms, task.next_fire_at)
+        decision = self._decisions.get(alike)
+        if decision is None:
+            decision = decide(task.terms, task.next_fire_at, self._now, self._horizon)
+            self._decisions[alike] = decision
+        return decision
+
+    def _placed(self, task: PlannedTask, moment: datetime, work: "Work") -> Fire:
+        fleet = self._snapshot.fleet
+        worker = fleet.choose(work.needs, late=moment <= self._now)
+        reason = fleet.why_not(work.needs) if worker is None else None
+        nodes = work.nodes or ()
+        if worker is not None and work.nodes is None:
+            nodes = fleet.nodes_of(worker, task.terms.type)
+        return Fire(task.id, moment, task.terms.priority, task.param, worker, nodes, reason, work.in_turn)
+
+    def _work(self, terms: TaskTerms, param: Any) -> "Work":
+        work = self._works.get(terms) if param is None else None
+        if work is None:
+            nodes, needs = self._snapshot.wanted(
+                terms.type, self._snapshot.catalog.listed(param), terms.required_labels
+            )
+            work = Work(nodes, needs, _in_turn(terms))
+            if param is None:
+                self._works[terms] = work
+        return work
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What fires with equal terms and no param have in common: their nodes, and what they need of a worker.
+
+    With ``nodes`` None, the worker's version of the task type says them. ``in_turn``: as of ``Fire``.
+    """
+
+    nodes: Sequence[PlannedNode] | None
+    needs: Needs
+    in_turn: bool
+
+
+def _slots(terms: TaskTerms) -> int | None:
+    return overlap.slots_waited_for(terms.overlap_policy, terms.max_instances)
+
+
+def _in_turn(terms: TaskTerms) -> bool:
+    return turns.waits_in_turn(terms.overlap_policy, terms.max_instances)
+
+
+def _readable(param: str | None) -> Any:
+    """The value of a param.
+
+    Raises InvalidInput for one that Python cannot read, or could not write again: it reads 1e999 as infinity.
+    """
+    value = None if param is None else json_value(param)
+    if value is not None:
+        json_text(value)
+    return value
+
+
+def _bounded(decision: Decision, param: str | None) -> Decision:
+    """The decision, cut to as many fires as one transaction may write. The next tick goes on."""
+    most = max(1, BYTES_IN_WRITE // (200 + len(param or "")))
+    if len(decision.fires) <= most:
+        return decision
+    return Decision(decision.fires[most], decision.fires[:most], decision.misfires, decision.held_back)
+
+
+def _pending(task: PlannedTask, moments: Iterable[datetime], param: str | None, reason: str) -> list[Fire]:
+    said = reason[:REASON_LIMIT]
+    in_turn = _in_turn(task.terms)
+    return [Fire(task.id, moment, task.terms.priority, param, None, (), said, in_turn) for moment in moments]
+
+
+def _portions(writes: Sequence[TaskWrite]) -> Iterator[Sequence[TaskWrite]]:
+    """The writes of tasks, as many at a time as one transaction takes."""
+    begun = count = size = 0
+    for at, write in enumerate(writes):
+        more, larger = len(write.fires), write.size
+        if at > begun and (count + more > FIRES_IN_WRITE or size + larger > BYTES_IN_WRITE):
+            yield writes[begun:at]
+            begun, count, size = at, 0, 0
+        count, size = count + more, size + larger
+    yield writes[begun:]
+
+
+def _write(
+    connection: Connection, token: str, writes: Sequence[TaskWrite], times: "WriteTimes", *, wary: bool
+) -> set[str]:
+    """Write some tasks; returns the names of those that it passed over, because somebody else has locked them."""
+    tasks = {w.advance.task.id: w.advance.task for w in writes}
+    terms_of = {i: task.terms for i, task in tasks.items()}
+    replanned = {i for i, terms in terms_of.items() if terms.is_deleted or (terms.needs_replan and terms.was_planned)}
+    turned_on = {i for i, terms in terms_of.items() if terms.was_turned_on and not terms.is_deleted}
+    edited = replanned | turned_on
+    free = others_locks.not_locked(connection, tasks, edited, times.passed_from) if wary else set(tasks)
+    ours = locks.release(connection, token, free, times.within_seconds)
+    kept = [w for w in writes if w.advance.task.id in ours]
+    plans.drop_ahead(connection, replanned & ours, times.now)
+    plans.cancel_passed(connection, turned_on & ours, times.passed_from, times.now)
+    fires.materialize(connection, [fire for w in kept for fire in w.fires])
+    for w in kept:
+        if w.refused is not None:
+            plans.cancel_fires(connection, w.advance.task.id, [fire.schedule_datetime for fire in w.fires], w.refused)
+    plans.advance(connection, [w.advance for w in kept])
+    return {task.name for i, task in tasks.items() if i not in free}

@@ -1,0 +1,201 @@
+"""Reaping: on every pass, take back what workers hold that are not live.
+
+On every pass, not only when a worker is declared dead, because another scheduler may have been assigning to it then.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from rota.shared.database.transactions import Database, database_time
+from rota.shared.domain.errors import DatabaseProblem
+from rota.shared.domain.states import WorkerState
+from rota.shared.settings import Settings
+from rota.shared.store import assignments, census, recovery, workers
+from rota.shared.store.census import Census
+from rota.shared.store.transitions import keeping
+from rota.shared.surprises import Surprises
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CLOCK_STEP_SECONDS = 2.0
+CLOCK_STEP_SHARE = 0.25
+"""The reaper takes the database's clock for set when it differs by so many seconds from what it expected by the time
+that has passed on this host. With liveness limits of a few seconds it does so from this share of the shortest on."""
+
+AWAY_SHARE = 0.5
+"""Without an answer of the database for this share of the liveness limit, the reaper counts as having been away."""
+
+UNSTARTED_SHARE = 0.1
+"""The reaper looks for assignments that were not started in time this often, as a share of that time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockReading:
+    """One reading of the database's clock: its time, and this host's seconds since boot before and after the answer."""
+
+    asked: float
+    time: datetime
+    answered: float
+
+    def step_since(self, earlier: "ClockReading") -> float:
+        """How far, in seconds, the database's clock was set between two readings.
+
+        The database took each reading at some moment between question and answer; only what is certain is told.
+        """
+        passed = (self.time - earlier.time).total_seconds()
+        least, most = self.asked - earlier.answered, self.answered - earlier.asked
+        return passed - min(max(passed, least), most)
+
+
+class Reaper:
+    """The duty: declare silent workers dead, recover what they held, take back what is not started in time.
+
+    While the database is away no worker can beat, and when its clock is set forward all workers look silent. So after
+    an outage, after such a step and after its own start, the reaper first watches a worker for its whole liveness limit
+    before it declares that worker dead. After a step back beats are in the future: the reaper watches each of them for
+    the limit, and a worker that beats meanwhile lives.
+    """
+
+    def __init__(self, database: Database, settings: Settings, by: str) -> None:
+        self._database = database
+        self._settings = settings
+        self._by = by
+        self._clock = database.clock
+        self._surprises = Surprises("reaper")
+        asked = self._clock.monotonic()
+        self._seen = ClockReading(asked, database.read(database_time), self._clock.monotonic())
+        self._watching_since = self._heard = self._seen.answered
+        self._ahead: dict[tuple[int, datetime], float] = {}
+        self._without_beat: dict[int, float] = {}
+        self._looked_for_unstarted = float("-inf")
+
+    def step(self) -> float:
+        """One pass; returns the seconds to rest."""
+        asked = self._clock.monotonic()
+        seen = self._ask(census.take)
+        self._check_clock(ClockReading(asked, seen.time, self._heard), seen.silent.values())
+        if self._declare_dead(seen):
+            seen = self._ask(census.take)
+        if seen.unshown:
+            self._change(partial(workers.show, worker_ids=seen.unshown, by=self._by))
+        self._recover(seen)
+        if (
+            self._clock.monotonic() - self._looked_for_unstarted
+            >= self._settings.assignment_timeout_seconds * UNSTARTED_SHARE
+        ):
+            self._looked_for_unstarted = self._clock.monotonic()
+            self._take_back_unstarted(seen.alive)
+        return self._settings.tick_period
+
+    def _ask(self, work: Callable[[Connection], T]) -> T:
+        answer = self._database.read(work)
+        self._hear()
+        return answer
+
+    def _change(self, work: Callable[[Connection], T]) -> T:
+        changed = self._database.write(work)
+        self._hear()
+        return changed
+
+    def _hear(self) -> None:
+        now = self._clock.monotonic()
+        silence, self._heard = now - self._heard, now
+        if silence > self._settings.liveness_seconds * AWAY_SHARE:
+            self._watch(f"heard nothing from the database for {silence:.0f} s")
+
+    def _check_clock(self, look: ClockReading, limits: Collection[int]) -> None:
+        step, self._seen = look.step_since(self._seen), look
+        shortest = min([self._settings.liveness_seconds, *limits])
+        if abs(step) > min(CLOCK_STEP_SECONDS, shortest * CLOCK_STEP_SHARE):
+            self._watch(f"saw the database's clock step {step:+.1f} s")
+
+    def _watch(self, why: str) -> None:
+        self._watching_since = self._heard
+        log.warning("reaper: %s; it declares nobody dead before it has watched for a liveness limit", why)
+
+    def _declare_dead(self, seen: Census) -> int:
+        self._ahead = {beat: self._ahead.get(beat, self._heard) for beat in seen.ahead.items()}
+        since = dict.fromkeys(seen.silent, self._watching_since)
+        since.update((worker_id, max(first, self._watching_since)) for (worker_id, _), first in self._ahead.items())
+        silent = [worker_id for worker_id, limit in seen.silent.items() if limit <= self._heard - since[worker_id]]
+        buried = self._bury(silent, workers.bury_silent, "silent")
+        return buried + self._bury(seen.condemned, workers.condemn, "condemned")
+
+    def _bury(self, worker_ids: Iterable[int], bury: Callable[..., int], kind: str) -> int:
+        """Declare these dead, each in a transaction of its own: a lock on one should not hold up the others."""
+        buried = sum(self._change(partial(bury, worker_ids=[one], by=self._by)) for one in sorted(worker_ids))
+        if buried:
+            log.warning("reaper: declared %d %s worker(s) dead", buried, kind)
+        return buried
+
+    def _recover(self, seen: Census) -> None:
+        """Take back what workers hold that are not live. A draining worker goes on with what it runs."""
+        self._without_beat = {i: since for i, since in self._without_beat.items() if i in seen.holders}
+        for worker_id in sorted(seen.holders):
+            if seen.alive.get(worker_id) == WorkerState.LIVE:
+                continue
+            is_dead = worker_id not in seen.alive and worker_id not in seen.condemned
+            try:
+                self._recover_from(worker_id, is_gone=is_dead and self._is_gone(worker_id))
+                self._surprises.over(f"what worker {worker_id} holds")
+            except DatabaseProblem as error:  # the others' instances should not wait for a lock on this one's
+                log.warning(
+                    "reaper: worker %d is not live; what it holds could not be taken back: %s", worker_id, error
+                )
+            except DBAPIError as error:  # nor for a row of this one's that the database refuses
+                self._surprises.say(f"what worker {worker_id} holds", error)
+
+    def _is_gone(self, worker_id: int) -> bool:
+        """Whether a dead worker runs nothing any more. Who is dead by SQL alone may run on until its lease is over."""
+        may_run = self._ask(partial(workers.may_still_run, worker_id=worker_id))
+        if may_run is None:
+            since = self._without_beat.setdefault(worker_id, self._heard)
+            return self._heard - since >= self._settings.liveness_seconds
+        return not may_run
+
+    def _recover_from(self, worker_id: int, *, is_gone: bool) -> None:
+        limit = self._settings.batch
+        taken = self._all(partial(assignments.take_back_assigned, worker_id=worker_id, limit=limit))
+        lost = self._all(partial(recovery.recover, worker_id=worker_id, limit=limit)) if is_gone else 0
+        if is_gone:
+            self._all(partial(keeping.free_of, worker_id=worker_id, limit=limit))
+        if taken or lost:
+            log.info("reaper: worker %d is not live: took back %d assigned, %d running", worker_id, taken, lost)
+
+    def _all(self, work: Callable[[Connection], int]) -> int:
+        total = 0
+        while True:
+            done = self._change(work)
+            total += done
+            if done < self._settings.batch:
+                return total
+
+    def _take_back_unstarted(self, alive: Collection[int]) -> None:
+        """Take back what was not started in time, from workers that start nothing, and where another has free slots.
+
+        A worker with a long queue that it works off keeps the queue, unless another worker would begin at once.
+        """
+        cutoff = self._clock.now() - timedelta(seconds=self._settings.assignment_timeout_seconds)
+        limit = self._settings.batch
+        if not self._ask(lambda c: assignments.overdue(c, alive, cutoff, 1)):
+            return
+        stalled = self._ask(lambda c: census.stalled(c, alive, cutoff))
+        idle = {worker.id for worker in self._ask(workers.fleet) if worker.load < worker.capacity}
+        for worker_id in sorted(alive):
+            avoid = stalled.get(worker_id)
+            if avoid is None and not idle - {worker_id}:
+                continue
+            taken = self._change(
+                partial(assignments.take_back_unstarted, workers=[worker_id], cutoff=cutoff, limit=limit, avoid=avoid)
+            )
+            if taken:
+                log.info("reaper: took back %d assignments that worker %d did not start in time", taken, worker_id)

@@ -1,0 +1,39 @@
+"""Removing: delete the rows of what is long gone, such as dead workers, a page at a time."""
+
+import logging
+
+from rota.shared.database.transactions import Database
+from rota.shared.settings import Settings
+from rota.shared.store import gone
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 60.0
+"""The rest after each look. A look is one statement, about one kind of rows; the kinds take turns."""
+
+DAY_SECONDS = 86_400
+
+
+class Remover:
+    """The duty: look at one kind of rows in turn, a page of it, and remove those that have been gone for long.
+
+    Nobody uses these rows, so it takes its time. Several schedulers may remove at once.
+    """
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self._database = database
+        self._limit = settings.batch
+        self._seconds = settings.forget_days * DAY_SECONDS
+        self._turn = 0
+        self._after = dict.fromkeys(gone.KINDS, 0)
+
+    def step(self) -> float:
+        """One look; returns the seconds to rest."""
+        kind = gone.KINDS[self._turn]
+        self._turn = (self._turn + 1) % len(gone.KINDS)
+        after, limit, seconds = self._after[kind], self._limit, self._seconds
+        ids, self._after[kind] = self._database.read(lambda c: kind.find(c, after, limit, seconds))
+        removed = self._database.write(lambda c: kind.remove(c, ids, seconds)) if ids else 0
+        if removed:
+            log.info("remover: deleted %d rows of the kind %s that were gone for long", removed, kind.name)
+        return LOOK_SECONDS

@@ -1,0 +1,91 @@
+"""The snapshot that duties place by: the registered node types, and the live workers with their loads."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from rota.scheduler_service.placement import Fleet, Needs, needs_of
+from rota.shared.database.transactions import Database
+from rota.shared.domain.nodes import Catalog, PlannedNode
+from rota.shared.store import node_types, workers
+from rota.shared.store.node_types import Version
+
+SNAPSHOT_SECONDS = 0.25
+"""For how long a snapshot of the fleet is good enough: what is given meanwhile is counted."""
+
+SNAPSHOT_SHARE = 0.05
+LONGEST_SNAPSHOT_SECONDS = 1.0
+"""The share of the time that reading may take, since it counts all that is assigned. A snapshot that took long to read
+is good for longer; but not for ever, since reading also takes as long as the database is away."""
+
+LISTS_SECONDS = 60.0
+"""A version never changes, but SQL may have spoiled its list when it was read. So it is read again after this."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSnapshot:
+    """The registered node types, and the live workers with their versions and with what was given to them since."""
+
+    catalog: Catalog
+    fleet: Fleet
+
+    def wanted(
+        self, task_type: str, listed: Sequence[PlannedNode] | None, labels: Mapping[str, str]
+    ) -> tuple[Sequence[PlannedNode] | None, Needs]:
+        """The nodes that a param lists (None: none), as they are given; and what the instance needs of a worker.
+
+        Raises InvalidInput for bad labels, and UnknownType for a type that nobody has registered.
+        """
+        if listed is None:
+            self.catalog.lists_of(task_type)
+            return None, needs_of((), labels, task_type)
+        return listed, needs_of(listed, labels)
+
+
+class FleetCache:
+    """The snapshot that all duties of a scheduler place by and fill, read again when it is too old.
+
+    A worker that died since then is still given work. The reaper takes that back, as if the worker had died a moment
+    later.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._clock = database.clock
+        self._lock = threading.Lock()
+        self._lists: dict[Version, list[str]] = {}
+        """What the versions in the last snapshot mean."""
+
+        self._lists_good_until = 0.0
+
+        self._seen: FleetSnapshot | None = None
+        self._good_until = 0.0
+
+    def current(self) -> FleetSnapshot:
+        """The snapshot, with what was given since it was read."""
+        with self._lock:
+            if self._seen is None or self._clock.monotonic() > self._good_until:
+                began = self._clock.monotonic()
+                self._seen = self._database.read(self._read)
+                now = self._clock.monotonic()
+                lasts = max(SNAPSHOT_SECONDS, (now - began) / SNAPSHOT_SHARE)
+                self._good_until = now + min(lasts, LONGEST_SNAPSHOT_SECONDS)
+            return self._seen
+
+    def seconds_good(self) -> float:
+        """How long until ``current`` reads the fleet again."""
+        with self._lock:
+            return max(0.0, self._good_until - self._clock.monotonic())
+
+    def _read(self, connection: Connection) -> FleetSnapshot:
+        catalog = Catalog(node_types.registered(connection))
+        live = workers.fleet(connection)
+        carried = {version for worker in live for version in worker.versions.items()}
+        if self._clock.monotonic() > self._lists_good_until:
+            self._lists, self._lists_good_until = {}, self._clock.monotonic() + LISTS_SECONDS
+        known = {version: types for version, types in self._lists.items() if version in carried}
+        self._lists = known | node_types.lists(connection, carried - known.keys())
+        planned = {version: catalog.planned(types) for version, types in self._lists.items()}
+        return FleetSnapshot(catalog, Fleet(live, {version: nodes for version, nodes in planned.items() if nodes}))

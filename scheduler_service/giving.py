@@ -1,0 +1,70 @@
+"""Giving: write what the assigner has placed, in one transaction, with the run numbers and the nodes."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Connection
+
+from rota.shared.domain.nodes import PlannedNode
+from rota.shared.store import assignments, fires, locks
+from rota.shared.store.assignments import Pending
+from rota.shared.store.transitions import giving
+
+
+class Placed(NamedTuple):
+    """An instance with its worker, its nodes that have not succeeded, and the param to pin as JSON (None: its own).
+
+    The params are there only while a portion is written.
+    """
+
+    instance: Pending
+    worker: int
+    nodes: Sequence[PlannedNode]
+    keeps: bool
+    """Whether it has these nodes from an earlier assignment."""
+
+    param: str | None = None
+
+
+def write(connection: Connection, token: str, got: set[int], placed: Sequence[Placed]) -> list[int]:
+    """Give those instances that are still pending and that nobody has locked; returns their ids.
+
+    ``got``: the tasks that ``token`` has leased. The instances of others are left out.
+    """
+    held = locks.release(connection, token, got & {p.task_id for p, *_ in placed})
+    free = giving.lock_pending(connection, [p.id for p, *_ in placed if p.task_id in held])
+    mine = [one for one in placed if one.instance.id in free]
+    pinned = _pinned(connection, mine)
+    # Since the page was read, another scheduler may have pinned other nodes, or a worker may have handed the instance
+    # back without nodes: those are for the next pass to place.
+    mine = [one for one in mine if _agree(pinned, one)]
+    numbers = assignments.last_run_numbers(connection, {p.fire for p, *_ in mine if p.run_number is None})
+    rows = []
+    for p, worker, _, _, param in mine:
+        number = p.run_number
+        if number is None:
+            number = numbers[p.fire] = numbers.get(p.fire, 0) + 1
+        rows.append((p.id, worker, number, param))
+    giving.give(connection, rows)
+    fires.pin_nodes(connection, [(p.id, node) for p, _, nodes, *_ in mine if p.id not in pinned for node in nodes])
+    return [p.id for p, *_ in mine]
+
+
+def _pinned(connection: Connection, mine: Sequence[Placed]) -> dict[int, list[PlannedNode]]:
+    """The nodes that these locked instances have already, without those that a list chosen anew replaces.
+
+    What a worker has claimed since the page was read keeps its nodes: a handler of it may have been entered.
+    """
+    ids = [p.id for p, *_ in mine]
+    pinned = fires.pinned(connection, ids)
+    anew = [one.instance.id for one in mine if not one.keeps and not _agree(pinned, one)]
+    if not anew:
+        return pinned
+    fires.unpin(connection, anew, attempt=0)
+    return fires.pinned(connection, ids)
+
+
+def _agree(pinned: Mapping[int, Sequence[PlannedNode]], one: Placed) -> bool:
+    """Whether the nodes that were placed are those that the instance has; or it has none, and they were chosen anew."""
+    there = pinned.get(one.instance.id, () if one.keeps else one.nodes)
+    return [node.type for node in there] == [node.type for node in one.nodes]

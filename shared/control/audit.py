@@ -1,0 +1,55 @@
+"""The audit: who changed what, when, through which face and why. Each act is recorded in its own transaction."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from rota.shared.control.acts import Act
+from rota.shared.control.documents import Document, audit_document
+from rota.shared.database.transactions import Database
+from rota.shared.store import audit, tasks
+from rota.shared.store.audit import INSTANCE, TASK, AuditEntry
+
+Values = Mapping[str, Any]
+
+
+def listed(
+    database: Database, limit: int, *, task: str | None = None, instance_id: int | None = None
+) -> list[Document]:
+    """At most ``limit`` acts, the newest first.
+
+    With ``task``, only those on the tasks of this name and on their instances; with ``instance_id``, only those on one
+    instance. Raises NotFound for a task that never existed.
+    """
+
+    def read(connection: Connection) -> list[Row[Any]]:
+        if instance_id is not None:
+            return audit.of_instance(connection, instance_id, limit)
+        if task is None:
+            return audit.listed(connection, limit)
+        rows = audit.of_task(connection, task, limit)
+        if not rows:
+            tasks.find(connection, task)
+        return rows
+
+    return [audit_document(row) for row in database.read(read)]
+
+
+def on_task(
+    connection: Connection, act: Act, action: str, task: tuple[int, str], *, old: Values | None, new: Values
+) -> None:
+    """Record what an act did to a task, given by its id and its name then; ``old`` is None for a new task."""
+    audit.record(connection, _entry(act, action, (TASK, *task), old, new))
+
+
+def on_instance(
+    connection: Connection, act: Act, action: str, instance: Row[Any], *, old: Values | None, new: Values
+) -> None:
+    """Record what an act did to an instance, given by its row with ``task_name``; ``old`` is None for a new one."""
+    changed = (INSTANCE, instance.id, instance.task_name)
+    audit.record(connection, _entry(act, action, changed, old, new))
+
+
+def _entry(act: Act, action: str, changed: tuple[str, int, str | None], old: Values | None, new: Values) -> AuditEntry:
+    return AuditEntry(act.key, act.actor.name, act.actor.face, action, *changed, act.why, old, new)

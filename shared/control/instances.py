@@ -1,0 +1,92 @@
+"""Instances: list, show, cancel, replay."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from rota.shared.control import audit
+from rota.shared.control.actor import Actor
+from rota.shared.control.acts import Act, perform
+from rota.shared.control.documents import Document, instance_document, plain, values_of
+from rota.shared.database.transactions import Database
+from rota.shared.store import instances, tasks
+
+CANCELED = ("status", "reason", "gmt_cancel_requested")
+"""The columns that canceling may change."""
+
+
+def listed(database: Database, limit: int, *, task: str | None = None, status: str | None = None) -> list[Document]:
+    """At most ``limit`` instances, the newest first; those of one ``task`` by ``schedule_datetime``.
+
+    Raises NotFound for a task that does not exist.
+    """
+
+    def read(connection: Connection) -> list[Row[Any]]:
+        task_id = None if task is None else tasks.find(connection, task).id
+        return instances.listed(connection, limit, task_id=task_id, status=status)
+
+    return [instance_document(row) for row in database.read(read)]
+
+
+def get(database: Database, instance_id: int) -> Document:
+    """An instance without its nodes, for a caller that waits for the instance's end.
+
+    Raises NotFound.
+    """
+    return instance_document(database.read(lambda connection: instances.find(connection, instance_id)))
+
+
+def show(database: Database, instance_id: int) -> Document:
+    """An instance with its nodes.
+
+    Raises NotFound.
+    """
+
+    def read(connection: Connection) -> Document:
+        return instance_document(instances.find(connection, instance_id), instances.nodes(connection, instance_id))
+
+    return database.read(read)
+
+
+def cancel(database: Database, actor: Actor, instance_ids: Sequence[int], why: str | None = None) -> list[Document]:
+    """Cancel all of these instances, or none.
+
+    An instance that waits is ``canceled`` at once. For one that runs, its worker is ``asked`` to stop it. Raises
+    NotFound, or NotPossible if one has ended.
+    """
+
+    def one(connection: Connection, act: Act, instance_id: int) -> Document:
+        before = instances.find(connection, instance_id, lock=True)
+        at_once = instances.cancel(connection, instance_id, actor.name)
+        after = instances.find(connection, instance_id)
+        changed = [name for name in CANCELED if getattr(before, name) != getattr(after, name)]
+        if changed:
+            old, new = values_of(before, changed), values_of(after, changed)
+            audit.on_instance(connection, act, "instance.cancel", after, old=old, new=new)
+        return {"id": instance_id, "canceled": at_once, "asked": not at_once}
+
+    def work(connection: Connection, act: Act) -> list[Document]:
+        in_order = sorted(set(instance_ids))  # all acts lock in one order
+        done = {number: one(connection, act, number) for number in in_order}
+        return [done[number] for number in dict.fromkeys(instance_ids)]
+
+    return perform(database, actor, why, work)
+
+
+def replay(database: Database, actor: Actor, instance_ids: Sequence[int], why: str | None = None) -> list[Document]:
+    """Run all of these ended instances once more, or none; returns the new instances in the same order.
+
+    Each new instance has the nominal time of the old one. Raises NotFound, or NotPossible if one has not ended.
+    """
+
+    def one(connection: Connection, act: Act, instance_id: int) -> Row[Any]:
+        instance = instances.find(connection, instances.replay(connection, instance_id, actor.name))
+        new = {"replays": instance_id, "schedule_datetime": plain(instance.schedule_datetime)}
+        audit.on_instance(connection, act, "instance.replay", instance, old=None, new=new)
+        return instance
+
+    def work(connection: Connection, act: Act) -> list[Document]:
+        return [instance_document(one(connection, act, number), nodes=()) for number in instance_ids]
+
+    return perform(database, actor, why, work)

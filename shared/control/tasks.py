@@ -1,0 +1,217 @@
+"""Tasks: add, edit, switch, remove, run, show."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from rota.shared.control import audit
+from rota.shared.control.actor import Actor
+from rota.shared.control.acts import Act, perform
+from rota.shared.control.documents import (
+    Document,
+    declaration_document,
+    instance_document,
+    plain,
+    task_document,
+    task_in_list,
+    task_with_fires,
+    values_of,
+)
+from rota.shared.database.transactions import Database
+from rota.shared.domain.states import TaskStatus
+from rota.shared.domain.task import TaskDefinition
+from rota.shared.domain.times import read_time, zone_of
+from rota.shared.domain.triggers.zones import load_zone
+from rota.shared.store import declarations, instances, node_types, tasks
+
+INSTANCES_SHOWN = 5
+TIMES = ("starts_at", "ends_at")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of an act, with remarks for its author: for example, how an ambiguous local time was read."""
+
+    document: Document
+    remarks: Sequence[str] = ()
+
+
+def add(database: Database, actor: Actor, fields: Mapping[str, Any], why: str | None = None) -> Outcome:
+    """Add a task; returns it with its next fires. ``fields`` are those of `TaskDefinition`; times may be text.
+
+    Raises InvalidInput with every fault, InvalidParam, NameTaken.
+
+        add(database, Actor("ann", "cli"), {"name": "nightly", "type": "CLEANUP_TEMP", "cron": "0 3 * * *"})
+    """
+    taken, remarks = _with_times(fields, None)
+    definition = TaskDefinition.of(**taken)
+
+    def work(connection: Connection, act: Act) -> Row[Any]:
+        task_id = tasks.add(connection, definition, actor.name)
+        _record_new(connection, act, (task_id, definition.name), definition.columns())
+        return tasks.find(connection, definition.name)
+
+    row = perform(database, actor, why, work)
+    return Outcome(task_with_fires(row, database.clock.now()), remarks)
+
+
+def edit(database: Database, actor: Actor, name: str, changes: Mapping[str, Any], why: str | None = None) -> Outcome:
+    """Change fields of a task; returns it with its next fires.
+
+    None clears a field. A time without an offset is local time in the task's zone.
+    Raises NotFound, InvalidInput, InvalidParam, NameTaken.
+    """
+
+    def work(connection: Connection, act: Act) -> tuple[Row[Any], list[str]]:
+        before = tasks.find(connection, name, lock=True)
+        taken, remarks = _with_times(changes, before.timezone)
+        definition = tasks.edit(connection, name, taken, actor.name)
+        after = tasks.find(connection, definition.name)
+        _record_edit(connection, act, before, {field: getattr(after, field) for field in (*taken, "trigger_kind")})
+        return after, remarks
+
+    row, remarks = perform(database, actor, why, work)
+    return Outcome(task_with_fires(row, database.clock.now()), remarks)
+
+
+def switch(
+    database: Database, actor: Actor, names: Sequence[str], status: TaskStatus, why: str | None = None
+) -> list[Document]:
+    """Turn all of these tasks on or off, or none; says of each whether it was changed.
+
+    Raises NotFound.
+    """
+
+    def turn(connection: Connection, act: Act, name: str) -> Document:
+        row = tasks.find(connection, name, lock=True)
+        changed = tasks.switch(connection, name, status, actor.name)
+        if changed:
+            old, new = {"status": row.status}, {"status": status.value}
+            audit.on_task(connection, act, f"task.{status.value}", (row.id, name), old=old, new=new)
+        return {"name": name, "status": status.value, "changed": changed}
+
+    def turn_all(connection: Connection, act: Act) -> list[Document]:
+        turned = {name: turn(connection, act, name) for name in sorted(set(names))}  # all acts lock in one order
+        return [turned[name] for name in dict.fromkeys(names)]
+
+    return perform(database, actor, why, turn_all)
+
+
+def remove(database: Database, actor: Actor, name: str, why: str | None = None) -> Document:
+    """Mark a task as deleted: it fires no more, its name is free, its history stays.
+
+    Raises NotFound.
+    """
+
+    def work(connection: Connection, act: Act) -> int:
+        row = tasks.find(connection, name, lock=True)
+        task_id = tasks.remove(connection, name, actor.name)
+        old, new = {"is_deleted": 0}, {"is_deleted": 1}
+        audit.on_task(connection, act, "task.remove", (row.id, name), old=old, new=new)
+        return task_id
+
+    return {"id": perform(database, actor, why, work), "name": name, "removed": True}
+
+
+def run(
+    database: Database, actor: Actor, name: str, *, at: str | None = None, param: Any = None, why: str | None = None
+) -> Outcome:
+    """Run a task once, now, even if it is off; returns the new instance.
+
+    ``at`` is the nominal time of the instance, by default now. A time without an offset is local time in the task's
+    zone. Raises NotFound, InvalidParam, or InvalidInput for a text that is no time.
+    """
+    now = database.clock.now()
+
+    def work(connection: Connection, act: Act) -> tuple[Row[Any], str | None]:
+        task = tasks.find(connection, name)
+        moment, remark = (now, None) if at is None else read_time(at, zone_of(task.timezone))
+        if param is not None:
+            node_types.catalog(connection).check(task.type, param)
+        instance_id = instances.ask(connection, task, moment, actor.name, param=param)
+        instance = instances.find(connection, instance_id)
+        new = {"schedule_datetime": plain(moment), **({} if param is None else {"param": param})}
+        audit.on_instance(connection, act, "task.run", instance, old=None, new=new)
+        return instance, remark
+
+    instance, remark = perform(database, actor, why, work)
+    return Outcome(instance_document(instance, nodes=()), [remark] if remark else [])
+
+
+def declare(database: Database, actor: Actor, definition: TaskDefinition, *, liveness_seconds: float) -> bool:
+    """Insert or update, by name, a task that code declares; True if the declaration is in force now.
+
+    An update writes only the fields whose declared value differs from the declaration in force. False: it yields to a
+    newer one, which a live worker carries or has carried within ``liveness_seconds``. Raises InvalidInput.
+    """
+
+    def work(connection: Connection, act: Act) -> bool:
+        declared = declarations.declare(connection, definition, actor.name, liveness_seconds=liveness_seconds)
+        if declared.before is None:
+            _record_new(connection, act, (declared.task_id, definition.name), declared.written)
+        else:
+            _record_edit(connection, act, declared.before, declared.written)
+        return declared.in_force
+
+    return perform(database, actor, None, work)
+
+
+def listed(database: Database, limit: int, *, status: str | None = None, like: str | None = None) -> list[Document]:
+    """At most ``limit`` tasks by name, each with its next fire if it is on; ``like`` is a part of the name."""
+    rows = database.read(lambda connection: tasks.listed(connection, limit, status=status, like=like))
+    now = database.clock.now()
+    return [task_in_list(row, now) for row in rows]
+
+
+def get(database: Database, name: str) -> Document:
+    """A task's columns alone.
+
+    Raises NotFound.
+    """
+    return task_document(database.read(lambda connection: tasks.find(connection, name)))
+
+
+def show(database: Database, name: str) -> Document:
+    """A task with its next fires, its newest instances, and the ``declaration`` of code that is in force.
+
+    Raises NotFound.
+    """
+
+    def read(connection: Connection) -> tuple[Row[Any], Document]:
+        row = tasks.find(connection, name)
+        last = instances.listed(connection, INSTANCES_SHOWN, task_id=row.id)
+        declared = row.declared is not None
+        return row, {
+            "declaration": declaration_document(row, declarations.carriers(connection, name)) if declared else None,
+            "instances": [instance_document(one) for one in last],
+        }
+
+    row, more = database.read(read)
+    return task_with_fires(row, database.clock.now()) | more
+
+
+def _with_times(fields: Mapping[str, Any], zone: str | None) -> tuple[dict[str, Any], list[str]]:
+    """The fields with times as naive UTC, and remarks. Local times are in the zone of ``fields``, else in ``zone``."""
+    taken, remarks = dict(fields), []
+    for name in TIMES:
+        if isinstance(text := taken.get(name), str):
+            moment, remark = read_time(text, load_zone(taken.get("timezone") or zone or "UTC"))
+            taken[name] = moment
+            remarks += [remark] if remark else []
+    return taken, remarks
+
+
+def _record_new(connection: Connection, act: Act, task: tuple[int, str], written: Mapping[str, Any]) -> None:
+    """Record a new task with all its fields; its name has a column of its own."""
+    new = {field: plain(value) for field, value in written.items() if value is not None and field != "name"}
+    audit.on_task(connection, act, "task.add", task, old=None, new=new)
+
+
+def _record_edit(connection: Connection, act: Act, before: Row[Any], written: Mapping[str, Any]) -> None:
+    """Record the fields whose values have changed; nothing if none has."""
+    new = {name: plain(value) for name, value in written.items() if getattr(before, name) != value}
+    if new:
+        old = values_of(before, new)
+        audit.on_task(connection, act, "task.set", (before.id, before.name), old=old, new=new)

@@ -1,0 +1,49 @@
+"""Workers: list them, show one with the versions of the task types that it carries, and compare their versions."""
+
+from collections import Counter, defaultdict
+
+from sqlalchemy import Connection
+
+from rota.shared.control.documents import Document, worker_document
+from rota.shared.database.backend import Check
+from rota.shared.database.transactions import Database
+from rota.shared.store import node_types, roster, workers
+
+
+def listed(database: Database, limit: int, *, all_states: bool = False) -> list[Document]:
+    """At most ``limit`` workers, the newest first; without dead ones unless ``all_states``."""
+    rows = database.read(lambda connection: roster.listed(connection, limit, all_states=all_states))
+    return [worker_document(row) for row in rows]
+
+
+def show(database: Database, name: str) -> Document:
+    """A worker that is not dead, with ``task_types``: each that it carries, the version, and its nodes in order.
+
+    Raises NotFound.
+    """
+
+    def read(connection: Connection) -> Document:
+        row = roster.find(connection, name)
+        carried = sorted(node_types.read_versions(row.type_versions).items())
+        lists = node_types.lists(connection, set(carried))
+        types = [{"type": one[0], "version": one[1], "nodes": lists.get(one, [])} for one in carried]
+        return worker_document(row) | {"task_types": types}
+
+    return database.read(read)
+
+
+def check_versions(database: Database) -> Check:
+    """Tell which task types live workers carry in several versions, and how many workers each. It only informs."""
+    carried: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for worker in database.read(workers.fleet):
+        for category, version in worker.versions.items():
+            carried[category][version] += 1
+    several = {category: versions for category, versions in sorted(carried.items()) if len(versions) > 1}
+    if not several:
+        return Check("versions", ok=True, found="one of each task type", wanted="one of each task type")
+    told = "; ".join(
+        f"{category}: {', '.join(f'{version} on {count}' for version, count in versions.most_common())}"
+        for category, versions in several.items()
+    )
+    advice = "a deploy or a canary is under way; rota worker show NAME lists the nodes of a worker"
+    return Check("versions", ok=None, found=told, wanted="one of each task type", help=advice)

@@ -1,0 +1,295 @@
+"""MariaDB and MySQL, used through PyMySQL: their sessions, the meaning of their errors, and the other members of
+``Backend``."""
+
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pymysql
+from pymysql.constants import FIELD_TYPE
+from pymysql.converters import conversions
+from sqlalchemy import CheckConstraint, Column, Connection, Engine, Enum, create_engine, event
+from sqlalchemy.engine import URL, ExceptionContext
+from sqlalchemy.exc import DataError, DBAPIError, InvalidatePoolError
+
+from rota.shared.clock import EPOCH, Clock, HostTimer
+from rota.shared.database import mysql_checks, mysql_migration
+from rota.shared.database.backend import Backend, Check, Checks, ErrorKind, is_of_data, range_name
+from rota.shared.database.constructs import Listed, UtcTimeType, stored_time, written
+from rota.shared.database.later import LATER, Later
+from rota.shared.database.mysql_connection import send_together
+from rota.shared.database.mysql_constructs import compile_for, write_listed
+from rota.shared.domain.jsontext import json_value
+from rota.shared.domain.times import EARLIEST, LATEST
+
+if TYPE_CHECKING:
+    from rota.shared.database.transactions import Database
+
+DEADLOCK, LOCK_WAIT, CHANGED_SINCE_READ, TOO_LARGE = 1213, 1205, 1020, 1153
+INTERRUPTED = frozenset({1317, 1969, 3024})
+"""The server cut the statement: by KILL QUERY, or by its own limit of time."""
+
+NO_CERTIFICATE = frozenset({1180, 1467, 3100, 3101})
+"""A cluster refused the commit, or could give no id for now."""
+
+CONFLICTS = frozenset({DEADLOCK, LOCK_WAIT, CHANGED_SINCE_READ, *INTERRUPTED, *NO_CERTIFICATE})
+CONNECTION_LOST = frozenset({0, 1053, 1158, 1159, 1160, 1161, 1184, 1927, 2002, 2003, 2006, 2013, 2055, 4031})
+"""0 is PyMySQL's own code for a closed connection. 1927 and 4031: the server killed the connection, or closed it
+because it was idle."""
+
+FULL = frozenset({1040, 1203, 1226})
+"""The server takes no more connections, of anybody or of this account."""
+
+READ_ONLY = frozenset({1290, 1792, 1836})
+NOT_THE_PRIMARY = frozenset({1047, *READ_ONLY})
+"""The server takes no writes: it is a replica since a failover, or a node of Galera's that is not ready. The connection
+is given up, because another may lead to the primary."""
+
+OUTAGES = CONNECTION_LOST | FULL | NOT_THE_PRIMARY
+REFUSALS = frozenset({1048, 1062, 1153, 1264, 1265, 1292, 1364, 1366, 1406, 1441, 1690, 3140, 3157, 3819, 4025})
+"""Codes by which the server refuses data: too long, out of range, no JSON, a failed CHECK. PyMySQL gives these errors
+various classes."""
+
+NO_DATABASE, NOT_FOR_THIS_USER, ACCESS_DENIED = 1049, 1044, frozenset({1045, 1698})
+COMMAND_DENIED = frozenset({1142, 1143, 1227})
+LOGS_STATEMENTS = 1665
+UNREACHABLE = frozenset({2002, 2003, 2005})
+
+DUPLICATE_ROW, IN_ANOTHERS_DDL = 1062, 1684
+THERE_ALREADY, GONE_ALREADY = frozenset({1050, 1060, 1061, 1826}), frozenset({1051, 1091})
+BROKEN = frozenset({0, 2006, 2013})
+"""Codes of a connection that was lost. Those of an unreachable server are not among them, because a person who migrates
+must see these at once."""
+
+RACES = frozenset(
+    {DEADLOCK, DUPLICATE_ROW, IN_ANOTHERS_DDL, CHANGED_SINCE_READ, *THERE_ALREADY, *GONE_ALREADY, *BROKEN}
+)
+
+TOO_LARGE = 1153
+LOCK_WAIT_SECONDS = 2
+IDLE_IN_TRANSACTION_SECONDS = 3
+"""After so long MariaDB ends the session of a process that is frozen inside a transaction, which frees its locks. MySQL
+does so after ``wait_timeout``."""
+
+IDLE_SECONDS = 10
+"""``wait_timeout``: less than the liveness limit, so that a frozen worker loses its locks before it counts as dead."""
+
+SQL_MODE = "STRICT_TRANS_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
+"""The same in each session, whatever the server's is. Without NO_ZERO_DATE (MySQL's default), because a zero date that
+somebody wrote must not make Rota's own statements fail. Without NO_BACKSLASH_ESCAPES and ANSI_QUOTES, because Rota's
+statements quote as the others do."""
+
+LONGEST_IDS = 1024 * 1024
+"""The most bytes in a text of ``joined_ids``. Three times 10,000 ids of 20 digits are less. MySQL's own limit of 1,024
+would be too small."""
+
+PING_AFTER_SECONDS = 5.0
+"""A connection that was idle for longer is pinged before it is used. One that breaks earlier is met by a retry."""
+
+
+class MySQL(Backend):
+    """MariaDB and MySQL."""
+
+    commits_lone_statements = True
+    has_own_clock = True
+    has_transactional_ddl = False
+    table_options: Mapping[str, Any] = {
+        "mysql_engine": "InnoDB",
+        "mysql_charset": "utf8mb4",
+        "mysql_collate": "utf8mb4_bin",
+        "mariadb_engine": "InnoDB",
+        "mariadb_charset": "utf8mb4",
+        "mariadb_collate": "utf8mb4_bin",
+    }
+
+    def with_driver(self, url: URL) -> URL:
+        """The URL with PyMySQL as its driver, for mysql:// and mariadb://."""
+        return url.set(drivername="mysql+pymysql")
+
+    def engine(self, url: URL, call_timeout: float) -> Engine:
+        """A pool of READ COMMITTED sessions: each statement has its own snapshot, so a read needs no BEGIN."""
+        return _engine(url, call_timeout)
+
+    def follow(self, engine: Engine, clock: Clock) -> None:
+        """Set the session's ``timestamp`` to the clock's time whenever a transaction or a read begins."""
+
+        def set_timestamp(connection: Connection) -> None:
+            connection.exec_driver_sql(f"SET timestamp = {(clock.now() - EPOCH).total_seconds():.6f}")
+
+        event.listen(engine, "begin", set_timestamp)
+
+    def file(self, url: URL) -> Path | None:
+        """None: the database is on a server."""
+        return None
+
+    def kind_of(self, error: DBAPIError) -> ErrorKind:
+        """By the error's number; the number says more than the class."""
+        number = code(error)
+        if number in CONFLICTS:
+            return ErrorKind.CONFLICT
+        if number in OUTAGES or error.connection_invalidated:
+            return ErrorKind.OUTAGE
+        return ErrorKind.REFUSAL if number in REFUSALS or is_of_data(error) else ErrorKind.OTHER
+
+    def advice(self, url: URL, error: BaseException, said: str) -> str | None:
+        """The advice for the error's code."""
+        return _advice(url).get(code(error))
+
+    def column_checks(self, column: Column[Any]) -> list[CheckConstraint]:
+        """For a time its range, without zero days and months; for an enum, not the '' that a session without strict
+        mode writes in place of an unknown word. The types see to the rest."""
+        name = column.name
+        checks: list[CheckConstraint] = []
+        if isinstance(column.type, UtcTimeType):
+            in_range = f"{name} BETWEEN '{written(EARLIEST)}' AND '{written(LATEST)}'"
+            no_zeros = f"DAYOFMONTH({name}) > 0 AND MONTH({name}) > 0"
+            checks = [CheckConstraint(f"{in_range} AND {no_zeros}", name=range_name(column))]
+        elif isinstance(column.type, Enum):
+            checks = [CheckConstraint(f"{name} <> ''", name=f"{name}_is_known")]
+        return [check.ddl_if(dialect="mysql") for check in checks]
+
+    def essential_checks(self, database: "Database", tables: Collection[str]) -> Checks:
+        """The storage engine of the tables, and the isolation level and time zone of Rota's sessions."""
+        return mysql_checks.essential(database, tables)
+
+    def advisory_checks(self, database: "Database") -> Checks:
+        """Settings of the server."""
+        return mysql_checks.advisory(database)
+
+    def check_version(self, database: "Database") -> Check:
+        """The version of MariaDB, MySQL or TiDB."""
+        return mysql_checks.check_version(database)
+
+    def why_read_only(self, database: "Database") -> list[str]:
+        """The settings that make the server read-only, as a replica is."""
+        return mysql_checks.why_read_only(database)
+
+    def migration_engine(self, url: URL, turn_seconds: float, statement_seconds: float) -> Engine:
+        """An engine whose sessions have these limits."""
+        return mysql_migration.migration_engine(url, turn_seconds, statement_seconds)
+
+    def take_turn(self, engine: Engine, until_migrated: ExitStack) -> Connection:
+        """Take the migration lock, which is a row lock."""
+        return mysql_migration.take_turn(engine, until_migrated)
+
+    def is_turn_refused(self, error: DBAPIError) -> bool:
+        """Whether the wait for the row lock has timed out."""
+        return code(error) == LOCK_WAIT
+
+    def is_race(self, error: DBAPIError) -> bool:
+        """Whether the error's code is one of ``RACES``."""
+        return code(error) in RACES
+
+
+MYSQL = MySQL()
+
+
+def code(error: BaseException | None) -> int | None:
+    """The error's number, from the server or from PyMySQL; None if it has none."""
+    original = getattr(error, "orig", error)
+    arguments = getattr(original, "args", ())
+    return arguments[0] if arguments and isinstance(arguments[0], int) else None
+
+
+def _advice(url: URL) -> dict[int | None, str]:
+    create = f"CREATE DATABASE `{url.database}` CHARACTER SET utf8mb4"
+    grant = f"GRANT ALL ON `{url.database}`.* TO '{url.username}'@'%'"
+    return {
+        NO_DATABASE: f"create it: {create}",
+        NOT_FOR_THIS_USER: f"it may not exist ({create}), or the user may not use it ({grant})",
+        **dict.fromkeys(ACCESS_DENIED, "check the user and the password in the URL"),
+        **dict.fromkeys(COMMAND_DENIED, f"as an administrator: {grant}"),
+        **dict.fromkeys(READ_ONLY, "Rota writes: give it the URL of the primary, not of a replica"),
+        LOGS_STATEMENTS: "SET GLOBAL binlog_format = ROW, and in the server's configuration",
+        **dict.fromkeys(UNREACHABLE, f"no server answers at {url.host or 'localhost'}:{url.port or 3306}"),
+    }
+
+
+def _engine(url: URL, call_timeout: float) -> Engine:
+    engine = create_engine(
+        url,
+        hide_parameters=True,  # errors are logged, and the parameters hold params and results of tasks
+        json_deserializer=json_value,
+        pool_use_lifo=True,
+        pool_size=10,  # a process has five threads that use it at most
+        max_overflow=0,
+        connect_args={
+            "charset": "utf8mb4",
+            "connect_timeout": call_timeout,
+            "read_timeout": call_timeout,
+            "write_timeout": call_timeout,
+            "autocommit": True,
+            "conv": {**conversions, FIELD_TYPE.DATETIME: stored_time, Listed: write_listed},
+        },
+    )
+    compile_for(engine)
+    send_together(engine)
+    event.listen(engine, "connect", _prepare)
+    event.listen(engine, "begin", _begin)
+    event.listen(engine, "checkin", _note_use)
+    event.listen(engine, "checkout", _ping_if_idle)
+    event.listen(engine, "handle_error", _leave)
+    event.listen(engine, "handle_error", _refuse_oversized)
+    return engine
+
+
+def _begin(connection: Connection) -> None:
+    if connection.get_execution_options().get("rota_write"):
+        connection.exec_driver_sql("BEGIN", execution_options={LATER: Later()})
+
+
+def _note_use(connection: Any, record: Any) -> None:
+    record.info["used"] = HostTimer().monotonic()
+
+
+def _ping_if_idle(connection: Any, record: Any, proxy: Any) -> None:
+    now = HostTimer().monotonic()
+    if now - record.info.get("used", now) > PING_AFTER_SECONDS:
+        try:
+            connection.ping(reconnect=False)
+        except pymysql.err.Error as error:
+            raise InvalidatePoolError from error
+
+
+def _prepare(connection: Any, record: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        cursor.execute(
+            f"SET time_zone = '+00:00', sql_mode = '{SQL_MODE}',"
+            f" wait_timeout = {IDLE_SECONDS}, innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS},"
+            f" group_concat_max_len = {LONGEST_IDS}"
+        )
+        if "mariadb" in connection.get_server_info().lower():
+            # Otherwise MariaDB turns an IN of 1,000 values or more into a join, and may then read by another index.
+            # And it would check the whole row at each update: a row that was written past a CHECK could not be ended.
+            cursor.execute(
+                f"SET idle_transaction_timeout = {IDLE_IN_TRANSACTION_SECONDS}, in_predicate_conversion_threshold = 0,"
+                " check_constraint_checks = 0"
+            )
+        cursor.execute("SELECT @@max_allowed_packet")
+        record.info["max_allowed_packet"] = connection.packet_limit = cursor.fetchone()[0]
+
+
+def _leave(context: ExceptionContext) -> None:
+    """Give up the connection to a server that is not the primary any more."""
+    if code(context.original_exception) in NOT_THE_PRIMARY:
+        context.is_disconnect = True
+
+
+def _refuse_oversized(context: ExceptionContext) -> None:
+    """Turn the lost connection after a statement that is too long into a DataError.
+
+    The server closes the connection on a statement longer than ``max_allowed_packet``, at every attempt, whether it
+    could say so before or not. So this is no outage, but a refusal of the data, and a retry would not help.
+    """
+    connection, executing = context.connection, context.execution_context
+    lost = code(context.original_exception) in {*CONNECTION_LOST, TOO_LARGE}
+    if not lost or connection is None or executing is None or not isinstance(context.parameters, dict):
+        return
+    limit = connection.info["max_allowed_packet"]
+    length = len(executing.cursor.mogrify(context.statement, context.parameters).encode())
+    if length >= limit:
+        connection.invalidate()  # a ROLLBACK on it would fail as in an outage
+        said = f"a statement of {length:,} bytes is more than the server's max_allowed_packet of {limit:,}"
+        raise DataError(context.statement, None, pymysql.err.DataError(TOO_LARGE, said)) from None

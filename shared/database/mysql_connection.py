@@ -1,0 +1,125 @@
+"""A connection of PyMySQL that sends statements together, so that a transaction takes few round trips.
+
+A statement that is executed ``later`` waits in the connection. It travels in one packet with the next statement whose
+result is awaited, or with the COMMIT. So BEGIN takes no round trip of its own, nor does any write whose result nobody
+reads. Where the database is in another zone, a round trip is what takes long, and the locks of a transaction are held
+over each one (docs/decisions/0030-few-round-trips.md).
+"""
+
+import functools
+import ssl
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pymysql.connections import Connection as DriverConnection
+from pymysql.constants import CLIENT, SERVER_STATUS
+from sqlalchemy import Engine, event
+
+from rota.shared.database.later import LATER, Later
+
+PACKET_SHARE = 4
+"""A statement longer than the fourth part of ``max_allowed_packet`` waits for no other, and no packet gets longer than
+two of them."""
+
+
+class MySQLConnection(DriverConnection):
+    """A connection whose statements may wait for the next one. If one of a packet fails, the server stops at it.
+
+    It shares the settings of its TLS with the others, unless the URL has ``ssl_…``. PyMySQL alone reads all
+    certificates of the machine at each connection, in up to 50 ms, and then verifies none.
+    """
+
+    server_status: int
+    packet_limit = 1024 * 1024
+    """The server's ``max_allowed_packet``, in bytes."""
+
+    _unsent: Sequence[tuple[bytes, Later]] = ()
+    _unsent_bytes = 0
+
+    def later(self, sql: str, result: Later) -> None:
+        """Send this statement, which finds no rows, with the next one. ``result`` is told how many rows it changed."""
+        text = sql.encode(self.encoding)
+        if len(text) > self.packet_limit // PACKET_SHARE:
+            result.rows = self.query(text)
+        else:
+            self._make_room(len(text))
+            self._unsent = [*self._unsent, (text, result)]
+            self._unsent_bytes += len(text)
+
+    def query(self, sql: str | bytes, unbuffered: bool = False) -> int:
+        """Send what waits and this statement; returns how many rows this one changed or found."""
+        text = sql.encode(self.encoding) if isinstance(sql, str) else sql
+        if self._unsent:
+            self._make_room(len(text))
+        unsent, self._unsent, self._unsent_bytes = self._unsent, (), 0
+        rows = int(super().query(b";".join([*(one for one, _ in unsent), text]), unbuffered))
+        for _, result in unsent:
+            result.rows, rows = rows, int(self.next_result(unbuffered))
+        return rows
+
+    def commit(self) -> None:
+        """Commit, with the statements that wait."""
+        if self._unsent:
+            self.query("COMMIT")
+        else:
+            super().commit()
+
+    def forget(self) -> None:
+        """Drop the statements that wait: the transaction is not to be committed."""
+        self._unsent, self._unsent_bytes = (), 0
+
+    def _make_room(self, length: int) -> None:
+        if self._unsent and self._unsent_bytes + length > 2 * self.packet_limit // PACKET_SHARE:
+            *unsent, (last, result) = self._unsent
+            self._unsent = unsent
+            self._unsent_bytes -= len(last)
+            result.rows = self.query(last)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a transaction is open on the server, or statements of one wait here."""
+        return bool(self._unsent or self.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)
+
+    def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
+        return super()._create_ssl_ctx(sslp) if sslp else _unverified_tls()  # type: ignore[misc]
+
+
+def send_together(engine: Engine) -> None:
+    """Make the engine use connections of this kind, and execute statements later that are marked so."""
+    engine.dialect.do_execute = _execute  # type: ignore[method-assign]
+    engine.dialect.do_commit = _commit_if_begun  # type: ignore[method-assign, assignment]
+    engine.dialect.do_rollback = _rollback_if_begun  # type: ignore[method-assign, assignment]
+    event.listen(engine, "do_connect", _connect)
+
+
+@functools.cache
+def _unverified_tls() -> ssl.SSLContext:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    tls.check_hostname = False
+    tls.verify_mode = ssl.CERT_NONE
+    return tls
+
+
+def _connect(dialect: object, record: object, arguments: Sequence[Any], options: Mapping[str, Any]) -> MySQLConnection:
+    flags = options.get("client_flag", 0) | CLIENT.MULTI_STATEMENTS
+    return MySQLConnection(*arguments, **{**options, "client_flag": flags})
+
+
+def _execute(cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
+    later = None if context is None else context.execution_options.get(LATER)
+    if later is None:
+        cursor.execute(statement, parameters)
+    else:
+        later.waits = True
+        cursor.connection.later(cursor.mogrify(statement, parameters), later)
+
+
+def _commit_if_begun(connection: Any) -> None:
+    if connection.has_begun:
+        connection.commit()
+
+
+def _rollback_if_begun(connection: Any) -> None:
+    connection.forget()
+    if connection.has_begun:
+        connection.rollback()

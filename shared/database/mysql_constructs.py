@@ -1,0 +1,174 @@
+"""How the constructs of ``constructs`` are compiled for MariaDB and MySQL."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pymysql.converters import escape_string
+from sqlalchemy import ColumnElement, Engine, Table, TableValuedAlias, bindparam
+from sqlalchemy.dialects.mysql.base import MySQLCompiler
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+from rota.shared.database.constructs import (
+    BigIdType,
+    Build,
+    InThisOrder,
+    JsonRows,
+    Listed,
+    ListedValues,
+    ListType,
+    LongTextType,
+    OrIgnore,
+    Rows,
+    SecondsBefore,
+    UtcNow,
+    UtcTimeType,
+    among,
+    by_primary_key,
+    columns_of,
+    updates_rows,
+)
+
+DIALECTS = ("mysql", "mariadb")
+
+
+@compiles(BigIdType, *DIALECTS)
+def _big_id(element: Any, compiler: Any, **kw: Any) -> str:
+    return "BIGINT UNSIGNED"
+
+
+@compiles(LongTextType, *DIALECTS)
+def _long_text(element: Any, compiler: Any, **kw: Any) -> str:
+    return "LONGTEXT"
+
+
+@compiles(UtcTimeType, *DIALECTS)
+def _utc_time(element: Any, compiler: Any, **kw: Any) -> str:
+    return "DATETIME(6)"
+
+
+@compiles(UtcNow, *DIALECTS)
+def _utc_now(element: Any, compiler: Any, **kw: Any) -> str:
+    return "(UTC_TIMESTAMP(6))"
+
+
+@compiles(SecondsBefore, *DIALECTS)
+def _seconds_before(element: Any, compiler: Any, **kw: Any) -> str:
+    moment, seconds = (compiler.process(clause, **kw) for clause in element.clauses)
+    return f"TIMESTAMPADD(MICROSECOND, -1000000 * {seconds}, {moment})"
+
+
+_SQL_TYPES = {
+    "id": "BIGINT UNSIGNED",
+    "int": "INT",
+    "time": "DATETIME(6)",
+    "str": "VARCHAR(1023)",
+    "json": "LONGTEXT",
+}
+
+
+@compiles(JsonRows, *DIALECTS)
+def _json_table(element: Any, compiler: Any, **kw: Any) -> str:
+    rows = compiler.process(next(iter(element.clauses)), **kw)
+    columns = ", ".join(f"{name} {_SQL_TYPES[kind]} PATH '$[{at}]'" for at, name, kind in columns_of(element))
+    return f"JSON_TABLE({rows}, '$[*]' COLUMNS ({columns}))"
+
+
+@compiles(InThisOrder, *DIALECTS)
+def _straight_join(element: Any, compiler: Any, **kw: Any) -> str:
+    return "STRAIGHT_JOIN"
+
+
+@compiles(OrIgnore, *DIALECTS)
+def _ignore(element: Any, compiler: Any, **kw: Any) -> str:
+    return "IGNORE"
+
+
+# Lists, which PyMySQL writes out
+
+
+class _WrittenOut(ListType):
+    def bind_processor(self, dialect: Any) -> Callable[[Any], Listed]:
+        return lambda values: values if type(values) is Listed else Listed(values)
+
+
+@compiles(ListedValues, *DIALECTS)
+def _list(element: Any, compiler: Any, **kw: Any) -> str:
+    return f"({compiler.process(next(iter(element.clauses)), **kw)})"
+
+
+def write_listed(values: Listed, _: Any) -> str:
+    """The text of a ``Listed`` that PyMySQL writes into a statement.
+
+    ``Listed([1, None, "it's"])`` becomes ``1,NULL,'it\\'s'``. Backslashes quote here, because Rota's sessions
+    never have ``NO_BACKSLASH_ESCAPES``.
+    """
+    if values.text is None:
+        texts = (
+            str(value) if type(value) is int else "NULL" if value is None else f"'{escape_string(value)}'"
+            for value in values
+        )
+        values.text = ",".join(texts) or "NULL"  # of an empty list: IN (NULL) matches nothing
+    return values.text
+
+
+class _Pick(FunctionElement[Any]):
+    """``ELT(INTERVAL(id, ids…), values…)``: the value at the place of the row's id in an ascending list of ids.
+
+    INTERVAL is a binary search. The row's id must be in the list, and less than 2**53.
+    """
+
+    inherit_cache = True
+    name = "pick"
+
+
+@compiles(_Pick, *DIALECTS)
+def _elt(element: Any, compiler: Any, **kw: Any) -> str:
+    key, ids, values = (compiler.process(clause, **kw) for clause in element.clauses)
+    return f"ELT(INTERVAL({key}, {ids}), {values})"
+
+
+@updates_rows(*DIALECTS)
+class ByLists:
+    """Updates one table in place by lists.
+
+    A join with JSON_TABLE would need a temporary table (docs/decisions/0009-updates-by-lists.md).
+    """
+
+    def __init__(self, table: Table, build: Build, kinds: Mapping[str, str]) -> None:
+        self._names = list(kinds)
+        ids = bindparam("ids", type_=ListType())
+        picks: dict[str, ColumnElement[Any]] = {
+            name: _Pick(table.c.id, ids, bindparam(f"{name}_listed", type_=ListType())) for name in kinds
+        }
+        self.statement = by_primary_key(build(Rows(among(table.c.id), picks)))
+
+    def parameters(self, ids: Listed, columns: Sequence[Listed]) -> dict[str, Any]:
+        """The ids, and a list for each kind."""
+        lists = {f"{name}_listed": column for name, column in zip(self._names, columns, strict=True)}
+        return {"ids": ids, **lists}
+
+
+class RowsFirst(MySQLCompiler):
+    """Updates by ``json_rows``: the server reads the rows of the parameter first, then finds each by its primary key.
+
+    Without the hint the server estimates 40 rows for the parameter. It scans any table that it believes to be smaller,
+    and locks all rows that it scans. So a frozen process that holds one row would make all others wait.
+    """
+
+    def update_tables_clause(self, update_stmt: Any, from_table: Any, extra_froms: Any, **kw: Any) -> str:
+        kw["asfrom"] = True
+        joined = [table for table in extra_froms if not isinstance(table, TableValuedAlias)]
+        rows = [self.process(table, **kw) for table in extra_froms if isinstance(table, TableValuedAlias)]
+        forced = " FORCE INDEX (PRIMARY)" if extra_froms else ""
+        return " STRAIGHT_JOIN ".join([*rows, *(self.process(t, **kw) + forced for t in (from_table, *joined))])
+
+    def get_from_hint_text(self, table: Any, text: str | None) -> str | None:
+        """The text of a hint; each of Rota's hints is the name of an index."""
+        return f"FORCE INDEX ({text})"
+
+
+def compile_for(engine: Engine) -> None:
+    """Make the engine compile its statements as this module says."""
+    engine.dialect.statement_compiler = RowsFirst
+    engine.dialect.colspecs = {**engine.dialect.colspecs, ListType: _WrittenOut}

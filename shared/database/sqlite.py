@@ -1,0 +1,301 @@
+"""SQLite, the default database, for one machine: its sessions, its errors, and how constructs are compiled for it."""
+
+import json
+import sqlite3
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Connection,
+    Engine,
+    Enum,
+    Integer,
+    NullPool,
+    SmallInteger,
+    String,
+    create_engine,
+    event,
+    text,
+)
+from sqlalchemy.dialects.sqlite import DATETIME
+from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.compiler import compiles
+
+from rota.shared.clock import Clock
+from rota.shared.database.backend import (
+    Backend,
+    Check,
+    Checks,
+    ErrorKind,
+    is_of_data,
+    range_name,
+    value_of,
+    version_check,
+)
+from rota.shared.database.constructs import (
+    BigIdType,
+    JsonRows,
+    ListedValues,
+    ListType,
+    OrIgnore,
+    SecondsBefore,
+    UtcNow,
+    UtcTimeType,
+    columns_of,
+    stored_time,
+    unindexed,
+    written,
+)
+from rota.shared.domain.jsontext import json_value
+from rota.shared.domain.times import EARLIEST, LATEST
+
+if TYPE_CHECKING:
+    from rota.shared.database.transactions import Database
+
+OLDEST = (3, 38, 0)
+"""The oldest version with the features that Rota's statements use, such as json_each."""
+
+TIME_FORM = (
+    # Only days that exist: one 02-30 in the table would make every read of a tick fail.
+    "strftime('%Y-%m-%d %H:%M:%S', substr({0}, 1, 19), '+0 days') || '.' IS substr({0}, 1, 20)"
+    " AND substr({0}, 21) GLOB '[0-9][0-9][0-9][0-9][0-9][0-9]'"
+)
+"""SQLite stores a time as text. It must have one written form, because ``T02:00`` and ``02:00:00`` would be two
+fires."""
+
+WHOLE_NUMBERS: tuple[tuple[type[Integer], int, int], ...] = (
+    (SmallInteger, -(2**15), 2**15 - 1),
+    (BigInteger, 0, 2**63 - 1),
+    (Integer, -(2**31), 2**31 - 1),
+)
+"""What the integer types of other databases hold."""
+
+
+DISK_TROUBLE = ("database or disk is full", "disk I/O error")
+
+
+class SQLite(Backend):
+    """SQLite in WAL mode."""
+
+    commits_lone_statements = False
+    has_own_clock = False
+    has_transactional_ddl = True
+    table_options: Mapping[str, Any] = {"sqlite_autoincrement": True}
+    """AUTOINCREMENT: without it SQLite would give the id of a deleted row again. But a worker's id is its epoch, and
+    other ids name a history."""
+
+    def with_driver(self, url: URL) -> URL:
+        """The URL as it is, with Python's own driver."""
+        return url
+
+    def engine(self, url: URL, call_timeout: float) -> Engine:
+        """An engine with a connection for each thread.
+
+        A transaction that may write takes the write lock at its beginning (BEGIN IMMEDIATE). Otherwise SQLite may
+        refuse the lock when the transaction comes to its first write.
+        """
+        engine = create_engine(
+            url,
+            hide_parameters=True,
+            json_deserializer=json_value,
+            connect_args={"timeout": call_timeout, "check_same_thread": False},
+        )
+        engine.dialect.statement_compiler = RowsFirst
+        engine.dialect.colspecs = {**engine.dialect.colspecs, ListType: _AsJson, UtcTimeType: _Time, Enum: _Word}
+        event.listen(engine, "connect", _prepare)
+        event.listen(engine, "begin", _begin)
+        return engine
+
+    def follow(self, engine: Engine, clock: Clock) -> None:
+        """Give each connection another ``strftime``, which takes 'now' from the clock: SQLite has no such setting."""
+        event.listen(engine, "connect", lambda connection, _: _override_strftime(connection, clock))
+
+    def file(self, url: URL) -> Path | None:
+        """The database's file; None if it is in memory or given as a URI."""
+        return None if not url.database or url.database.startswith("file:") else Path(url.database)
+
+    def kind_of(self, error: DBAPIError) -> ErrorKind:
+        """By SQLite's text; its codes say no more."""
+        if _is_locked(error):
+            return ErrorKind.CONFLICT
+        if error.connection_invalidated or any(said in str(error.orig) for said in DISK_TROUBLE):
+            return ErrorKind.OUTAGE
+        return ErrorKind.REFUSAL if is_of_data(error) else ErrorKind.OTHER
+
+    def advice(self, url: URL, error: BaseException, said: str) -> str | None:
+        """The advice for SQLite's error text; its codes say no more."""
+        if "not a database" in said:
+            return "give Rota the path of a file that is new, or that is its own"
+        if "readonly" in said or "unable to open" in said:
+            return "let this user write to the file and to its folder"
+        return None
+
+    def column_checks(self, column: Column[Any]) -> list[CheckConstraint]:
+        """The checks that types are on other databases: SQLite takes any value in any column."""
+        name = column.name
+        checks: dict[str, str] = {}
+        if isinstance(column.type, UtcTimeType):
+            checks[f"{name}_form"] = TIME_FORM.format(name)
+            checks[range_name(column)] = f"{name} BETWEEN '{written(EARLIEST)}' AND '{written(LATEST)}'"
+        elif isinstance(column.type, JSON):  # one bad row would make every read fail
+            checks[f"{name}_json"] = f"json_valid({name})"
+        elif isinstance(column.type, Integer):
+            least, most = next(limits for kind, *limits in WHOLE_NUMBERS if isinstance(column.type, kind))
+            is_whole = f"typeof({name}) = 'integer'"
+            checks[f"{name}_is_a_whole_number"] = f"{is_whole} AND {name} BETWEEN {least} AND {most}"
+        elif isinstance(column.type, String) and not isinstance(column.type, Enum):
+            checks[f"{name}_is_text"] = f"typeof({name}) = 'text'"
+        return [
+            CheckConstraint(text(f"{name} IS NULL OR {condition}"), name=check).ddl_if(dialect="sqlite")
+            for check, condition in checks.items()
+        ]
+
+    def essential_checks(self, database: "Database", tables: Collection[str]) -> Checks:
+        """None: nothing between Rota and SQLite can change a session's settings."""
+        return {}
+
+    def advisory_checks(self, database: "Database") -> Checks:
+        """None: SQLite has no settings but those that Rota makes."""
+        return {}
+
+    def check_version(self, database: "Database") -> Check:
+        """The version of the SQLite library that Python uses."""
+        return version_check(database, "SQLite", OLDEST, str(value_of(database, "SELECT sqlite_version()")))
+
+    def why_read_only(self, database: "Database") -> list[str]:
+        """None: SQLite has no such settings. Whether the file may be written shows at the first write."""
+        return []
+
+    def migration_engine(self, url: URL, turn_seconds: float, statement_seconds: float) -> Engine:
+        """An engine that waits ``turn_seconds`` for the lock of the file. Statements have no time limit."""
+        engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": turn_seconds})
+        event.listen(engine, "connect", _no_implicit_begin)
+        event.listen(engine, "begin", _begin)
+        return engine
+
+    def take_turn(self, engine: Engine, until_migrated: ExitStack) -> Connection:
+        """Begin the transaction of the whole migration, DDL included; its write lock is the migration lock."""
+        return until_migrated.enter_context(engine.execution_options(rota_write=True).begin())
+
+    def is_turn_refused(self, error: DBAPIError) -> bool:
+        """Whether another process is writing."""
+        return _is_locked(error)
+
+    def is_race(self, error: DBAPIError) -> bool:
+        """False: no other process can migrate during this transaction."""
+        return False
+
+
+SQLITE = SQLite()
+
+
+def _is_locked(error: DBAPIError) -> bool:
+    return "database is locked" in str(error.orig)
+
+
+def _no_implicit_begin(connection: Any, record: Any) -> None:
+    connection.isolation_level = None  # transactions begin where _begin says
+
+
+def _prepare(connection: Any, record: Any) -> None:
+    _no_implicit_begin(connection, record)
+    # Checks are for what people write. Rota must be able to end a row that was written past them, as on MariaDB.
+    for pragma in ("journal_mode = WAL", "synchronous = FULL", "ignore_check_constraints = ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin(connection: Connection) -> None:
+    write = connection.get_execution_options().get("rota_write")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+def _override_strftime(connection: Any, clock: Clock) -> None:
+    own = sqlite3.connect(":memory:", check_same_thread=False)
+
+    def strftime(form: str, moment: Any, *modifiers: str) -> Any:
+        time_text = written(clock.now()) if moment == "now" else moment
+        marks = ", ".join("?" * (2 + len(modifiers)))
+        return own.execute(f"SELECT strftime({marks})", (form, time_text, *modifiers)).fetchone()[0]
+
+    connection.create_function("strftime", -1, strftime, deterministic=True)
+
+
+# How constructs are compiled
+
+_TIME = "%Y-%m-%d %H:%M:%f000"
+
+
+@compiles(BigIdType, "sqlite")
+def _big_id(element: Any, compiler: Any, **kw: Any) -> str:
+    return "INTEGER"
+
+
+@compiles(UtcNow, "sqlite")
+def _utc_now(element: Any, compiler: Any, **kw: Any) -> str:
+    return f"(strftime('{_TIME}', 'now'))"
+
+
+@compiles(SecondsBefore, "sqlite")
+def _seconds_before(element: Any, compiler: Any, **kw: Any) -> str:
+    moment, seconds = (compiler.process(clause, **kw) for clause in element.clauses)
+    return f"strftime('{_TIME}', {moment}, (-1 * {seconds}) || ' seconds')"
+
+
+@compiles(JsonRows, "sqlite")
+def _json_each(element: Any, compiler: Any, **kw: Any) -> str:
+    rows = compiler.process(next(iter(element.clauses)), **kw)
+    columns = ", ".join(f"json_extract(value, '$[{at}]') AS {name}" for at, name, _ in columns_of(element))
+    return f"(SELECT {columns} FROM json_each({rows}))"
+
+
+@compiles(ListedValues, "sqlite")
+def _json_list(element: Any, compiler: Any, **kw: Any) -> str:
+    return f"(SELECT value FROM json_each({compiler.process(next(iter(element.clauses)), **kw)}))"
+
+
+@compiles(OrIgnore, "sqlite")
+def _or_ignore(element: Any, compiler: Any, **kw: Any) -> str:
+    return "OR IGNORE"
+
+
+@compiles(unindexed, "sqlite")
+def _unindexed(element: Any, compiler: Any, **kw: Any) -> str:
+    return f"+{compiler.process(element.clauses, **kw)}"
+
+
+class _AsJson(ListType):
+    def bind_processor(self, dialect: Any) -> Callable[[Any], str]:
+        return lambda values: json.dumps(list(values))
+
+
+class _Time(DATETIME):
+    """A text that is no time stays text, as on MariaDB, so that one row fails and not its whole batch."""
+
+    def result_processor(self, dialect: Any, coltype: Any) -> Callable[[Any], Any]:
+        return lambda value: stored_time(value) if isinstance(value, str) else value
+
+
+class _Word(Enum):
+    """A word that is none of the enum's is read as it is, as on MariaDB."""
+
+    def result_processor(self, dialect: Any, coltype: Any) -> None:
+        return None
+
+
+class RowsFirst(SQLiteCompiler):
+    """Updates by ``json_rows``: SQLite reads the rows of the parameter first, then finds each by its primary key.
+
+    Without NOT INDEXED it would read all rows of a status, and the whole parameter again for each of them.
+    """
+
+    def update_tables_clause(self, update_stmt: Any, from_table: Any, extra_froms: Any, **kw: Any) -> str:
+        table = self.process(from_table, asfrom=True, iscrud=True, **kw)
+        return f"{table} NOT INDEXED" if extra_froms else table  # it still finds rows by the primary key

@@ -1,0 +1,231 @@
+"""The database: one engine for each process, and whole transactions, which are retried.
+
+After a deadlock, a lock wait, a conflict at commit or a lost connection, Rota runs the transaction again from its
+beginning, after a random delay. So every transaction in Rota may run twice: its writes are guarded, and the second run
+finds by key the rows that a lost commit may have written already.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, Table, select
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import DBAPIError
+from tenacity import RetryError, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+
+from rota.shared.clock import Clock, DatabaseClock
+from rota.shared.database.backend import ErrorKind
+from rota.shared.database.backends import all_backends, backend_of
+from rota.shared.database.constructs import UtcNow
+from rota.shared.database.outage import Outage
+from rota.shared.database.urls import named, shown
+from rota.shared.domain.errors import DatabaseAway, DatabaseProblem
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+FIRST_RETRY_SECONDS = 0.02
+
+PASSING = (ErrorKind.CONFLICT, ErrorKind.OUTAGE)
+"""The errors after which a transaction is run again."""
+
+
+class Database:
+    """An engine, the database's clock, and functions that read and write in transactions.
+
+    database = Database("mysql://rota:…@db/rota")
+    tasks = database.read(lambda connection: connection.execute(...).all())
+    database.close()
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        call_timeout: float = 10,
+        retry_seconds: float = 5,
+        clock: Clock | None = None,
+        outage: Outage | None = None,
+    ) -> None:
+        """``call_timeout`` limits one call, in seconds; transactions are retried for ``retry_seconds``.
+
+        ``outage`` is that of another object for the same database, so that an outage is said once. ``clock`` is for
+        simulations: sessions then use its time instead of the server's. Raises ConfigurationError for a database that
+        Rota does not run on.
+        """
+        self.url = normalised(url)
+        self.backend = backend_of(self.url)
+        self.engine = self.backend.engine(self.url, call_timeout)
+        self._writer = self.engine.execution_options(rota_write=True)
+        self._lone_writer = self.engine if self.backend.commits_lone_statements else self._writer
+        self._retry_seconds = retry_seconds
+        self.clock: Clock = clock or DatabaseClock(lambda: self.read(database_time))
+        self.outage = outage or Outage(named(self.url), self.clock)
+        if clock is not None:
+            self.backend.follow(self.engine, clock)
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work``, which only reads; a retry runs all of it again.
+
+        Each statement has its own snapshot. If the database allows it, there is no transaction, and a single SELECT
+        costs one round trip. Raises DatabaseProblem if the database stays away for ``retry_seconds``, and whatever
+        ``work`` raises.
+        """
+        return self._run(self.engine, work)
+
+    def write(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work`` in a transaction and commit; a retry runs all of it again.
+
+        Raises DatabaseProblem if the database stays away for ``retry_seconds``, and whatever ``work`` raises.
+        """
+        return self._run(self._writer, work)
+
+    def write_undisturbed(self, work: Callable[[Connection], T]) -> T | None:
+        """Run ``work`` in a transaction and commit; None if that failed for a lock, a conflict or an outage.
+
+        Then it may have been committed all the same, if the answer was lost. Raises whatever else ``write`` raises.
+        """
+        try:
+            return _once(self._writer, work)
+        except DBAPIError as error:
+            if self.backend.kind_of(error) not in PASSING:
+                raise
+            return None
+
+    def write_one(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work``, which is one statement that may run twice.
+
+        If the database allows it, the statement commits itself, without a transaction. Raises as ``write`` does.
+        """
+        return self._run(self._lone_writer, work)
+
+    def write_by_halves(
+        self,
+        rows: Sequence[R],
+        work: Callable[[Connection, Sequence[R]], object],
+        refused: Callable[[R, DBAPIError], object],
+    ) -> None:
+        """Run ``work`` on the rows in one transaction, and if the database refuses that, on each half of them.
+
+        A row that is refused alone is given to ``refused`` with the error. So one row that SQL wrote cannot stop the
+        others. Raises DatabaseProblem as ``write`` does, and whatever ``work`` raises that is no refusal of data.
+        """
+        try:
+            self.write(lambda connection: work(connection, rows))
+        except DBAPIError as error:
+            if not is_refusal(error):
+                raise
+            if len(rows) == 1:
+                refused(rows[0], error)
+                return
+            middle = len(rows) // 2
+            self.write_by_halves(rows[:middle], work, refused)
+            self.write_by_halves(rows[middle:], work, refused)
+
+    def insert(self, table: Table, work: Callable[[Connection], list[int]]) -> list[int]:
+        """Run ``work``, which inserts rows without a unique key into ``table``, and return their ids.
+
+        If the answer to the commit is lost, this looks for the ids of the first attempt, which the database never gives
+        again. If they are there, it does not run ``work`` again. So each row is inserted once.
+
+            database.insert(schedule_scheduler_node, lambda c: [schedulers.register(c, declaration)])
+        """
+        made: list[int] = []
+
+        def once(connection: Connection) -> list[int]:
+            if made and connection.scalar(select(table.c.id).where(table.c.id == made[0])) is not None:
+                return list(made)
+            made[:] = work(connection)
+            return list(made)
+
+        return self.write(once)
+
+    def close(self) -> None:
+        """Close every connection."""
+        self.engine.dispose()
+
+    def _run(self, engine: Engine, work: Callable[[Connection], T]) -> T:
+        try:
+            done = _once(engine, work)
+        except DBAPIError as error:
+            if self.backend.kind_of(error) not in PASSING:
+                raise
+            done = self._run_again(engine, work)
+        self.outage.over()
+        return done
+
+    def _run_again(self, engine: Engine, work: Callable[[Connection], T]) -> T:
+        retrying = Retrying(
+            retry=retry_if_exception(self._passes),
+            wait=wait_random_exponential(multiplier=FIRST_RETRY_SECONDS, max=1),
+            stop=stop_after_delay(self._retry_seconds),
+            sleep=self.clock.sleep,
+        )
+        try:
+            self.clock.sleep(random.uniform(0, FIRST_RETRY_SECONDS))  # noqa: S311 - so that transactions that collided do not again
+            done: T = retrying(_once, engine, work)
+        except RetryError as error:
+            cause = error.last_attempt.exception()
+            is_away = isinstance(cause, DBAPIError) and self.backend.kind_of(cause) is ErrorKind.OUTAGE
+            problem = DatabaseAway if is_away else DatabaseProblem
+            raise problem(f"{shown(self.url)}: {sentence(cause)}") from cause
+        return done
+
+    def _passes(self, error: BaseException) -> bool:
+        """Whether a transaction may succeed after this error. The second failure in a row is an outage that is said."""
+        if not isinstance(error, DBAPIError):
+            return False
+        kind = self.backend.kind_of(error)
+        if kind is ErrorKind.OUTAGE:
+            self.outage.note(sentence(error))
+        return kind in PASSING
+
+
+def _once(engine: Engine, work: Callable[[Connection], T]) -> T:
+    with engine.begin() as connection:
+        return work(connection)
+
+
+def database_time(connection: Connection) -> datetime:
+    """The time of the database's clock, naive UTC."""
+    moment: Any = connection.execute(select(UtcNow())).scalar_one()
+    return moment if isinstance(moment, datetime) else datetime.fromisoformat(moment)
+
+
+def is_refusal(error: DBAPIError) -> bool:
+    """Whether the database refuses the data of a statement. Then a row is at fault, otherwise the server."""
+    return any(one.kind_of(error) is ErrorKind.REFUSAL for one in all_backends())
+
+
+def sentence(error: BaseException | None) -> str:
+    """The database's own error text, without the statement and its values, because they may hold secrets."""
+    original = getattr(error, "orig", error)
+    arguments = getattr(original, "args", ())
+    return str(arguments[-1] if arguments else original)
+
+
+def normalised(url: str) -> URL:
+    """The URL with the driver that Rota uses: ``mysql+pymysql://…`` for ``mariadb://…``.
+
+    Raises ConfigurationError for a database that Rota does not run on.
+    """
+    parsed = make_url(url)
+    return backend_of(parsed).with_driver(parsed)
+
+
+@contextmanager
+def opened(url: str, *, call_timeout: float = 10) -> Iterator[Database]:
+    """A database by its URL, which is closed at the end of the block; ``call_timeout`` is in seconds."""
+    database = Database(url, call_timeout=call_timeout)
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+def connect(url: str) -> Database:
+    """A database by its URL, with the default limits; the caller closes it."""
+    return Database(url)

@@ -1,0 +1,74 @@
+"""The acts of people and code: one row for each act, written in the transaction that makes the change."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, select
+
+from rota.shared.store.tables import schedule_audit, schedule_instance, schedule_task
+
+_audit = schedule_audit.c
+_task = schedule_task.c
+_newest = select(schedule_audit).order_by(_audit.id.desc())
+
+TASK, INSTANCE = schedule_task.name, schedule_instance.name
+"""The values of ``object_type``: the table of the row that the act changed or inserted."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """One act; ``old_values`` and ``new_values`` hold only the fields that it changed.
+
+    AuditEntry("5f0c…", "ann", "cli", "task.off", TASK, 3, "nightly", None, {"status": "on"}, {"status": "off"})
+    """
+
+    act_key: str
+    actor: str
+    face: str
+    action: str
+    object_type: str
+    object_id: int
+    object_name: str | None
+    why: str | None
+    old_values: Mapping[str, Any] | None
+    new_values: Mapping[str, Any]
+
+
+def record(connection: Connection, entry: AuditEntry) -> None:
+    """Insert the row of an act, in the transaction of the act."""
+    values = {name: getattr(entry, name) for name in AuditEntry.__dataclass_fields__}
+    connection.execute(insert(schedule_audit).values(**values, creator=entry.actor, modifier=entry.actor))
+
+
+def has_act(connection: Connection, key: str) -> bool:
+    """Whether an act has left a row."""
+    return connection.scalar(select(_audit.id).where(_audit.act_key == key).limit(1)) is not None
+
+
+def listed(connection: Connection, limit: int) -> list[Row[Any]]:
+    """The acts, the newest first."""
+    return list(connection.execute(_newest.limit(limit)))
+
+
+def of_task(connection: Connection, name: str, limit: int) -> list[Row[Any]]:
+    """The acts on the tasks of this name and on their instances, the newest first.
+
+    They include acts on deleted tasks of this name, and acts on the live task while it had another name.
+    """
+    live = select(_task.id).where(_task.live_name == name).scalar_subquery()
+    rows = {
+        row.id: row
+        for statement in (
+            _newest.where(_audit.object_name == name),
+            _newest.where(_audit.object_type == TASK, _audit.object_id == live),
+        )
+        for row in connection.execute(statement.limit(limit))
+    }
+    return [rows[number] for number in sorted(rows, reverse=True)[:limit]]
+
+
+def of_instance(connection: Connection, instance_id: int, limit: int) -> list[Row[Any]]:
+    """The acts on an instance, the newest first."""
+    statement = _newest.where(_audit.object_type == INSTANCE, _audit.object_id == instance_id)
+    return list(connection.execute(statement.limit(limit)))

@@ -1,0 +1,128 @@
+"""Declarations: the tasks that apps declare, and whose declaration is in force.
+
+Workers of several versions of an app may run at once, each with a declaration of its own for one task. In force is the
+newest declaration that a live worker carries, or carried within one liveness limit. A declaration is newer than another
+if it was seen first later.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, and_, or_, select, update
+
+from rota.shared.database.constructs import SecondsBefore, UtcNow
+from rota.shared.domain.errors import NameTaken
+from rota.shared.domain.jsontext import object_in, texts_in
+from rota.shared.domain.states import TaskStatus
+from rota.shared.domain.task import TaskDefinition
+from rota.shared.domain.versions import version_of
+from rota.shared.store import tasks
+from rota.shared.store.tables import schedule_task, schedule_worker_beat, schedule_worker_node
+from rota.shared.store.workers import LIVES, OF_ITS_WORKER, SILENT
+
+_task = schedule_task.c
+_worker = schedule_worker_node.c
+_beat = schedule_worker_beat.c
+
+VERSIONS_KEPT = 100
+"""The most versions of a task's declaration that are remembered: the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What a declaration did: the task, its row before (None for a new task), and the columns that it wrote."""
+
+    task_id: int
+    before: Row[Any] | None
+    written: Mapping[str, Any]
+    in_force: bool = True
+    """False if it yielded to a newer declaration."""
+
+
+def declare(connection: Connection, definition: TaskDefinition, by: str, *, liveness_seconds: float) -> Declared:
+    """Insert or update, by name, a task that code declares; or yield to a newer declaration.
+
+    It writes only the fields whose declared value differs from the declaration in force, and never ``status``. So an
+    operator's edit survives restarts and rolling deploys. It yields if a newer declaration came into force, or was
+    carried by a live worker, within ``liveness_seconds``.
+    """
+    declared = definition.declared()
+    is_fresh = _task.declared_at >= SecondsBefore(UtcNow(), liveness_seconds)
+    live_row = select(schedule_task, is_fresh.label("is_fresh")).where(_task.live_name == definition.name)
+    row = connection.execute(live_row.with_for_update()).one_or_none()
+    if row is None:
+        columns = {**definition.columns(), "status": TaskStatus.ON.value}
+        try:
+            new = {**columns, **_in_force(declared, [])}
+            return Declared(tasks.insert_task(connection, new, by), None, columns)
+        except NameTaken:  # another worker of the app has just declared it
+            row = connection.execute(live_row.with_for_update()).one()
+    before = object_in(row.declared)
+    changed = {name for name, value in declared.items() if name not in before or before[name] != value}
+    if not changed:
+        return Declared(row.id, row, {})
+    seen = _seen(row)
+    newer = seen[seen.index(version_of(declared)) + 1 :] if version_of(declared) in seen else []
+    fresh = {version_of(before)} if row.is_fresh else set()
+    if newer and not (fresh | _carried(connection, definition.name, liveness_seconds)).isdisjoint(newer):
+        return Declared(row.id, row, {}, in_force=False)
+    columns = definition.columns()
+    values = {name: columns[name] for name in changed}
+    if "cron" in changed:
+        values["trigger_kind"] = columns["trigger_kind"]
+    connection.execute(
+        update(schedule_task)
+        .where(_task.id == row.id)
+        .values(**values, **_in_force(declared, seen), modifier=by, gmt_modified=UtcNow())
+    )
+    return Declared(row.id, row, values)
+
+
+def _in_force(declared: Mapping[str, Any], seen: list[str]) -> dict[str, Any]:
+    version = version_of(declared)
+    versions = seen if version in seen else [*seen, version][-VERSIONS_KEPT:]
+    return {"declared": declared, "declared_at": UtcNow(), "declared_versions": versions}
+
+
+def _seen(row: Row[Any]) -> list[str]:
+    """The versions of a task's declarations, the oldest first; only that in force if SQL has spoiled them."""
+    in_force = [version_of(row.declared)] if isinstance(row.declared, dict) else []
+    return texts_in(row.declared_versions) or in_force
+
+
+def _carried(connection: Connection, name: str, liveness_seconds: float) -> set[str]:
+    """The versions of a task's declaration that workers carry, or carried within this time."""
+    found = map(object_in, connection.scalars(_of_live_workers(_worker.schedules, liveness_seconds)))
+    return {str(schedules[name]) for schedules in found if name in schedules}
+
+
+def _of_live_workers(column: Any, liveness_seconds: float) -> Select[Any]:
+    """A column of the workers that are not dead, and of those that have beaten within this time before they died."""
+    since = SecondsBefore(UtcNow(), liveness_seconds)
+    return (
+        select(column)
+        .join_from(schedule_worker_beat, schedule_worker_node, OF_ITS_WORKER)
+        .where(or_(LIVES, and_(_beat.gmt_dead >= since, _beat.last_beat >= since)))
+    )
+
+
+def apps_carried(connection: Connection, liveness_seconds: float) -> set[str]:
+    """The versions of all that their apps declare (``schedules_version``), of workers as in ``declare``."""
+    found = connection.scalars(_of_live_workers(_worker.schedules_version, liveness_seconds).distinct())
+    return {version for version in found if version is not None}
+
+
+def carriers(connection: Connection, name: str) -> dict[str, list[str]]:
+    """The names of the live workers whose apps declare a task, by the version of the declaration."""
+    statement = (
+        select(_worker.name, _worker.schedules)
+        .join_from(schedule_worker_beat, schedule_worker_node, OF_ITS_WORKER)
+        .where(LIVES, ~SILENT)
+        .order_by(_worker.name)
+    )
+    found: dict[str, list[str]] = {}
+    for worker, schedules in connection.execute(statement):
+        if name in (carried := object_in(schedules)):
+            found.setdefault(str(carried[name]), []).append(worker)
+    return found

@@ -1,0 +1,185 @@
+"""Rows of what is long gone: dead workers, the locks of tasks that are gone, versions that nobody carries.
+
+Each kind has a ``find``, which reads by an index and locks nothing, and a ``remove``. That locks what it removes and
+looks again; it passes over rows that somebody else has locked. So several schedulers may remove at once.
+
+Node types stay: the nodes of all history name them, and no index tells whether one still does.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case, delete, exists, func, or_, select
+
+from rota.shared.database.constructs import SecondsBefore, UtcNow, among, by_index, joined_ids, split_ids
+from rota.shared.store.tables import (
+    schedule_instance,
+    schedule_kept_slot,
+    schedule_task,
+    schedule_task_lock,
+    schedule_task_type_version,
+    schedule_worker_beat,
+    schedule_worker_node,
+)
+from rota.shared.store.workers import ACTIVE, OF_ITS_WORKER, SHOWN_ALIVE
+
+_instance = schedule_instance.c
+_kept = schedule_kept_slot.c
+_task = schedule_task.c
+_lock = schedule_task_lock.c
+_version = schedule_task_type_version.c
+_worker = schedule_worker_node.c
+_beat = schedule_worker_beat.c
+
+_LONG_AGO = SecondsBefore(UtcNow(), bindparam("seconds"))
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of rows, and how they are found and removed."""
+
+    name: str
+    find: Callable[[Connection, int, int, int], tuple[list[int], int]]
+    """(connection, after, limit, seconds): the ids that have been gone for ``seconds``, among at most ``limit`` rows.
+
+    It returns them with the id to go on after, which is 0 if these were the last rows.
+    """
+
+    remove: Callable[[Connection, Collection[int], int], int]
+    """(connection, ids, seconds): remove those of these rows that are gone still; returns how many."""
+
+
+# Workers
+
+_dead = and_(
+    _beat.gmt_dead < _LONG_AGO,
+    _beat.last_beat < _LONG_AGO,
+    ~exists().where(OF_ITS_WORKER, SHOWN_ALIVE),
+    ~exists().where(_instance.status.in_(ACTIVE), _instance.schedule_worker_node_id == _beat.schedule_worker_node_id),
+    ~exists().where(_kept.schedule_worker_node_id == _beat.schedule_worker_node_id),
+)
+_newest_beat = select(func.max(_beat.schedule_worker_node_id).label("id"))
+_find_workers = (
+    select(_beat.schedule_worker_node_id)
+    .where(_dead, _beat.schedule_worker_node_id < _newest_beat.scalar_subquery())
+    .order_by(_beat.gmt_dead)
+    .limit(bindparam("limit"))
+)
+_lock_beats = by_index(
+    select(_beat.schedule_worker_node_id)
+    .where(among(_beat.schedule_worker_node_id), _dead)
+    .with_for_update(skip_locked=True),
+    schedule_worker_beat,
+)
+_rows_of_workers = select(_worker.id).where(among(_worker.id))
+_lock_workers = by_index(_rows_of_workers.where(~SHOWN_ALIVE).with_for_update(skip_locked=True), schedule_worker_node)
+
+
+def find_workers(connection: Connection, after: int, limit: int, seconds: int) -> tuple[list[int], int]:
+    """Workers that have been dead for so long, that hold no instance, and whose threads keep no slot.
+
+    The newest worker is never among them: its id tells which ids were given (``workers.register``).
+    """
+    del after  # those that were found before are removed by now, or locked
+    values = {"limit": limit, "seconds": seconds}
+    return sorted(connection.scalars(_find_workers, values)), 0
+
+
+def remove_workers(connection: Connection, ids: Collection[int], seconds: int) -> int:
+    """Delete the rows of these workers and their heartbeats, both or neither of each."""
+    beats = set(connection.scalars(_lock_beats, {"ids": sorted(ids), "seconds": seconds}))
+    if not beats:
+        return 0
+    present = set(connection.scalars(_rows_of_workers, {"ids": sorted(beats)}))
+    locked = set(connection.scalars(_lock_workers, {"ids": sorted(beats)}))
+    gone = sorted(locked | (beats - present))  # SQL may have deleted the row, and left its heartbeats
+    if gone:
+        connection.execute(delete(schedule_worker_node).where(among(_worker.id)), {"ids": gone})
+        connection.execute(delete(schedule_worker_beat).where(among(_beat.schedule_worker_node_id)), {"ids": gone})
+    return len(gone)
+
+
+# Locks of tasks
+
+_without_task = and_(
+    or_(_lock.locked_at.is_(None), _lock.locked_at < _LONG_AGO),
+    ~exists().where(_task.id == _lock.schedule_task_id, _task.is_deleted == 0),
+)
+_lock_locks = by_index(
+    select(_lock.schedule_task_id)
+    .where(among(_lock.schedule_task_id), _without_task)
+    .with_for_update(skip_locked=True),
+    schedule_task_lock,
+)
+
+
+def find_locks(connection: Connection, after: int, limit: int, seconds: int) -> tuple[list[int], int]:
+    """Locks that nobody has leased for so long, and whose tasks are deleted, or not there."""
+    return _page(connection, _find_locks, after, limit, seconds)
+
+
+def remove_locks(connection: Connection, ids: Collection[int], seconds: int) -> int:
+    """Delete these locks."""
+    gone = sorted(connection.scalars(_lock_locks, {"ids": sorted(ids), "seconds": seconds}))
+    if gone:
+        connection.execute(delete(schedule_task_lock).where(among(_lock.schedule_task_id)), {"ids": gone})
+    return len(gone)
+
+
+# Versions of task types
+
+_later = schedule_task_type_version.alias("later")
+_carried = (
+    exists()
+    .where(SHOWN_ALIVE, func.instr(_worker.type_versions, _version.version) > 0)
+    .correlate(schedule_task_type_version)
+)
+_unused = and_(
+    _version.gmt_modified < _LONG_AGO,
+    exists().where(_later.c.category == _version.category, _later.c.gmt_modified > _version.gmt_modified),
+    ~_carried,
+)
+_lock_versions = by_index(
+    select(_version.id).where(among(_version.id), _unused).with_for_update(skip_locked=True),
+    schedule_task_type_version,
+)
+
+
+def find_versions(connection: Connection, after: int, limit: int, seconds: int) -> tuple[list[int], int]:
+    """Versions that were registered last so long ago and that no live worker carries; of no task type the newest."""
+    return _page(connection, _find_versions, after, limit, seconds)
+
+
+def remove_versions(connection: Connection, ids: Collection[int], seconds: int) -> int:
+    """Delete these versions. A worker that registers one at this moment waits, and writes it anew."""
+    gone = sorted(connection.scalars(_lock_versions, {"ids": sorted(ids), "seconds": seconds}))
+    if gone:
+        connection.execute(delete(schedule_task_type_version).where(among(_version.id)), {"ids": gone})
+    return len(gone)
+
+
+def _of_page(key: ColumnElement[int], condition: ColumnElement[bool]) -> Select[Any]:
+    """How many rows a page has, its last id, and the ids that meet the condition."""
+    of_page = select(key.label("id"), case((condition, key)).label("gone")).where(key > bindparam("after"))
+    page = of_page.order_by(key).limit(bindparam("limit")).subquery("page")
+    return select(func.count(), func.max(page.c.id), joined_ids(page.c.gone))
+
+
+_find_locks = _of_page(_lock.schedule_task_id, _without_task)
+_find_versions = _of_page(_version.id, _unused)
+
+
+def _page(
+    connection: Connection, statement: Select[Any], after: int, limit: int, seconds: int
+) -> tuple[list[int], int]:
+    values = {"after": after, "limit": limit, "seconds": seconds}
+    seen, reached, gone = connection.execute(statement, values).one()
+    return split_ids(gone), int(reached) if seen == limit else 0
+
+
+KINDS = (
+    Kind("worker", find_workers, remove_workers),
+    Kind("lock", find_locks, remove_locks),
+    Kind("version", find_versions, remove_versions),
+)

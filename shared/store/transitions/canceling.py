@@ -1,0 +1,76 @@
+"""Cancel an instance that has not started, with its nodes; or ask the worker that runs an instance to stop it."""
+
+from collections.abc import Collection, Mapping
+
+from sqlalchemy import ColumnElement, Connection, Update, bindparam, update
+
+from rota.shared.database.constructs import UtcNow, among, bound, json_rows
+from rota.shared.domain.states import CANCEL, REFUSE, SKIP, STOP, Move
+from rota.shared.store.tables import schedule_instance
+from rota.shared.store.transitions.guards import leaves
+from rota.shared.store.transitions.nodes import follow
+
+_instance = schedule_instance.c
+_canceled = json_rows("canceled", id="id", reason="str")
+
+
+def _canceling(move: Move, *fence: ColumnElement[bool]) -> Update:
+    return (
+        update(schedule_instance)
+        .where(_instance.id == _canceled.c.id, leaves(move), *fence)
+        .values(
+            status=move.target.value,
+            reason=_canceled.c.reason,
+            gmt_completed=UtcNow(),
+            gmt_modified=UtcNow(),
+            modifier=bindparam("by"),
+        )
+    )
+
+
+_refuse = _canceling(REFUSE)
+_skip = _canceling(SKIP, _instance.schedule_worker_node_id == bindparam("worker"))
+_cancel = _canceling(CANCEL)
+
+
+def refuse(connection: Connection, reasons: Mapping[int, str]) -> None:
+    """Cancel pending instances that can never run, each with its reason. The scheduler does so."""
+    if reasons:
+        connection.execute(_refuse, {"rows": bound(sorted(reasons.items())), "by": "scheduler"})
+        follow(connection, REFUSE, reasons)
+
+
+def skip(connection: Connection, worker_id: int, reasons: Mapping[int, str]) -> None:
+    """Cancel instances that are assigned to this worker and that its claim must not start, each with its reason."""
+    if reasons:
+        rows = bound(sorted(reasons.items()))
+        connection.execute(_skip, {"rows": rows, "worker": worker_id, "by": "worker"})
+        follow(connection, SKIP, reasons)
+
+
+def cancel(connection: Connection, instance_id: int, reason: str, by: str) -> bool:
+    """Cancel an instance that has not started; False if it is running or has ended."""
+    canceled = connection.execute(_cancel, {"rows": bound([(instance_id, reason)]), "by": by}).rowcount == 1
+    if canceled:
+        follow(connection, CANCEL, [instance_id])
+    return canceled
+
+
+def pass_over(connection: Connection, instance_ids: Collection[int], reason: str) -> None:
+    """Cancel instances that have not started, for a reason that holds for all of them. The scheduler does so."""
+    if instance_ids:
+        rows = bound((instance_id, reason) for instance_id in sorted(instance_ids))
+        connection.execute(_cancel, {"rows": rows, "by": "scheduler"})
+        follow(connection, CANCEL, instance_ids)
+
+
+_request_cancel = (
+    update(schedule_instance)
+    .where(among(_instance.id), leaves(STOP), _instance.gmt_cancel_requested.is_(None))
+    .values(gmt_cancel_requested=UtcNow(), reason=bindparam("why"))
+)
+
+
+def request_cancel(connection: Connection, instance_ids: Collection[int], reason: str) -> int:
+    """Ask the workers that run these instances to stop them; returns for how many nobody had asked before."""
+    return connection.execute(_request_cancel, {"ids": sorted(instance_ids), "why": reason}).rowcount

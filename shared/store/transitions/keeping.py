@@ -1,0 +1,73 @@
+"""An instance that has ended may keep its overlap slot, because its thread still runs. This is no move: it has ended.
+
+``slot_kept`` keeps the unique ``overlap_key``, so no claim needs to look for anything else. The rows of
+``schedule_kept_slot`` say which worker's thread it is. The worker frees the slot when the thread has returned, the
+scheduler when the worker is dead.
+"""
+
+from collections.abc import Collection
+
+from sqlalchemy import Connection, bindparam, delete, insert, literal_column, select, update
+
+from rota.shared.database.constructs import UtcNow, among
+from rota.shared.domain.states import FAIL
+from rota.shared.store.tables import schedule_instance, schedule_kept_slot
+from rota.shared.store.transitions.guards import leaves
+
+_instance = schedule_instance.c
+_kept = schedule_kept_slot.c
+
+_has_slot = (
+    among(_instance.id),
+    _instance.schedule_worker_node_id == bindparam("worker"),
+    _instance.overlap_slot.is_not(None),
+    leaves(FAIL),
+)
+_keep = update(schedule_instance).where(*_has_slot).values(slot_kept=1)
+_note = insert(schedule_kept_slot).from_select(
+    ["schedule_instance_id", "schedule_worker_node_id", "creator", "modifier"],
+    select(
+        _instance.id, _instance.schedule_worker_node_id, literal_column("'worker'"), literal_column("'worker'")
+    ).where(*_has_slot),
+)
+_free = (
+    update(schedule_instance)
+    .where(among(_instance.id), _instance.slot_kept == 1)
+    .values(slot_kept=0, gmt_modified=UtcNow())
+)
+_forget = delete(schedule_kept_slot).where(among(_kept.schedule_instance_id))
+_of_worker = select(_kept.schedule_instance_id).where(_kept.schedule_worker_node_id == bindparam("worker"))
+_lock_own = _of_worker.where(among(_kept.schedule_instance_id)).with_for_update()
+
+
+def keep(connection: Connection, worker_id: int, instance_ids: Collection[int]) -> None:
+    """Let runs that this transaction has locked, and is about to end, keep their slots. Runs without one keep none.
+
+    What an earlier instance with such an id has left behind gives way.
+    """
+    if instance_ids:
+        values = {"ids": sorted(instance_ids), "worker": worker_id}
+        connection.execute(_keep, values)
+        connection.execute(_forget, {"ids": values["ids"]})
+        connection.execute(_note, values)
+
+
+def free(connection: Connection, instance_ids: Collection[int]) -> None:
+    """Free the slots that these instances kept."""
+    if instance_ids:
+        connection.execute(_free, {"ids": sorted(instance_ids)})
+        connection.execute(_forget, {"ids": sorted(instance_ids)})
+
+
+def free_own(connection: Connection, worker_id: int, instance_ids: Collection[int]) -> None:
+    """Free those of these slots that are kept for this worker's threads. The others are other workers'."""
+    if instance_ids:
+        values = {"ids": sorted(instance_ids), "worker": worker_id}
+        free(connection, list(connection.scalars(_lock_own, values)))
+
+
+def free_of(connection: Connection, worker_id: int, limit: int) -> int:
+    """Free at most ``limit`` slots that were kept for a dead worker's threads; returns how many."""
+    ids = list(connection.scalars(_of_worker.limit(limit), {"worker": worker_id}))
+    free(connection, ids)
+    return len(ids)

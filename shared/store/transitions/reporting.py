@@ -1,0 +1,226 @@
+"""Write what a worker reports of its runs: their nodes and their ends, in one transaction. All writes are fenced.
+
+A report may be written twice, when the answer to a commit is lost. The second write finds its instances ended, or sets
+its nodes to the values that they have already.
+"""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from operator import itemgetter
+
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, func, literal_column, or_, select, update
+
+from rota.shared.database.constructs import Listed, RowsUpdate, UtcNow, among, bound, by_index, json_rows, unindexed
+from rota.shared.database.later import execute_later
+from rota.shared.domain.states import BEGIN, FAIL, HAND_BACK, PROCEED, RETRY, STOP, SUCCEED, InstanceStatus, NodeStatus
+from rota.shared.store.tables import schedule_instance, schedule_task_node
+from rota.shared.store.transitions.guards import leaves
+from rota.shared.store.transitions.nodes import follow
+
+_instance = schedule_instance.c
+_node = schedule_task_node.c
+
+Success = tuple[
+    int, int, str | None, datetime | None, datetime | None, int, str | None, datetime | None, datetime | None
+]
+"""An instance whose last node succeeded: (id, attempt, result, start, end, node id, node's result, node's start, node's
+end). Results are JSON text; times are the database's, naive UTC."""
+
+NodeRow = tuple[int, str, str | None, datetime | None, datetime | None, int | None]
+"""A node: (id, status, result, start, end, failures)."""
+
+InstanceRow = tuple[
+    int, int, str, str | None, str | None, datetime | None, datetime | None, int | None, datetime | None
+]
+"""An instance: (id, attempt, status, result, reason, start, end, failures, due time)."""
+
+
+def _text(status: InstanceStatus) -> ColumnElement[str]:
+    return literal_column(f"'{status.value}'")
+
+
+_done_node = json_rows("done", id="id", status="str", result="json", started="time", completed="time", failures="int")
+
+_write_nodes = (
+    update(schedule_task_node)
+    .where(_node.id == _done_node.c.id)
+    .values(
+        status=_done_node.c.status,
+        execution_result=_done_node.c.result,
+        gmt_started=func.coalesce(_done_node.c.started, _node.gmt_started),
+        gmt_completed=_done_node.c.completed,
+        failures=func.coalesce(_done_node.c.failures, _node.failures),
+    )
+)
+
+_done = json_rows(
+    "done", id="id", attempt="int", status="str", result="json", reason="str",
+    started="time", completed="time", failures="int", due="time",
+)  # fmt: skip
+_again = _done.c.status == _text(RETRY.target)
+_keeps_reason = or_(_done.c.status == _text(STOP.target), _done.c.status == _text(BEGIN.target))
+
+_write_instances = (
+    update(schedule_instance)
+    .where(
+        _instance.id == _done.c.id,
+        _instance.schedule_worker_node_id == bindparam("worker"),
+        _instance.attempt == _done.c.attempt,
+        leaves(SUCCEED),  # as begin, fail, stop, retry and hand back do
+    )
+    .values(
+        status=_done.c.status,
+        execution_result=_done.c.result,
+        # The request to cancel may have left a reason in the row; the worker does not know that reason.
+        reason=case((_keeps_reason, func.coalesce(_instance.reason, _done.c.reason)), else_=_done.c.reason),
+        gmt_started=case((_again, None), else_=func.coalesce(_done.c.started, _instance.gmt_started)),
+        gmt_completed=_done.c.completed,
+        failures=func.coalesce(_done.c.failures, _instance.failures),
+        due_at=func.coalesce(_done.c.due, _instance.due_at),
+        schedule_worker_node_id=case((_again, None), else_=_instance.schedule_worker_node_id),
+        gmt_modified=UtcNow(),
+        modifier="worker",
+    )
+)
+
+
+_fence = json_rows("fence", id="id", attempt="int")
+_fenced = _fence.join(
+    schedule_instance,
+    and_(
+        _instance.id == _fence.c.id,
+        unindexed(_instance.schedule_worker_node_id) == bindparam("worker"),
+        _instance.attempt == _fence.c.attempt,
+    ),
+)
+_runs = leaves(PROCEED, unindexed(_instance.status))
+_count_held = by_index(select(func.count()).select_from(_fenced).where(_runs).with_for_update(), schedule_instance)
+_find_held = by_index(select(_fence.c.id, _fence.c.attempt).select_from(_fenced).where(_runs), schedule_instance)
+_find_succeeded = by_index(
+    select(_fence.c.id).select_from(_fenced).where(unindexed(_instance.status) == SUCCEED.target.value),
+    schedule_instance,
+)
+
+
+def lock(connection: Connection, worker_id: int, fences: Collection[tuple[int, int]]) -> set[tuple[int, int]]:
+    """Lock these runs, (instance id, attempt), in the order of their ids; returns those that the worker still holds.
+
+    Nearly always the worker still holds all of them. So the statement only counts them, and the ids are read only if
+    the count is less.
+    """
+    expected = sorted(set(fences))
+    values = {"rows": bound(expected), "worker": worker_id}
+    if connection.scalar(_count_held, values) == len(expected):
+        return set(expected)
+    return {(instance_id, attempt) for instance_id, attempt in connection.execute(_find_held, values)}
+
+
+_rows_of = (
+    select(_instance.id, _instance.id).where(among(_instance.id)),
+    select(_node.schedule_instance_id, _node.id).where(among(_node.schedule_instance_id)),
+)
+
+
+def locked(connection: Connection, instance_ids: Collection[int]) -> set[int]:
+    """Those of the instances that somebody else has locked, or nodes of which. Waits for nobody."""
+    found: set[int] = set()
+    for rows in _rows_of:
+        there, free = (
+            {tuple(row) for row in connection.execute(read, {"ids": sorted(instance_ids)})}
+            for read in (rows, rows.with_for_update(skip_locked=True))
+        )
+        found |= {instance_id for instance_id, _ in there - free}
+    return found
+
+
+def report(connection: Connection, worker_id: int, nodes: Sequence[NodeRow], instances: Sequence[InstanceRow]) -> None:
+    """Write the nodes and the ends of runs that this transaction has locked, in the order of their ids.
+
+    A run in ``nodes`` only makes the move "proceed". For a run in ``instances`` the new state says which move it makes:
+    begin, succeed, fail, stop or retry. After fail and stop the later nodes are canceled.
+    """
+    if nodes:
+        execute_later(connection, _write_nodes, {"rows": bound(nodes)})
+    if not instances:
+        return
+    execute_later(connection, _write_instances, {"rows": bound(instances), "worker": worker_id})
+    for move in (FAIL, STOP):
+        follow(connection, move, [row[0] for row in instances if row[2] == move.target])
+
+
+def hand_back(connection: Connection, worker_id: int, fences: Collection[tuple[int, int]], reason: str) -> int:
+    """Put runs that this transaction has locked, (instance id, attempt), back to pending; returns how many."""
+    if not fences:
+        return 0
+    status = HAND_BACK.target.value
+    rows = [(instance_id, attempt, status, None, reason, None, None, None, None) for instance_id, attempt in fences]
+    changed = connection.execute(_write_instances, {"rows": bound(sorted(rows)), "worker": worker_id}).rowcount
+    follow(connection, HAND_BACK, [instance_id for instance_id, _ in fences])
+    return changed
+
+
+_succeed_instances = RowsUpdate(
+    schedule_instance,
+    lambda good: (
+        update(schedule_instance)
+        .where(
+            good.match,
+            _instance.schedule_worker_node_id == bindparam("worker"),
+            _instance.attempt == good.c["attempt"],
+            leaves(SUCCEED),
+        )
+        .values(
+            status=SUCCEED.target.value,
+            execution_result=good.c["result"],
+            reason=None,
+            gmt_started=good.c["started"],
+            gmt_completed=good.c["ended"],
+            gmt_modified=UtcNow(),
+            modifier="worker",
+        )
+    ),
+    attempt="int",
+    result="json",
+    started="time",
+    ended="time",
+)
+_succeed_nodes = RowsUpdate(
+    schedule_task_node,
+    lambda good: (
+        update(schedule_task_node)
+        .where(good.match)
+        .values(
+            status=SUCCEED.nodes[NodeStatus.RUNNING].value,
+            execution_result=good.c["result"],
+            gmt_started=good.c["started"],
+            gmt_completed=good.c["ended"],
+        )
+    ),
+    result="json",
+    started="time",
+    ended="time",
+)
+
+
+def succeed(connection: Connection, worker_id: int, successes: Collection[Success]) -> set[int]:
+    """End runs whose last node succeeded; returns the ids of the instances that the worker no longer holds.
+
+    The instances are updated first, because their update is the fence. If it finds all rows, the worker holds all of
+    them.
+    """
+    rows = sorted(successes, key=itemgetter(0))
+    ids, attempts, *ends = list(zip(*rows, strict=True))[:5]
+    lists = [Listed.of(values) for values in ends]
+    updated = _succeed_instances(connection, Listed(ids), Listed(attempts), *lists, worker=worker_id)
+    lost: set[int] = set()
+    if updated.rowcount < len(rows):
+        fences = {"rows": bound(zip(ids, attempts, strict=True)), "worker": worker_id}
+        lost = set(ids) - set(connection.scalars(_find_succeeded, fences))
+    nodes = sorted((row[5:] for row in rows if row[0] not in lost), key=itemgetter(0))
+    if nodes:
+        node_ids, *node_ends = zip(*nodes, strict=True)
+        # Nearly always each node has the same result, start and end as its instance: then the lists are used again.
+        paired = zip(node_ends, ends, lists, strict=True)
+        node_lists = [listed if values == ended else Listed.of(values) for values, ended, listed in paired]
+        _succeed_nodes.later(connection, Listed(node_ids), *node_lists)
+    return lost

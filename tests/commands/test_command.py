@@ -1,0 +1,83 @@
+"""The command as a whole: its help, its exit codes, how it fails."""
+
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from rota.cli import COMMANDS, RotaGroup
+from rota.cli.options import SCHEDULER_SETTINGS, UP_SETTINGS, WORKER_SETTINGS
+from rota.shared.clock import boottime
+from rota.shared.domain.errors import DatabaseProblem, NotPossible
+from rota.shared.settings import Settings
+from tests.harness.command_line import commands, invoke
+
+
+def test_every_line_of_the_help_is_the_first_of_the_commands_own() -> None:
+    for name, command in commands():
+        if name in COMMANDS:
+            assert COMMANDS[name][1] == (command.help or "").splitlines()[0]
+
+
+@pytest.mark.parametrize("name", [name for name, _ in commands()])
+def test_every_command_has_help_with_an_example(name: str) -> None:
+    shown = invoke(*name.split(), "--help")
+    assert shown.exit_code == 0
+    assert "Example" in shown.stdout
+    assert f"rota {name.split(maxsplit=1)[0]}" in shown.stdout.split("Example")[1]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(NotPossible("it is not possible"), 1), (DatabaseProblem("no server\nno schema"), 3), (KeyboardInterrupt(), 130)],
+)
+def test_what_goes_wrong_is_a_sentence_and_an_exit_code(error: BaseException, code: int) -> None:
+    @click.command()
+    def failing() -> None:
+        raise error
+
+    class Group(RotaGroup):
+        def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+            return failing
+
+    result = CliRunner().invoke(Group("rota"), ["failing"])
+    said = [f"error: {line}" for line in str(error).splitlines()] or ["interrupted"]
+    assert (result.exit_code, result.stdout, result.stderr.splitlines()) == (code, "", said)
+
+
+def test_debug_shows_the_traceback() -> None:
+    with pytest.raises(DatabaseProblem):
+        invoke("--debug", "task", "list", url="sqlite:////nowhere/rota.db")
+
+
+def test_what_is_not_understood_is_exit_code_2() -> None:
+    for arguments in (["tsak"], ["task", "add"], ["cron", "* * * * *", "--count", "x"], ["task", "list", "--no"]):
+        assert invoke(*arguments).exit_code == 2
+
+
+def test_every_setting_is_an_option_of_the_process_that_heeds_it() -> None:
+    assert {"database_url", *SCHEDULER_SETTINGS, *WORKER_SETTINGS} == set(Settings.model_fields)
+    per_process = {"worker_name", "health_file"}
+    assert set(UP_SETTINGS) | per_process >= {*SCHEDULER_SETTINGS, *WORKER_SETTINGS}
+
+
+def health(file: Path, **environment: str) -> Result:
+    return invoke("health", "--health-file", str(file), **environment)
+
+
+def test_health_tells_by_exit_code_whether_the_process_has_beaten(tmp_path: Path) -> None:
+    file = tmp_path / "beat"
+    assert health(file).exit_code == 1
+    assert "has never beaten (limit 15 s)" in health(file).stderr
+    file.write_text(f"{boottime():.3f}\n")
+    assert health(file).exit_code == 0
+    assert health(file).stdout.startswith("alive: ")
+    file.write_text(f"{boottime() - 16:.3f}\n")
+    assert health(file).exit_code == 1
+    assert "has been silent for 16." in health(file).stderr
+    assert health(file, ROTA_LIVENESS_SECONDS="20").exit_code == 0
+
+
+def test_health_without_a_file_says_what_to_set() -> None:
+    assert "ROTA_HEALTH_FILE is not set" in invoke("health").stderr

@@ -1,0 +1,182 @@
+"""What the workers of these tests run. Every handler writes its entry and its exit into a file, outside Rota's tables.
+
+The file and the folder of the gates are given by the environment (see ``tests.harness.cluster``).
+"""
+
+import asyncio
+import ctypes
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+from rota import NodeContext, Rota
+
+EVIDENCE_FILE, GATE_FOLDER = "CLUSTER_EVIDENCE", "CLUSTER_GATES"
+LOOK_SECONDS = 0.02
+TRIAL_SUMMANDS = 1_000_000
+
+Context = NodeContext[dict[str, Any]]
+
+app = Rota()
+
+late_app = Rota()
+"""Has a type that no other worker has."""
+
+
+def record(event: str, ctx: Context) -> None:
+    """One line, by one write to a file that was opened for appending: lines of several processes never mix."""
+    entry = {
+        "event": event,
+        "boottime": time.clock_gettime(time.CLOCK_BOOTTIME),
+        "pid": int(os.environ.get("CLUSTER_PID", os.getpid())),
+        "instance": ctx.instance_id,
+        "attempt": ctx.attempt,
+        "node": ctx.node_type,
+        "task": ctx.task_name,
+        "fire": ctx.schedule_datetime.astimezone(UTC).replace(tzinfo=None).isoformat(),
+    }
+    file = os.open(os.environ[EVIDENCE_FILE], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(file, json.dumps(entry).encode() + b"\n")
+    finally:
+        os.close(file)
+
+
+@contextmanager
+def recorded(ctx: Context) -> Iterator[None]:
+    """The entry, and the exit: ``exit`` if the handler returned, ``raised`` if it did not."""
+    record("enter", ctx)
+    try:
+        yield
+    except BaseException:
+        record("raised", ctx)
+        raise
+    record("exit", ctx)
+
+
+def is_open(gate: str) -> bool:
+    """Whether the test has opened a gate."""
+    return (Path(os.environ[GATE_FOLDER]) / gate).exists()
+
+
+@app.task("NOTE")
+async def note(ctx: Context) -> dict[str, int]:
+    """Ends at once."""
+    with recorded(ctx):
+        return {"attempt": ctx.attempt}
+
+
+@app.task("NOTE_THREAD")
+def note_thread(ctx: Context) -> dict[str, int]:
+    """Ends at once, on a thread."""
+    with recorded(ctx):
+        return {"attempt": ctx.attempt}
+
+
+@app.task("HOLD")
+async def hold(ctx: Context) -> dict[str, int]:
+    """Runs until its gate is open."""
+    with recorded(ctx):
+        while not is_open(ctx.param["gate"]):  # noqa: ASYNC110 - the gate is opened by another process
+            await asyncio.sleep(LOOK_SECONDS)
+        return {"attempt": ctx.attempt}
+
+
+@app.task("HOLD_THREAD")
+def hold_thread(ctx: Context) -> dict[str, int]:
+    """Runs until its gate is open, whatever it is told."""
+    with recorded(ctx):
+        while not is_open(ctx.param["gate"]):
+            time.sleep(LOOK_SECONDS)
+        return {"attempt": ctx.attempt}
+
+
+@app.task("HOLD_PROCESS", execution="process")
+def hold_process(ctx: Context) -> dict[str, int]:
+    """Runs until its gate is open, in a process of its own."""
+    with recorded(ctx):
+        while not is_open(ctx.param["gate"]):
+            time.sleep(LOOK_SECONDS)
+        return {"attempt": ctx.attempt}
+
+
+@app.task("BLOCK")
+async def block(ctx: Context) -> dict[str, int]:
+    """What no coroutine should do: blocks the event loop."""
+    with recorded(ctx):
+        time.sleep(ctx.param["seconds"])  # noqa: ASYNC251 - on purpose
+        return {"attempt": ctx.attempt}
+
+
+@app.task("SWALLOW")
+async def swallow(ctx: Context) -> dict[str, int]:
+    """What no coroutine should do: passes over each cancellation. Runs until its gate is open."""
+    with recorded(ctx):
+        while not is_open(ctx.param["gate"]):
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(LOOK_SECONDS)
+        return {"attempt": ctx.attempt}
+
+
+def summands_a_second() -> float:
+    """How many numbers Python adds up in a second, on this machine. A fixed number would tell of another one."""
+    took = []
+    for _ in range(5):
+        began = time.perf_counter()
+        sum(range(TRIAL_SUMMANDS))
+        took.append(time.perf_counter() - began)
+    return TRIAL_SUMMANDS / min(took)
+
+
+@app.task("HOLD_LOCK")
+def hold_lock(ctx: Context) -> dict[str, int]:
+    """Holds Python's lock in one call of C, at work, so that no other thread of this process runs meanwhile."""
+    with recorded(ctx):
+        sum(range(round(ctx.param["seconds"] * summands_a_second())))
+        return {"attempt": ctx.attempt}
+
+
+@app.task("SLEEP_WITH_LOCK")
+def sleep_with_lock(ctx: Context) -> dict[str, int]:
+    """Holds Python's lock in one call of C, asleep, for exactly as long as it is told."""
+    with recorded(ctx):
+        ctypes.PyDLL(None).sleep(ctx.param["seconds"])
+        return {"attempt": ctx.attempt}
+
+
+steps = app.task_type("STEPS")
+
+
+@steps.node("FIRST")
+async def first(ctx: Context) -> dict[str, int]:
+    """Succeeds."""
+    with recorded(ctx):
+        return {"attempt": ctx.attempt}
+
+
+@steps.node("SECOND")
+def second(ctx: Context) -> dict[str, Any]:
+    """Fails in the attempts up to the one that ``fail_until`` names."""
+    with recorded(ctx):
+        if ctx.attempt <= ctx.param.get("fail_until", 0):
+            raise ConnectionError(f"attempt {ctx.attempt} is meant to fail")
+        return {"after": ctx.results["FIRST"]}
+
+
+@steps.node("THIRD")
+async def third(ctx: Context) -> dict[str, Any]:
+    """Succeeds, and tells what it was given."""
+    with recorded(ctx):
+        return {"after": ctx.results["SECOND"]}
+
+
+@late_app.task("LATECOMER")
+async def latecomer(ctx: Context) -> dict[str, int]:
+    """Ends at once."""
+    with recorded(ctx):
+        return {"attempt": ctx.attempt}

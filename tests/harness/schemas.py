@@ -1,0 +1,44 @@
+"""What a database's schema is, as the database itself writes it down, made comparable."""
+
+import contextlib
+import re
+import sqlite3
+from typing import Any
+
+from sqlalchemy import make_url
+
+from tests.harness.databases import run_sql
+
+BOOKKEEPING = {"rota_schema_version", "rota_migration_lock", "sqlite_sequence"}
+"""What migrating leaves beside Rota's tables."""
+
+
+def is_sqlite(url: str) -> bool:
+    return make_url(url).get_backend_name() == "sqlite"
+
+
+def typed(url: str, *statements: str) -> list[tuple[Any, ...]]:
+    """Run SQL as a person at a client would, past everything that is Rota's; return the last statement's rows."""
+    if not is_sqlite(url):
+        return run_sql(url, *statements)
+    with contextlib.closing(sqlite3.connect(make_url(url).database or "", isolation_level=None)) as connection:
+        rows: list[tuple[Any, ...]] = []
+        for statement in statements:
+            rows = connection.execute(statement).fetchall()
+        return rows
+
+
+def ddl(url: str) -> dict[str, str]:
+    """Every table and index of ours, by name, with the statement that would make it again."""
+    if is_sqlite(url):
+        written = typed(url, "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL")
+        return {name: _comparable(sql) for name, sql in written if name not in BOOKKEEPING}
+    tables = [name for (name,) in run_sql(url, "SHOW TABLES") if name not in BOOKKEEPING]
+    return {name: _comparable(run_sql(url, f"SHOW CREATE TABLE {name}")[0][1]) for name in tables}
+
+
+def _comparable(sql: str) -> str:
+    """Without the next id, and with keys and constraints, whose order means nothing, in one order."""
+    lines = [line.strip().rstrip(",") for line in re.sub(r" AUTO_INCREMENT=\d+", "", sql).splitlines()]
+    rules = [line for line in lines if re.match(r"(CONSTRAINT|(PRIMARY |UNIQUE )?KEY) ", line)]
+    return "\n".join([line for line in lines if line not in rules] + sorted(rules))

@@ -1,0 +1,70 @@
+"""Several at once, on real connections: a race from one barrier, and a transaction that stands open meanwhile."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Barrier
+from typing import TypeVar
+
+from sqlalchemy import Connection, text
+
+from rota.shared.database.mysql import MYSQL
+from rota.shared.database.transactions import Database
+from tests.harness.databases import MariaDBServer, run_sql
+from tests.harness.processes import wait_until
+
+T = TypeVar("T")
+
+DEADLINE = 60.0
+
+
+def together(*works: Callable[[], T]) -> list[T]:
+    """Start the works at one moment, each on a thread of its own; returns what they return."""
+    barrier = Barrier(len(works), timeout=DEADLINE)
+
+    def run(work: Callable[[], T]) -> T:
+        barrier.wait()
+        return work()
+
+    with ThreadPoolExecutor(len(works)) as pool:
+        futures = [pool.submit(run, work) for work in works]
+        return [future.result(DEADLINE) for future in futures]
+
+
+@contextmanager
+def uncommitted(database: Database, work: Callable[[Connection], T]) -> Iterator[T]:
+    """What `work` returns, in a transaction that stands open until the end of the block, and commits then.
+
+    So stands a process that is frozen before its commit; here the server does not end it for being idle.
+    """
+    with database.engine.execution_options(rota_write=True).connect() as connection:
+        if database.backend is MYSQL:
+            connection.execute(text("SET idle_transaction_timeout = 0"))
+            connection.commit()
+        with connection.begin():
+            yield work(connection)
+        if database.backend is MYSQL:
+            connection.invalidate()  # its session is not as others are
+
+
+@contextmanager
+def impatient(database: Database) -> Iterator[Database]:
+    """The same database, for one who does not try again: a lock that had to be waited for fails at once."""
+    other = Database(database.url.render_as_string(hide_password=False), retry_seconds=0)
+    try:
+        yield other
+    finally:
+        other.close()
+
+
+def wait_for_lock_wait(server: MariaDBServer, future: "Future[T]") -> None:
+    """Return when some transaction of the server waits for a lock; fails if `future` ends before."""
+
+    def waits() -> bool:
+        assert not future.done(), f"it did not wait: {future.result()!r}"
+        [(number,)] = run_sql(
+            server.admin_url(), "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
+        )
+        return bool(number)
+
+    wait_until(waits, what="a transaction to wait for a lock")

@@ -1,0 +1,645 @@
+"""Every hot statement reads by its index, and no more rows than its batch needs, however large the tables are (law 7).
+
+Each runs for real, in a transaction that is rolled back, on the tables of tests/harness/big_tables.py.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, delete, select, text, update
+
+from rota.shared.database.transactions import Database, opened
+from rota.shared.domain.nodes import PlannedNode
+from rota.shared.domain.planning import PlannedTask
+from rota.shared.domain.states import InstanceStatus, NodeStatus
+from rota.shared.store import (
+    assignments,
+    census,
+    fires,
+    gone,
+    instances,
+    invariants,
+    locks,
+    node_types,
+    overlap,
+    plans,
+    polling,
+    recovery,
+    reports,
+    runs,
+    strays,
+    tasks,
+    turns,
+    workers,
+)
+from rota.shared.store.tables import schedule_instance, schedule_task, schedule_task_lock
+from rota.shared.store.transitions import canceling, giving
+from tests.harness import big_tables
+from tests.harness.databases import MariaDBServer, fresh_database, run_sql
+from tests.harness.statements import Statement, explained
+
+BATCH = 1_000
+LEASE = 2.0
+WORKER = big_tables.DEAD_WORKERS + 1
+"""A live worker: it holds a tenth of what is assigned, and a tenth of what runs."""
+
+DUE, STALE = "ix_schedule_task_due", "ix_schedule_task_stale"
+FIRE, WORK, OVERLAP, UNSUCCESSFUL = (
+    "uq_schedule_instance_fire",
+    "ix_schedule_instance_work",
+    "uq_schedule_instance_overlap_key",
+    "ix_schedule_instance_unsuccessful",
+)
+TURN = "ix_schedule_instance_turn"
+NODES, STATE = "uq_schedule_task_node_order", "ix_schedule_worker_node_state"
+LIVING = "ix_schedule_worker_beat_gmt_dead"
+PRIMARY = "PRIMARY"
+
+LARGE = {
+    "schedule_task", "schedule_instance", "schedule_task_node", "schedule_worker_node", "schedule_worker_beat",
+    "schedule_task_lock",
+}  # fmt: skip
+
+READS_PER_ROW = 6
+"""An UPDATE by JSON_TABLE reads its row of the parameter, the row itself and what it looks up beside it; and, as it
+changes an index, each row twice more from a temporary table."""
+
+
+class RolledBack(Exception):
+    """Ends a transaction that was only to be watched."""
+
+
+@dataclass(frozen=True)
+class Big:
+    """The large tables, and how to watch what the store does with them."""
+
+    database: Database
+    now: datetime
+    types: node_types.NodeTypeNames = field(default_factory=node_types.NodeTypeNames)
+
+    @property
+    def horizon(self) -> datetime:
+        return self.now + timedelta(seconds=5)
+
+    def reads(
+        self,
+        work: Callable[[Connection], Any],
+        *,
+        rows: int,
+        by: set[str],
+        before: Callable[[Connection], Any] | None = None,
+    ) -> list[Statement]:
+        """Assert that `work` reads the large tables by these indexes, all of them, and for `rows` rows no more.
+
+        `before` is done first in the same transaction, unwatched. Returns the statements.
+        """
+        with explained(self.database.engine) as statements:
+
+            def watched(connection: Connection) -> None:
+                if before is not None:
+                    before(connection)
+                statements.clear()
+                work(connection)
+                raise RolledBack
+
+            with pytest.raises(RolledBack):
+                self.database.write(watched)
+        for statement in statements:
+            check(statement, rows, by)
+        used = {step.key for statement in statements for step in statement.plan if step.table in LARGE}
+        assert used >= by, f"of {by} only {used} are used"
+        return statements
+
+    def tell(self, ask: Callable[[Connection], Any]) -> Any:
+        """What `ask` returns, in a transaction that is rolled back."""
+        said = []
+
+        def work(connection: Connection) -> None:
+            said.append(ask(connection))
+            raise RolledBack
+
+        with pytest.raises(RolledBack):
+            self.database.write(work)
+        return said[0]
+
+
+def check(statement: Statement, rows: int, by: set[str]) -> None:
+    for step in statement.plan:
+        if step.table in LARGE:
+            assert step.type != "ALL", f"a full scan:\n{statement}"
+            assert step.key in by, f"by another index than {by}:\n{statement}"
+    assert statement.rows_read <= READS_PER_ROW * rows + 20, f"too many rows for {rows}:\n{statement}"
+
+
+@pytest.fixture(scope="module")
+def big(mariadb_server: MariaDBServer, mariadb_template: list[str]) -> Iterator[Big]:
+    with fresh_database(mariadb_server) as url:
+        run_sql(url, *mariadb_template)
+        now = big_tables.fill(url)
+        with opened(url) as database:
+            yield Big(database, now)
+
+
+@pytest.fixture(scope="module")
+def due(big: Big) -> list[int]:
+    found = big.database.read(lambda c: plans.due(c, big.now, big.horizon, BATCH, LEASE))
+    assert len(found) == BATCH
+    return found
+
+
+@pytest.fixture(scope="module")
+def planned(big: Big, due: list[int]) -> list[PlannedTask]:
+    def ask(connection: Connection) -> list[PlannedTask]:
+        locks.acquire(connection, "token", due, 2)
+        return plans.locked(connection, "token", due)
+
+    found: list[PlannedTask] = big.tell(ask)
+    assert len(found) == BATCH
+    return found
+
+
+@pytest.fixture(scope="module")
+def nodes(big: Big) -> list[PlannedNode]:
+    return big.database.read(node_types.catalog).planned(["REPORT_EXTRACT", "REPORT_SEND"]) or []
+
+
+@pytest.fixture(scope="module")
+def page(big: Big) -> list[assignments.Pending]:
+    found = big.database.read(lambda c: assignments.pending(c, big.horizon, BATCH))
+    assert len(found) == BATCH
+    return found
+
+
+@pytest.fixture(scope="module")
+def assigned(big: Big) -> list[int]:
+    found = [instance for instance, _, _ in big.database.read(lambda c: polling.poll(c, WORKER, big.horizon, BATCH))]
+    assert len(found) == big_tables.ASSIGNED // big_tables.LIVE_WORKERS
+    return found
+
+
+@pytest.fixture(scope="module")
+def running(big: Big) -> list[reports.Report]:
+    """Reports that end what the worker runs."""
+
+    def report(instance: int, attempt: int, connection: Connection) -> reports.Report:
+        done = [
+            reports.NodeReport(node.id, NodeStatus.SUCCEED, "1", big.now, big.now)
+            for node in instances.nodes(connection, instance)
+        ]
+        end = reports.InstanceReport(InstanceStatus.SUCCEED, "1", None, big.now, big.now, 0)
+        return reports.Report(instance, attempt, done, end)
+
+    found = big.database.read(lambda c: [report(i, attempt, c) for i, attempt, _ in recovery.held(c, WORKER)])
+    assert len(found) == big_tables.RUNNING // big_tables.LIVE_WORKERS
+    return found
+
+
+def test_the_tables_are_as_large_as_they_claim(big: Big) -> None:
+    statement = text("SELECT status, count(*) FROM schedule_instance GROUP BY status")
+    counted: dict[str, int] = dict(big.database.read(lambda c: list(c.execute(statement))))
+    assert sum(counted.values()) == big_tables.INSTANCES
+    assert (counted["pending"], counted["assigned"], counted["running"]) == (5_000, 4_000, 500)
+    assert big.database.read(lambda c: c.scalar(text("SELECT count(*) FROM schedule_task"))) == big_tables.TASKS
+
+
+# The materializer
+
+
+def test_due_tasks_and_stale_plans_are_found_by_index(big: Big) -> None:
+    found = big.reads(lambda c: plans.due(c, big.now, big.horizon, BATCH, LEASE), rows=BATCH, by={DUE, STALE, PRIMARY})
+    check_due(found)
+
+
+def check_due(statements: list[Statement]) -> None:
+    """Tasks are found in their index alone, and for each its lock by its id."""
+    steps = [step for statement in statements for step in statement.plan]
+    assert all("Using index" in step.extra for step in steps if step.table == "schedule_task")
+    assert all((step.table == "schedule_task_lock") == (step.key == PRIMARY) for step in steps)
+
+
+def test_tasks_that_others_have_leased_are_passed_over_in_the_index(big: Big, due: list[int]) -> None:
+    free, leased = due[:10], due[10:]
+
+    def lease(connection: Connection) -> None:
+        assert len(locks.acquire(connection, "other", leased, LEASE)) == len(leased)
+
+    def ask(connection: Connection) -> None:
+        found = plans.due(connection, big.now, big.horizon, BATCH, LEASE)
+        assert found[: len(free)] == free
+        assert not set(found) & set(leased)
+
+    check_due(big.reads(ask, before=lease, rows=2 * BATCH, by={DUE, STALE, PRIMARY}))
+
+
+@pytest.mark.parametrize("locks_there", [True, False], ids=["locks", "no locks yet"])
+def test_many_due_tasks_are_found_without_reading_more_than_a_batch_of_them(big: Big, *, locks_there: bool) -> None:
+    def let_many_be_due(connection: Connection) -> None:
+        many = update(schedule_task).where(schedule_task.c.id.between(1, 20 * BATCH))
+        connection.execute(many.values(next_fire_at=big.now))
+        if not locks_there:
+            connection.execute(delete(schedule_task_lock).where(schedule_task_lock.c.schedule_task_id < 20 * BATCH))
+
+    def ask(connection: Connection) -> None:
+        assert len(plans.due(connection, big.now, big.horizon, BATCH, LEASE)) == BATCH
+
+    check_due(big.reads(ask, before=let_many_be_due, rows=BATCH, by={DUE, STALE, PRIMARY}))
+
+
+def test_looking_for_due_tasks_reads_nothing_when_none_is(big: Big) -> None:
+    past = big.now - timedelta(days=1)
+
+    def replan(connection: Connection) -> None:
+        stale = update(schedule_task).where(schedule_task.c.plan_stale == 1)
+        connection.execute(stale.values(planned_inputs=schedule_task.c.plan_inputs))
+
+    def ask(connection: Connection) -> None:
+        assert plans.due(connection, past, past, BATCH, LEASE) == []
+
+    [statement] = big.reads(ask, before=replan, rows=0, by={DUE, STALE, PRIMARY})
+    assert statement.rows_read <= 8, "a look into each of three ranges, and the end of each empty table between"
+
+
+def test_leases_are_taken_and_released_by_the_tasks_ids(big: Big, due: list[int]) -> None:
+    def take(connection: Connection) -> set[int]:
+        return locks.acquire(connection, "token", due, 2)
+
+    big.reads(take, rows=BATCH, by={PRIMARY})
+    big.reads(lambda c: locks.release(c, "token", due), before=take, rows=BATCH, by={PRIMARY})
+
+    def release(connection: Connection) -> None:
+        assert locks.release(connection, "token", [*due, 1]) == set(due)
+
+    assert len(big.reads(release, before=take, rows=BATCH, by={PRIMARY})) == 2, "some are not ours any more"
+
+
+def test_lock_rows_that_are_missing_are_found_missing_by_their_ids(big: Big, due: list[int]) -> None:
+    def forget(connection: Connection) -> None:
+        connection.execute(text("DELETE FROM schedule_task_lock WHERE schedule_task_id % 100 = 7"))
+
+    big.reads(lambda c: locks.acquire(c, "token", due, 2), before=forget, rows=BATCH, by={PRIMARY})
+
+
+def test_leased_tasks_are_read_again_by_id(big: Big, due: list[int]) -> None:
+    big.reads(
+        lambda c: plans.locked(c, "token", due),
+        before=lambda c: locks.acquire(c, "token", due, 2),
+        rows=BATCH,
+        by={PRIMARY},
+    )
+
+
+def test_plans_move_on_by_id(big: Big, planned: list[PlannedTask]) -> None:
+    advances = [plans.Advance(task, big.now + timedelta(days=1)) for task in planned]
+    [moved, replanned] = big.reads(lambda c: plans.advance(c, advances), rows=BATCH, by={PRIMARY})
+    assert "ELT(" in moved.text
+    assert "JSON_TABLE" in replanned.text
+    plain = [a for a in advances if not a.task.terms.is_stale]
+    [one] = big.reads(lambda c: plans.advance(c, plain[:1]), rows=1, by={PRIMARY})
+    assert "ELT(" in one.text
+
+
+def test_what_an_old_plan_put_ahead_is_found_without_its_tasks_history(big: Big, due: list[int]) -> None:
+    busy = [*range(1, 51)]
+    big.reads(lambda c: plans.drop_ahead(c, busy, big.now), rows=len(busy), by={FIRE, PRIMARY, NODES})
+    big.reads(lambda c: plans.drop_ahead(c, due, big.now), rows=BATCH, by={FIRE, PRIMARY, NODES})
+
+
+def test_fires_and_their_nodes_are_written_without_a_scan(
+    big: Big, planned: list[PlannedTask], nodes: list[PlannedNode]
+) -> None:
+    batch = [fires.Fire(task.id, big.now, 5, None, WORKER, nodes) for task in planned]
+    big.reads(lambda c: fires.materialize(c, batch), rows=len(nodes) * BATCH, by={FIRE})
+    big.reads(lambda c: fires.materialize(c, batch[:1]), rows=len(nodes), by={FIRE})
+
+
+# The assigner and the reaper
+
+
+def test_whether_anything_is_pending_is_read_from_the_index_alone(big: Big) -> None:
+    def none_yet(connection: Connection) -> None:
+        connection.execute(
+            text("UPDATE schedule_instance SET due_at = :later WHERE status = 'pending'"),
+            {"later": big.horizon + timedelta(hours=1)},
+        )
+
+    for before in (None, none_yet):
+        [statement] = big.reads(lambda c: assignments.look(c, big.horizon), before=before, rows=2, by={WORK})
+        assert all("Using index" in step.extra for step in statement.plan if step.table in LARGE)
+
+
+def test_rows_that_sql_inserted_are_adopted_by_index(big: Big) -> None:
+    big.reads(lambda c: assignments.orphans(c, BATCH), rows=500, by={WORK})
+    big.reads(lambda c: giving.adopt(c, assignments.orphans(c, BATCH)), rows=500, by={WORK, PRIMARY})
+
+
+def test_the_first_page_of_what_is_pending_reads_no_more_than_a_page(big: Big) -> None:
+    [first] = big.reads(lambda c: assignments.pending(c, big.horizon, BATCH), rows=BATCH, by={WORK, PRIMARY})
+    assert "filesort" not in str(first)
+
+
+def test_a_later_page_of_what_is_pending_starts_where_the_last_ended(big: Big, page: list[assignments.Pending]) -> None:
+    later = big.reads(
+        lambda c: assignments.pending(c, big.horizon, BATCH, page[-1].cursor), rows=BATCH, by={WORK, PRIMARY}
+    )
+    assert not any("filesort" in str(statement) for statement in later)
+
+
+def test_a_page_among_thousands_that_are_due_at_one_moment_starts_where_the_last_ended(big: Big) -> None:
+    def at_once(connection: Connection) -> None:
+        connection.execute(
+            text("UPDATE schedule_instance SET due_at = :now, priority = 5 WHERE status = 'pending'"),
+            {"now": big.now},
+        )
+
+    def some_later_page(connection: Connection) -> None:
+        status = schedule_instance.c.status == "pending"
+        last = connection.scalar(
+            select(schedule_instance.c.id).where(status).order_by(schedule_instance.c.id).offset(3_999).limit(1)
+        )
+        statements.clear()
+        assert last is not None
+        assert len(assignments.pending(connection, big.horizon, 100, (5, big.now, last))) == 100
+
+    with explained(big.database.engine) as statements:
+
+        def watched(connection: Connection) -> None:
+            at_once(connection)
+            some_later_page(connection)
+            raise RolledBack
+
+        with pytest.raises(RolledBack):
+            big.database.write(watched)
+    [statement] = statements
+    check(statement, 100, {WORK, PRIMARY})
+
+
+def test_run_numbers_are_found_without_the_tasks_history(big: Big, page: list[assignments.Pending]) -> None:
+    asked = {p.fire for p in page} | {(big_tables.BUSY_TASK, big.now, "")}
+    [statement] = big.reads(lambda c: assignments.last_run_numbers(c, asked), rows=BATCH, by={FIRE})
+    assert "Using index" in statement.plan[-1].extra
+
+
+def test_full_slots_are_found_by_their_key(big: Big, page: list[assignments.Pending]) -> None:
+    slots = {p.task_id: 3 for p in page}
+    big.reads(lambda c: overlap.full(c, slots), rows=BATCH, by={"uq_schedule_instance_overlap_key"})
+
+
+def test_slots_that_are_kept_for_no_thread_are_found_among_those_that_are_taken(big: Big) -> None:
+    taken = 500
+    big.reads(strays.find_slots, rows=taken, by={"uq_schedule_instance_overlap_key"})
+
+
+@pytest.mark.parametrize("of_one_task", [False, True], ids=["of many tasks", "thousands of one"])
+def test_which_instance_is_the_oldest_that_waits_is_read_from_the_index_of_turns(
+    big: Big, *, of_one_task: bool
+) -> None:
+    task = str(big_tables.BUSY_TASK) if of_one_task else "schedule_task_id"
+
+    def all_wait_in_turn(connection: Connection) -> None:
+        connection.execute(
+            text(
+                f"UPDATE schedule_instance SET overlap_slot = 0, schedule_task_id = {task},"
+                " fire_key = id WHERE status = 'pending'"
+            )
+        )
+
+    asked = range(big_tables.BUSY_TASK, big_tables.BUSY_TASK + 500)
+    for ask in (
+        lambda c: turns.last_in_turn(c, dict.fromkeys(asked, 2)),
+        lambda c: turns.newest_fires(c, asked, big.now),
+    ):
+        [statement] = big.reads(ask, before=all_wait_in_turn, rows=len(asked), by=set())
+        assert [step.key for step in statement.plan if step.table == "waiting"] == [TURN]
+
+
+def test_instances_are_given_explained_and_refused_by_id(
+    big: Big, page: list[assignments.Pending], nodes: list[PlannedNode]
+) -> None:
+    given = [(p.id, WORKER, 1, None) for p in page]
+    reasons = {p.id: "no worker is live" for p in page}
+    pinned = [(p.id, node) for p in page for node in nodes]
+    big.reads(lambda c: giving.lock_pending(c, list(reasons)), rows=BATCH, by={PRIMARY})
+    big.reads(lambda c: giving.give(c, given), rows=BATCH, by={PRIMARY})
+    big.reads(
+        lambda c: fires.pin_nodes(c, pinned),
+        before=lambda c: giving.give(c, given),
+        rows=len(pinned),
+        by={PRIMARY},
+    )
+    big.reads(lambda c: giving.explain(c, reasons), rows=BATCH, by={PRIMARY})
+    big.reads(lambda c: canceling.refuse(c, reasons), rows=BATCH, by={PRIMARY, NODES})
+
+
+def test_loads_are_counted_from_the_index_alone(big: Big) -> None:
+    active = big_tables.ASSIGNED + big_tables.RUNNING
+    [statement] = big.reads(workers.loads, rows=active, by={WORK})
+    assert "Using index" in statement.plan[0].extra
+    assert statement.rows_read <= 3 * active
+
+
+def test_the_fleet_is_read_without_the_dead(big: Big) -> None:
+    _, fleet = big.reads(workers.fleet, rows=big_tables.ASSIGNED + big_tables.RUNNING, by={WORK, STATE, PRIMARY})
+    assert fleet.rows_read <= 2 * big_tables.LIVE_WORKERS + 1, "each live worker and its beat"
+
+
+def test_assignments_that_were_not_started_are_taken_back_by_index(big: Big) -> None:
+    live = range(WORKER, WORKER + big_tables.LIVE_WORKERS)
+    soon, past = big.now + timedelta(seconds=60), big.now - timedelta(seconds=60)
+    big.reads(lambda c: assignments.take_back_unstarted(c, live, soon, BATCH), rows=BATCH, by={WORK, PRIMARY})
+    ranges = len(live) * 10  # one for each worker and priority
+    big.reads(lambda c: assignments.take_back_unstarted(c, live, past, BATCH), rows=ranges, by={WORK})
+
+
+def test_assignments_of_a_worker_are_taken_back_by_index(big: Big, assigned: list[int]) -> None:
+    big.reads(lambda c: assignments.take_back_assigned(c, WORKER, BATCH), rows=len(assigned), by={WORK, PRIMARY})
+
+
+def test_what_a_lost_worker_ran_is_recovered_by_index(big: Big, running: list[reports.Report]) -> None:
+    big.reads(lambda c: recovery.recover(c, WORKER, BATCH), rows=2 * len(running), by={WORK, PRIMARY, NODES})
+
+
+def test_the_silent_are_buried_by_their_ids(big: Big) -> None:
+    big.reads(lambda c: workers.bury_silent(c, [WORKER, WORKER + 1], "test"), rows=2, by={PRIMARY})
+
+
+def test_what_is_long_gone_is_found_by_index_a_page_at_a_time(big: Big) -> None:
+    def long_ago(connection: Connection) -> None:
+        connection.execute(
+            text("UPDATE schedule_worker_beat SET last_beat = '2020-01-01', gmt_dead = '2020-01-01' WHERE gmt_dead > 0")
+        )
+
+    active, day, page = big_tables.ASSIGNED + big_tables.RUNNING, 86_400, 100
+    big.reads(lambda c: gone.find_workers(c, 0, page, day), rows=0, by={LIVING, PRIMARY, WORK})
+    big.reads(
+        lambda c: gone.find_workers(c, 0, page, day), before=long_ago, rows=page + active, by={LIVING, STATE, WORK}
+    )
+    big.reads(lambda c: gone.find_locks(c, 50_000, page, day // 2), rows=page, by={PRIMARY})
+    dead = [*range(1, page)]
+    big.reads(
+        lambda c: gone.remove_workers(c, dead, day), before=long_ago, rows=page + active, by={PRIMARY, STATE, WORK}
+    )
+
+    def versions(connection: Connection) -> None:
+        connection.execute(
+            text(
+                "INSERT INTO schedule_task_type_version (category, version, nodes, gmt_modified)"
+                " SELECT CONCAT('TYPE_', seq % 50), seq, '[]', '2020-01-01' + INTERVAL seq DAY FROM seq_1_to_1000"
+            )
+        )
+
+    of_live = page * big_tables.LIVE_WORKERS
+    big.reads(lambda c: gone.find_versions(c, 100, page, day), before=versions, rows=of_live, by={STATE})
+    locked = [*range(50_000, 50_000 + page)]
+    big.reads(lambda c: gone.remove_locks(c, locked, day // 2), rows=page, by={PRIMARY})
+
+
+def test_the_census_reads_the_living_and_the_index_of_what_is_held(big: Big) -> None:
+    active = big_tables.ASSIGNED + big_tables.RUNNING
+    [statement] = big.reads(census.take, rows=active + 2 * big_tables.LIVE_WORKERS, by={STATE, PRIMARY, LIVING, WORK})
+    assert statement.rows_read <= 3 * active
+
+
+# The worker
+
+
+def test_a_poll_reads_what_it_returns_from_the_index_alone(big: Big) -> None:
+    [statement] = big.reads(lambda c: polling.poll(c, WORKER, big.horizon, 100), rows=100, by={WORK})
+    assert statement.rows_read <= 3 * 100 + 20, (
+        "each once in the index, and in the temporary tables that join their ids"
+    )
+    [of_index] = [step for step in statement.plan if step.table == "schedule_instance"]
+    assert "Using index" in of_index.extra
+    assert "filesort" not in of_index.extra
+
+
+def test_a_claim_reads_its_batch_and_no_more(big: Big, assigned: list[int]) -> None:
+    by = {PRIMARY, NODES, OVERLAP}
+    big.reads(lambda c: runs.claim(c, WORKER, assigned, big.now, big.types), rows=2 * len(assigned), by=by)
+
+
+def test_what_is_wanted_is_found_by_id_with_its_nodes_by_theirs(big: Big, assigned: list[int]) -> None:
+    statements = big.reads(
+        lambda c: runs.claim(c, WORKER, assigned, big.now, big.types),
+        before=lambda c: [big.types.of(c, type_id) for type_id in (1, 2)],
+        rows=2 * len(assigned),
+        by={PRIMARY, NODES, OVERLAP},
+    )
+    [wanted] = [s for s in statements if s.text.startswith("SELECT") and "schedule_task_node.id" in s.text]
+    assert [(step.table, step.key) for step in wanted.plan] == [
+        ("schedule_instance", PRIMARY),
+        ("schedule_task", PRIMARY),
+        ("schedule_task_node", NODES),
+    ]
+
+
+def test_a_claim_of_one_reads_one(big: Big, assigned: list[int]) -> None:
+    has_slots = text(
+        "SELECT overlap_policy = 'queue' OR max_instances IS NOT NULL FROM schedule_task JOIN schedule_instance"
+        " ON schedule_task.id = schedule_task_id WHERE schedule_instance.id = :id"
+    )
+    for instance in assigned[:3]:
+        by = {PRIMARY, NODES}
+        if big.database.read(lambda c, i=instance: c.scalar(has_slots, {"id": i})):  # type: ignore[misc]
+            by.add(OVERLAP)
+        big.reads(lambda c, i=instance: runs.claim(c, WORKER, [i], big.now, big.types), rows=2, by=by)  # type: ignore[misc]
+
+
+def test_what_a_worker_holds_is_read_by_index(big: Big, running: list[reports.Report]) -> None:
+    big.reads(lambda c: recovery.held(c, WORKER), rows=len(running), by={WORK})
+
+
+def test_a_report_reads_its_batch_and_no_more(big: Big, running: list[reports.Report]) -> None:
+    big.reads(lambda c: reports.report(c, WORKER, running), rows=2 * len(running), by={PRIMARY})
+    big.reads(lambda c: reports.report(c, WORKER, running[:1]), rows=2, by={PRIMARY})
+
+
+def test_a_report_of_plain_successes_updates_its_rows_by_their_ids(big: Big, running: list[reports.Report]) -> None:
+    plain = [replace(report, nodes=report.nodes[-1:]) for report in running]
+    assert all(report.is_plain_success for report in plain)
+    instances_updated, nodes_updated = big.reads(
+        lambda c: reports.report(c, WORKER, plain), rows=len(plain), by={PRIMARY}
+    )
+    assert "ELT(" in instances_updated.text
+    assert "ELT(" in nodes_updated.text
+    big.reads(lambda c: reports.report(c, WORKER, plain[:1]), rows=1, by={PRIMARY})
+    lost = [*plain[1:], replace(plain[0], attempt=7)]
+    big.reads(lambda c: reports.report(c, WORKER, lost), rows=len(plain), by={PRIMARY})
+
+
+def test_a_hand_back_reads_its_batch_and_no_more(big: Big, running: list[reports.Report]) -> None:
+    fences = [(report.instance_id, report.attempt) for report in running]
+    big.reads(lambda c: reports.hand_back(c, WORKER, fences, "x"), rows=2 * len(running), by={PRIMARY, NODES})
+    back = [instance for instance, _ in fences]
+    big.reads(
+        lambda c: fires.unpin(c, back, attempt=fences[0][1]),
+        before=lambda c: reports.hand_back(c, WORKER, fences, "x"),
+        rows=2 * len(running),
+        by={PRIMARY, NODES},
+    )
+
+
+def test_a_heartbeat_reads_one_row(big: Big) -> None:
+    [statement] = big.reads(lambda c: workers.heartbeat(c, WORKER, workers.Load(3)), rows=1, by={PRIMARY})
+    assert statement.rows_read == 1
+
+
+# What people ask
+
+
+OF_WHAT_IS_ACTIVE = {
+    "waiting-nodes", "assigned-nodes", "running-nodes", "pending-worker", "assigned-worker", "running-worker",
+    "numbered", "not-started",
+}  # fmt: skip
+
+
+def test_the_invariants_of_what_waits_or_runs_are_checked_without_reading_what_has_ended(big: Big) -> None:
+    active = big_tables.INSTANCES - big_tables.ENDED
+    for invariant in invariants.INVARIANTS:
+        if invariant.name in OF_WHAT_IS_ACTIVE:
+            with explained(big.database.engine) as statements:
+                assert big.database.read(lambda c, i=invariant: invariants.breaches(c, i)) == []  # type: ignore[misc]
+            [statement] = [s for s in statements if s.text != "BEGIN"]
+            assert statement.plan[0].key == WORK, str(statement)
+            assert statement.rows_read <= 3 * active, str(statement)
+
+
+def test_the_newest_instances_are_read_backwards_and_no_further(big: Big) -> None:
+    for after in (None, 1, big_tables.INSTANCES - 1_000):
+        big.reads(lambda c, a=after: instances.listed(c, 50, after_id=a), rows=50, by={PRIMARY})  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("task", [big_tables.BUSY_TASK, 5_000])
+def test_the_newest_instances_of_a_task_are_read_without_its_history(big: Big, task: int) -> None:
+    big.reads(lambda c: instances.listed(c, 50, task_id=task), rows=50, by={FIRE, PRIMARY})
+
+
+@pytest.mark.parametrize("status", ["failed", "canceled"])
+def test_the_newest_that_failed_are_read_without_those_that_did_not(big: Big, status: str) -> None:
+    big.reads(lambda c: instances.listed(c, 50, status=status), rows=50, by={UNSUCCESSFUL, PRIMARY})
+
+
+@pytest.mark.parametrize("status", ["pending", "assigned", "running", "succeed"])
+def test_the_newest_of_another_status_cost_no_more_than_what_is_active(big: Big, status: str) -> None:
+    active = big_tables.INSTANCES - big_tables.ENDED
+    with explained(big.database.engine) as statements:
+        assert len(big.database.read(lambda c: instances.listed(c, 50, status=status))) == 50
+    assert statements[0].rows_read <= active + 200, str(statements[0])
+
+
+def test_following_costs_what_happens_and_not_what_exists(big: Big) -> None:
+    newest = big.database.read(instances.newest_id)
+    assert newest == big_tables.INSTANCES
+    watched = range(newest - 200, newest - 100)
+    big.reads(lambda c: instances.ended_since(c, newest - 100, watched, 100), rows=200, by={PRIMARY})
+    big.reads(lambda c: instances.live_ids(c, 100), rows=100, by={WORK})
+    [statement] = big.reads(instances.newest_id, rows=1, by=set())
+    assert statement.rows_read <= 1
+
+
+def test_tasks_are_found_and_listed_by_name(big: Big) -> None:
+    by = {"uq_schedule_task_live_name"}
+    big.reads(lambda c: tasks.find(c, "task-77"), rows=1, by=by)
+    big.reads(lambda c: tasks.listed(c, 50), rows=50, by=by)

@@ -1,0 +1,57 @@
+"""``rota up`` with the examples: real processes, real kills."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.harness.command_line import invoke
+from tests.harness.processes import ROOT
+from tests.harness.up import Start, gone, pids, up
+
+
+def test_up_migrates_runs_the_examples_and_stops_cleanly(rota: Start, database_url: str) -> None:
+    process = up(rota, database_url, "--workers", "2")
+    assert set(pids(process)) == {"scheduler", "worker 1", "worker 2"}
+    process.wait_for_log(r'live-report .* succeed .* \{"sent": 7, "to": "us@example.org"\}$', deadline=30)
+    process.stop_signal(signal.SIGTERM)
+    assert process.wait_exit(60) == 0
+    assert all(map(gone, pids(process).values()))
+    assert "Traceback" not in process.log
+    workers = json.loads(invoke("worker", "list", "--all", "--json", url=database_url).stdout)
+    assert [worker["state"] for worker in workers] == ["dead", "dead"]
+    assert "password" not in process.log
+    declared = json.loads(invoke("audit", "--task", "live-report", "--json", url=database_url).stdout)
+    assert [(act["face"], act["action"]) for act in declared] == [("code", "task.add")], "two workers declared it"
+
+
+def test_options_reach_the_children_and_a_fault_stops_before_anything_starts(rota: Start, sqlite_url: str) -> None:
+    up(rota, sqlite_url, "--capacity", "7", "--label", "region=eu")
+    workers = json.loads(invoke("worker", "list", "--json", url=sqlite_url).stdout)
+    assert [(worker["capacity"], worker["labels"]) for worker in workers] == [(7, {"region": "eu"})]
+    result = invoke("up", "--capacity", "0", "--batch", "0", url=sqlite_url)
+    assert result.exit_code == 1
+    assert [line.split()[1] for line in result.stderr.splitlines()] == ["ROTA_BATCH", "ROTA_CAPACITY"]
+
+
+def test_up_makes_its_database_in_this_folder(rota: Start, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    process = rota("up", "--workers", "0", cwd=here, environment={"PYTHONPATH": str(ROOT)})
+    process.wait_for_log("Rota is up")
+    assert (here / "rota.db").exists()
+    assert "sqlite:///rota.db" in process.log
+
+
+@pytest.mark.parametrize("command", ["scheduler", "worker"])
+def test_a_service_logs_with_time_level_and_name_or_as_json(
+    rota: Start, migrated_sqlite_url: str, command: str
+) -> None:
+    plain = rota(command, database_url=migrated_sqlite_url)
+    plain.wait_for_log(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO    rota[\w.]+: \S")
+    plain.stop_signal(signal.SIGINT)
+    assert plain.wait_exit(30) == 0
+    as_json = rota(command, "--log-json", database_url=migrated_sqlite_url)
+    record = json.loads(as_json.wait_for_log(r"^\{.*\}$")[0])
+    assert set(record) == {"time", "level", "name", "message"}

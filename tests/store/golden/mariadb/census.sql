@@ -1,0 +1,87 @@
+-- The reaper asks at each pass who lives and who holds something.
+
+-- census.take
+SELECT moment.time, schedule_worker_node.id, schedule_worker_node.state,
+    CASE WHEN (
+        schedule_worker_beat.last_beat IS NOT NULL
+          AND schedule_worker_beat.gmt_dead IS NULL
+    ) THEN 1 END AS lives,
+    CASE WHEN (
+        schedule_worker_beat.last_beat < TIMESTAMPADD(
+            MICROSECOND, -1000000 * schedule_worker_beat.liveness_seconds, (UTC_TIMESTAMP(6))
+        )
+          OR TIMESTAMPADD(
+              MICROSECOND, -1000000 * schedule_worker_beat.liveness_seconds,
+              schedule_worker_beat.last_beat
+          ) > (UTC_TIMESTAMP(6))
+    ) THEN schedule_worker_beat.liveness_seconds END AS patience,
+    CASE WHEN (
+        schedule_worker_node.last_heartbeat < TIMESTAMPADD(
+            MICROSECOND, -1000000 * :seconds_before_1, schedule_worker_beat.last_beat
+        )
+          OR schedule_worker_node.last_heartbeat > schedule_worker_beat.last_beat
+    ) THEN 1 END AS unshown,
+    CASE WHEN (
+        TIMESTAMPADD(
+            MICROSECOND, -1000000 * schedule_worker_beat.liveness_seconds,
+            schedule_worker_beat.last_beat
+        ) > (UTC_TIMESTAMP(6))
+    ) THEN schedule_worker_beat.last_beat END AS ahead
+FROM (SELECT (UTC_TIMESTAMP(6)) AS time) AS moment
+LEFT OUTER JOIN schedule_worker_node
+  ON schedule_worker_node.state IN (:state_1, …)
+LEFT OUTER JOIN schedule_worker_beat
+  ON schedule_worker_beat.schedule_worker_node_id = schedule_worker_node.id
+UNION ALL
+SELECT NULL AS anon_1, schedule_worker_beat.schedule_worker_node_id, NULL AS anon__1, 1,
+    CASE WHEN (
+        schedule_worker_beat.last_beat < TIMESTAMPADD(
+            MICROSECOND, -1000000 * schedule_worker_beat.liveness_seconds, (UTC_TIMESTAMP(6))
+        )
+          OR TIMESTAMPADD(
+              MICROSECOND, -1000000 * schedule_worker_beat.liveness_seconds,
+              schedule_worker_beat.last_beat
+          ) > (UTC_TIMESTAMP(6))
+    ) THEN schedule_worker_beat.liveness_seconds END AS anon_2, NULL AS anon__2,
+    CASE WHEN (
+        TIMESTAMPADD(
+            MICROSECOND, -1000000 * schedule_worker_beat.liveness_seconds,
+            schedule_worker_beat.last_beat
+        ) > (UTC_TIMESTAMP(6))
+    ) THEN schedule_worker_beat.last_beat END AS anon_3
+FROM schedule_worker_beat
+LEFT OUTER JOIN schedule_worker_node
+  ON schedule_worker_beat.schedule_worker_node_id = schedule_worker_node.id
+WHERE schedule_worker_beat.gmt_dead IS NULL
+  AND (schedule_worker_node.id IS NULL OR schedule_worker_node.state = :state_2)
+UNION ALL
+SELECT NULL AS anon_1, held.schedule_worker_node_id, NULL AS anon__1, NULL AS anon__2,
+    NULL AS anon__3, NULL AS anon__4, NULL AS anon__5
+FROM (
+    SELECT DISTINCT schedule_instance.schedule_worker_node_id AS schedule_worker_node_id
+    FROM schedule_instance
+    WHERE schedule_instance.status IN (:status_1, …)
+      AND schedule_instance.schedule_worker_node_id IS NOT NULL
+) AS held
+UNION ALL
+SELECT NULL AS anon_1, schedule_kept_slot.schedule_worker_node_id, NULL AS anon__1, NULL AS anon__2,
+    NULL AS anon__3, NULL AS anon__4, NULL AS anon__5
+FROM schedule_kept_slot;
+
+-- The reaper marks dead who is silent beyond its limit.
+
+-- workers._bury
+SELECT STRAIGHT_JOIN schedule_worker_beat.schedule_worker_node_id
+FROM schedule_worker_beat FORCE INDEX (PRIMARY)
+WHERE schedule_worker_beat.schedule_worker_node_id IN (:schedule_worker_node_id_1, …)
+  AND schedule_worker_beat.gmt_dead IS NULL
+  AND (
+      schedule_worker_beat.last_beat < TIMESTAMPADD(
+          MICROSECOND, -1000000 * schedule_worker_beat.liveness_seconds, (UTC_TIMESTAMP(6))
+      )
+        OR TIMESTAMPADD(
+            MICROSECOND, -1000000 * schedule_worker_beat.liveness_seconds,
+            schedule_worker_beat.last_beat
+        ) > (UTC_TIMESTAMP(6))
+  )
+FOR UPDATE SKIP LOCKED;

@@ -1,0 +1,114 @@
+-- A worker claims what is due within 100 ms: it reads, takes, and starts the first nodes.
+
+-- runs.read_wanted
+SELECT STRAIGHT_JOIN schedule_instance.id, schedule_instance.schedule_task_id,
+    schedule_instance.schedule_datetime,
+    nullif(schedule_instance.due_at, schedule_instance.schedule_datetime) AS nullif_1,
+    schedule_instance.param, schedule_task.name,
+    json_array(
+        schedule_instance.status, schedule_instance.attempt, schedule_instance.run_number,
+        schedule_instance.origin, schedule_instance.failures, schedule_task.status,
+        schedule_task.is_deleted, schedule_task.overlap_policy, schedule_task.max_instances,
+        schedule_task.timezone, schedule_task.retries, schedule_task.retry_delay_seconds,
+        schedule_task.retry_backoff, schedule_task.on_worker_lost, schedule_task.timeout_seconds
+    ) AS json_array_1, schedule_task_node.id AS id_1,
+    json_array(
+        schedule_task_node.schedule_task_node_type_id, schedule_task_node.sequence,
+        schedule_task_node.status, schedule_task_node.failures
+    ) AS json_array_2, schedule_task_node.param AS param_1, schedule_task_node.execution_result,
+    CASE WHEN (schedule_instance.id = :first) THEN (UTC_TIMESTAMP(6)) END AS anon_1
+FROM schedule_instance FORCE INDEX (PRIMARY)
+INNER JOIN schedule_task
+  ON schedule_task.id = schedule_instance.schedule_task_id
+LEFT OUTER JOIN schedule_task_node
+  ON schedule_task_node.schedule_instance_id = schedule_instance.id
+  AND schedule_task_node.instance_gmt_create = schedule_instance.gmt_create
+WHERE (schedule_instance.id IN (:ids))
+  AND schedule_instance.schedule_worker_node_id = :worker
+  AND schedule_instance.status IN (:status_1, …)
+ORDER BY schedule_instance.id, schedule_task_node.sequence
+LOCK IN SHARE MODE SKIP LOCKED;
+
+-- transitions.claiming._update
+UPDATE schedule_instance FORCE INDEX (PRIMARY)
+SET status=:status, attempt=(schedule_instance.attempt + :attempt_1), overlap_slot=:slot,
+    gmt_started=CASE WHEN (
+        schedule_instance.due_at > (UTC_TIMESTAMP(6))
+    ) THEN schedule_instance.due_at ELSE (UTC_TIMESTAMP(6)) END, reason=:reason
+WHERE (schedule_instance.id IN (:ids))
+  AND schedule_instance.status = :param_1
+  AND schedule_instance.schedule_worker_node_id = :worker
+  AND schedule_instance.gmt_cancel_requested IS NULL;
+
+-- transitions.claiming._update: as above
+
+-- transitions.claiming.claim
+UPDATE schedule_task_node FORCE INDEX (PRIMARY)
+SET status=:status, gmt_started=(UTC_TIMESTAMP(6)), gmt_completed=:gmt_completed
+WHERE schedule_task_node.id IN (:nodes);
+
+-- The same of a task with max_instances: it asks which slots are free.
+
+-- runs.read_wanted: as above
+
+-- overlap._taken
+SELECT schedule_instance.overlap_key
+FROM schedule_instance
+WHERE schedule_instance.overlap_key BETWEEN :overlap_key_1 AND :overlap_key_2;
+
+-- turns._places
+SELECT asked.task,
+    (
+        SELECT json_array(waiting.due_at, waiting.id) AS json_array_1
+        FROM schedule_instance AS waiting FORCE INDEX (ix_schedule_instance_turn)
+        WHERE waiting.due_at IS NOT NULL
+          AND waiting.turn_key = asked.task
+        ORDER BY waiting.due_at, waiting.id
+        LIMIT :before, :param_1
+    ) AS anon_1
+FROM JSON_TABLE(:rows, '$[*]' COLUMNS (task BIGINT UNSIGNED PATH '$[0]')) AS asked;
+
+-- transitions.claiming._update: as above
+
+-- transitions.claiming.claim: as above
+
+-- The same where a predecessor still runs: the unique overlap key refuses it, and it waits or is skipped.
+
+-- runs.read_wanted: as above
+
+-- transitions.claiming._update: as above
+
+-- transitions.claiming._update
+UPDATE IGNORE schedule_instance FORCE INDEX (PRIMARY)
+SET status=:status, attempt=(schedule_instance.attempt + :attempt_1), overlap_slot=:slot,
+    gmt_started=CASE WHEN (
+        schedule_instance.due_at > (UTC_TIMESTAMP(6))
+    ) THEN schedule_instance.due_at ELSE (UTC_TIMESTAMP(6)) END, reason=:reason
+WHERE (schedule_instance.id IN (:ids))
+  AND schedule_instance.status = :param_1
+  AND schedule_instance.schedule_worker_node_id = :worker
+  AND schedule_instance.gmt_cancel_requested IS NULL;
+
+-- transitions.claiming.claim
+SELECT STRAIGHT_JOIN schedule_instance.id
+FROM schedule_instance FORCE INDEX (PRIMARY)
+WHERE (schedule_instance.id IN (:ids))
+  AND schedule_instance.schedule_worker_node_id = :worker
+  AND schedule_instance.status = :status_1
+LOCK IN SHARE MODE;
+
+-- overlap._states
+SELECT schedule_instance.id, schedule_instance.gmt_cancel_requested, schedule_task.is_deleted,
+    schedule_task.status
+FROM schedule_instance
+INNER JOIN schedule_task
+  ON schedule_task.id = schedule_instance.schedule_task_id
+WHERE schedule_instance.id IN (:id_1, …)
+  AND schedule_instance.schedule_worker_node_id = :schedule_worker_node_id_1
+  AND schedule_instance.status = :status_1;
+
+-- overlap._holders
+SELECT schedule_instance.id, schedule_instance.schedule_task_id,
+    schedule_instance.schedule_datetime, schedule_instance.gmt_started, schedule_instance.origin
+FROM schedule_instance
+WHERE schedule_instance.overlap_key IN (:overlap_key_1, …);

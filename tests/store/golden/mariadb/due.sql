@@ -1,0 +1,63 @@
+-- The materializer asks at each tick: what is due, what has a stale plan, what is off and has passed its fire.
+
+-- plans.due
+SELECT group_concat(found.fires) AS group_concat_1, group_concat(found.other) AS group_concat_2
+FROM (
+    SELECT anon_1.id AS fires, NULL AS other
+    FROM (
+        SELECT STRAIGHT_JOIN schedule_task.id AS id
+        FROM schedule_task FORCE INDEX (ix_schedule_task_due)
+        LEFT OUTER JOIN schedule_task_lock FORCE INDEX (PRIMARY)
+          ON schedule_task_lock.schedule_task_id = schedule_task.id
+          AND schedule_task_lock.is_locked = :is_locked_1
+          AND schedule_task_lock.locked_at >= TIMESTAMPADD(
+              MICROSECOND, -1000000 * :lease, (UTC_TIMESTAMP(6))
+          )
+          AND TIMESTAMPADD(
+              MICROSECOND, -1000000 * :lease, schedule_task_lock.locked_at
+          ) <= (UTC_TIMESTAMP(6))
+        WHERE schedule_task_lock.schedule_task_id IS NULL
+          AND schedule_task.status = :status_1
+          AND schedule_task.next_fire_at <= :horizon
+        ORDER BY schedule_task.next_fire_at
+        LIMIT :limit
+    ) AS anon_1
+    UNION ALL
+    SELECT NULL AS anon_2, anon_3.id AS id
+    FROM (
+        SELECT STRAIGHT_JOIN schedule_task.id AS id
+        FROM schedule_task FORCE INDEX (ix_schedule_task_stale)
+        LEFT OUTER JOIN schedule_task_lock FORCE INDEX (PRIMARY)
+          ON schedule_task_lock.schedule_task_id = schedule_task.id
+          AND schedule_task_lock.is_locked = :is_locked_1
+          AND schedule_task_lock.locked_at >= TIMESTAMPADD(
+              MICROSECOND, -1000000 * :lease, (UTC_TIMESTAMP(6))
+          )
+          AND TIMESTAMPADD(
+              MICROSECOND, -1000000 * :lease, schedule_task_lock.locked_at
+          ) <= (UTC_TIMESTAMP(6))
+        WHERE schedule_task_lock.schedule_task_id IS NULL
+          AND schedule_task.plan_stale = :plan_stale_1
+        LIMIT :limit
+    ) AS anon_3
+    UNION ALL
+    SELECT NULL AS anon_2, anon_4.id AS id
+    FROM (
+        SELECT STRAIGHT_JOIN schedule_task.id AS id
+        FROM schedule_task FORCE INDEX (ix_schedule_task_due)
+        LEFT OUTER JOIN schedule_task_lock FORCE INDEX (PRIMARY)
+          ON schedule_task_lock.schedule_task_id = schedule_task.id
+          AND schedule_task_lock.is_locked = :is_locked_1
+          AND schedule_task_lock.locked_at >= TIMESTAMPADD(
+              MICROSECOND, -1000000 * :lease, (UTC_TIMESTAMP(6))
+          )
+          AND TIMESTAMPADD(
+              MICROSECOND, -1000000 * :lease, schedule_task_lock.locked_at
+          ) <= (UTC_TIMESTAMP(6))
+        WHERE schedule_task_lock.schedule_task_id IS NULL
+          AND schedule_task.status = :status_2
+          AND schedule_task.next_fire_at <= :now
+        ORDER BY schedule_task.next_fire_at
+        LIMIT :limit
+    ) AS anon_4
+) AS found;

@@ -1,0 +1,45 @@
+-- The assigner asks which tasks have all their overlap slots taken.
+
+-- overlap._taken
+SELECT schedule_instance.overlap_key
+FROM schedule_instance
+WHERE schedule_instance.overlap_key BETWEEN :overlap_key_1 AND :overlap_key_2;
+
+-- The assigner writes why instances stay pending.
+
+-- transitions.giving.explain
+UPDATE JSON_TABLE(
+    :rows, '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$[0]', reason VARCHAR(1023) PATH '$[1]')
+) AS explained
+STRAIGHT_JOIN schedule_instance FORCE INDEX (PRIMARY)
+SET schedule_instance.reason=explained.reason
+WHERE schedule_instance.id = explained.id
+  AND schedule_instance.status = :status_1;
+
+-- The assigner cancels what can never run.
+
+-- transitions.canceling.refuse
+UPDATE JSON_TABLE(
+    :rows, '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$[0]', reason VARCHAR(1023) PATH '$[1]')
+) AS canceled
+STRAIGHT_JOIN schedule_instance FORCE INDEX (PRIMARY)
+SET schedule_instance.status=:status, schedule_instance.gmt_completed=(UTC_TIMESTAMP(6)),
+    schedule_instance.reason=canceled.reason, schedule_instance.gmt_modified=(UTC_TIMESTAMP(6)),
+    schedule_instance.modifier=:by
+WHERE schedule_instance.id = canceled.id
+  AND schedule_instance.status = :status_1;
+
+-- transitions.nodes.follow
+UPDATE schedule_task_node
+SET status=CASE schedule_task_node.status WHEN :param_1 THEN :param_2 END
+WHERE (schedule_task_node.schedule_instance_id IN (:ids))
+  AND schedule_task_node.status IN (:status_1, …)
+  AND (
+      EXISTS (
+          SELECT STRAIGHT_JOIN schedule_instance.id
+          FROM schedule_instance FORCE INDEX (PRIMARY)
+          WHERE schedule_task_node.schedule_instance_id = schedule_instance.id
+            AND schedule_task_node.instance_gmt_create = schedule_instance.gmt_create
+            AND schedule_instance.status = :status_2
+      )
+  );

@@ -1,0 +1,104 @@
+-- The idle assigner asks whether there is anything to do.
+
+-- assignments.look
+SELECT EXISTS (
+    SELECT schedule_instance.id
+    FROM schedule_instance
+    WHERE schedule_instance.status = :status_1
+      AND schedule_instance.schedule_worker_node_id IS NULL
+      AND schedule_instance.priority IN (:priority_1, …)
+      AND schedule_instance.due_at <= :horizon
+) AS anon_1,
+    EXISTS (
+        SELECT schedule_instance.id
+        FROM schedule_instance
+        WHERE schedule_instance.status = :status_1
+          AND schedule_instance.schedule_worker_node_id IS NULL
+          AND schedule_instance.priority IN (:priority_1, …)
+          AND schedule_instance.due_at IS NULL
+    ) AS anon_2;
+
+-- The assigner gives rows inserted by SQL their due time.
+
+-- assignments.orphans
+SELECT schedule_instance.id, schedule_instance.schedule_datetime
+FROM schedule_instance
+WHERE schedule_instance.status = :status_1
+  AND schedule_instance.schedule_worker_node_id IS NULL
+  AND schedule_instance.priority IN (:priority_1, …)
+  AND schedule_instance.due_at IS NULL
+LIMIT :limit
+FOR UPDATE SKIP LOCKED;
+
+-- transitions.giving.adopt
+UPDATE schedule_instance
+SET due_at=schedule_instance.schedule_datetime
+WHERE (schedule_instance.id IN (:ids))
+  AND schedule_instance.due_at IS NULL;
+
+-- The assigner reads a page of what is pending, the most urgent first.
+
+-- assignments._pending
+SELECT schedule_instance.id, schedule_instance.schedule_task_id,
+    schedule_instance.schedule_datetime, schedule_instance.due_at, schedule_instance.run_number,
+    schedule_instance.fire_key, schedule_instance.priority,
+    schedule_instance.param IS NOT NULL AS anon_1,
+    length(coalesce(schedule_instance.param, schedule_task.param)) AS length_1,
+    coalesce(
+        length(
+            replace(
+                replace(
+                    coalesce(schedule_instance.param, schedule_task.param), :replace_1, :replace_2
+                ), :replace_3, :replace_4
+            )
+        ) < length(coalesce(schedule_instance.param, schedule_task.param)), 0
+    ) AS coalesce_1, schedule_instance.reason, schedule_instance.lost_by, schedule_task.type,
+    schedule_task.is_deleted, schedule_task.required_labels, schedule_instance.origin,
+    schedule_instance.attempt, schedule_task.overlap_policy, schedule_task.max_instances,
+    schedule_instance.overlap_slot, schedule_task.status, schedule_task.misfire_grace_seconds
+FROM schedule_instance
+LEFT OUTER JOIN schedule_task
+  ON schedule_task.id = schedule_instance.schedule_task_id
+WHERE schedule_instance.status = :status_1
+  AND schedule_instance.schedule_worker_node_id IS NULL
+  AND schedule_instance.due_at <= :horizon
+  AND schedule_instance.priority IN (:priority_1, …)
+ORDER BY schedule_instance.priority, schedule_instance.due_at, schedule_instance.id
+LIMIT :limit;
+
+-- The next page, from behind the last row of this one.
+
+-- assignments._pending
+SELECT schedule_instance.id, schedule_instance.schedule_task_id,
+    schedule_instance.schedule_datetime, schedule_instance.due_at, schedule_instance.run_number,
+    schedule_instance.fire_key, schedule_instance.priority,
+    schedule_instance.param IS NOT NULL AS anon_1,
+    length(coalesce(schedule_instance.param, schedule_task.param)) AS length_1,
+    coalesce(
+        length(
+            replace(
+                replace(
+                    coalesce(schedule_instance.param, schedule_task.param), :replace_1, :replace_2
+                ), :replace_3, :replace_4
+            )
+        ) < length(coalesce(schedule_instance.param, schedule_task.param)), 0
+    ) AS coalesce_1, schedule_instance.reason, schedule_instance.lost_by, schedule_task.type,
+    schedule_task.is_deleted, schedule_task.required_labels, schedule_instance.origin,
+    schedule_instance.attempt, schedule_task.overlap_policy, schedule_task.max_instances,
+    schedule_instance.overlap_slot, schedule_task.status, schedule_task.misfire_grace_seconds
+FROM schedule_instance
+LEFT OUTER JOIN schedule_task
+  ON schedule_task.id = schedule_instance.schedule_task_id
+WHERE schedule_instance.status = :status_1
+  AND schedule_instance.schedule_worker_node_id IS NULL
+  AND schedule_instance.due_at <= :horizon
+  AND schedule_instance.priority = :priority
+  AND (
+      schedule_instance.due_at > :due_at
+        OR schedule_instance.due_at = :due_at
+        AND schedule_instance.id > :last
+  )
+ORDER BY schedule_instance.priority, schedule_instance.due_at, schedule_instance.id
+LIMIT :limit;
+
+-- assignments._pending: as above

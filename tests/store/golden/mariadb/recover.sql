@@ -1,0 +1,103 @@
+-- The reaper takes what a dead worker was running.
+
+-- recovery.recover
+SELECT schedule_instance.id
+FROM schedule_instance
+WHERE schedule_instance.status = :status_1
+  AND schedule_instance.schedule_worker_node_id = :schedule_worker_node_id_1
+LIMIT :param_1;
+
+-- recovery.recover
+SELECT STRAIGHT_JOIN schedule_instance.id, schedule_instance.schedule_task_id,
+    schedule_instance.worker_losses, schedule_instance.gmt_cancel_requested
+FROM schedule_instance FORCE INDEX (PRIMARY)
+WHERE schedule_instance.id IN (:id_1, …)
+  AND schedule_instance.status = :status_1
+  AND schedule_instance.schedule_worker_node_id = :schedule_worker_node_id_1
+ORDER BY schedule_instance.id
+FOR UPDATE SKIP LOCKED;
+
+-- recovery._last_of
+SELECT schedule_worker_node.name, schedule_worker_beat.reason, schedule_worker_beat.culprits
+FROM schedule_worker_node
+LEFT OUTER JOIN schedule_worker_beat
+  ON schedule_worker_beat.schedule_worker_node_id = schedule_worker_node.id
+WHERE schedule_worker_node.id = :id_1;
+
+-- recovery._policies
+SELECT schedule_task.id, schedule_task.on_worker_lost
+FROM schedule_task
+WHERE schedule_task.id IN (:id_1, …);
+
+-- recovery._not_begun
+SELECT schedule_task_node.schedule_instance_id
+FROM schedule_task_node
+WHERE schedule_task_node.schedule_instance_id IN (:schedule_instance_id_1, …)
+  AND schedule_task_node.gmt_started IS NOT NULL;
+
+-- transitions.recovering.recover
+UPDATE JSON_TABLE(
+    :rows,
+    '$[*]' COLUMNS (
+        id BIGINT UNSIGNED PATH '$[0]', status VARCHAR(1023) PATH '$[1]', losses INT PATH '$[2]',
+        reason VARCHAR(1023) PATH '$[3]', result LONGTEXT PATH '$[4]'
+    )
+) AS lost
+STRAIGHT_JOIN schedule_instance FORCE INDEX (PRIMARY)
+SET schedule_instance.status=lost.status,
+    schedule_instance.schedule_worker_node_id=CASE WHEN (
+        lost.status != 'pending'
+    ) THEN schedule_instance.schedule_worker_node_id END,
+    schedule_instance.worker_losses=(schedule_instance.worker_losses + lost.losses),
+    schedule_instance.lost_by=CASE WHEN (
+        lost.status != 'pending'
+    ) THEN schedule_instance.lost_by ELSE :worker END,
+    schedule_instance.gmt_assigned=CASE WHEN (
+        lost.status != 'pending'
+    ) THEN schedule_instance.gmt_assigned END,
+    schedule_instance.gmt_started=CASE WHEN (
+        lost.status != 'pending'
+    ) THEN schedule_instance.gmt_started END,
+    schedule_instance.gmt_completed=CASE WHEN (
+        lost.status != 'pending'
+    ) THEN (UTC_TIMESTAMP(6)) END, schedule_instance.reason=lost.reason,
+    schedule_instance.execution_result=lost.result,
+    schedule_instance.gmt_modified=(UTC_TIMESTAMP(6)), schedule_instance.modifier=:by
+WHERE schedule_instance.id = lost.id
+  AND schedule_instance.status = :status_1;
+
+-- transitions.nodes.follow
+UPDATE schedule_task_node
+SET gmt_started=CASE WHEN (
+    schedule_task_node.status IN (:status_1, …)
+) THEN NULL ELSE schedule_task_node.gmt_started END,
+    status=CASE schedule_task_node.status WHEN :param_1 THEN :param_2 END
+WHERE (schedule_task_node.schedule_instance_id IN (:ids))
+  AND schedule_task_node.status IN (:status_2, …)
+  AND (
+      EXISTS (
+          SELECT STRAIGHT_JOIN schedule_instance.id
+          FROM schedule_instance FORCE INDEX (PRIMARY)
+          WHERE schedule_task_node.schedule_instance_id = schedule_instance.id
+            AND schedule_task_node.instance_gmt_create = schedule_instance.gmt_create
+            AND schedule_instance.status = :status_3
+      )
+  );
+
+-- transitions.nodes.follow
+UPDATE schedule_task_node
+SET gmt_completed=CASE WHEN (
+    schedule_task_node.status IN (:status_1, …)
+) THEN (UTC_TIMESTAMP(6)) ELSE schedule_task_node.gmt_completed END,
+    status=CASE schedule_task_node.status WHEN :param_1 THEN :param_2 WHEN :param_3 THEN :param_4 END
+WHERE (schedule_task_node.schedule_instance_id IN (:ids))
+  AND schedule_task_node.status IN (:status_2, …)
+  AND (
+      EXISTS (
+          SELECT STRAIGHT_JOIN schedule_instance.id
+          FROM schedule_instance FORCE INDEX (PRIMARY)
+          WHERE schedule_task_node.schedule_instance_id = schedule_instance.id
+            AND schedule_task_node.instance_gmt_create = schedule_instance.gmt_create
+            AND schedule_instance.status = :status_3
+      )
+  );

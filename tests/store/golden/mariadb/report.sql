@@ -1,0 +1,166 @@
+-- A worker reports plain successes: instances first, since they fence, then their last nodes.
+
+-- transitions.reporting.succeed
+UPDATE schedule_instance FORCE INDEX (PRIMARY)
+SET status=:status, gmt_started=ELT(INTERVAL(schedule_instance.id, :ids), :started_listed),
+    gmt_completed=ELT(INTERVAL(schedule_instance.id, :ids), :ended_listed), reason=:reason,
+    execution_result=ELT(INTERVAL(schedule_instance.id, :ids), :result_listed),
+    gmt_modified=(UTC_TIMESTAMP(6)), modifier=:modifier
+WHERE (schedule_instance.id IN (:ids))
+  AND schedule_instance.schedule_worker_node_id = :worker
+  AND schedule_instance.attempt = ELT(INTERVAL(schedule_instance.id, :ids), :attempt_listed)
+  AND schedule_instance.status = :status_1;
+
+-- transitions.reporting.succeed
+UPDATE schedule_task_node FORCE INDEX (PRIMARY)
+SET status=:status, gmt_started=ELT(INTERVAL(schedule_task_node.id, :ids), :started_listed),
+    gmt_completed=ELT(INTERVAL(schedule_task_node.id, :ids), :ended_listed),
+    execution_result=ELT(INTERVAL(schedule_task_node.id, :ids), :result_listed)
+WHERE schedule_task_node.id IN (:ids);
+
+-- The same where a run is not the worker's any more: it asks which had ended so.
+
+-- transitions.reporting.succeed: as above
+
+-- transitions.reporting.succeed
+SELECT STRAIGHT_JOIN fence.id
+FROM JSON_TABLE(
+    :rows, '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$[0]', attempt INT PATH '$[1]')
+) AS fence
+INNER JOIN schedule_instance FORCE INDEX (PRIMARY)
+  ON schedule_instance.id = fence.id
+  AND schedule_instance.schedule_worker_node_id = :worker
+  AND schedule_instance.attempt = fence.attempt
+WHERE schedule_instance.status = :param_1;
+
+-- A worker reports what else became of its runs: failures, retries, single nodes.
+
+-- transitions.reporting.lock
+SELECT STRAIGHT_JOIN count(*) AS count_1
+FROM JSON_TABLE(
+    :rows, '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$[0]', attempt INT PATH '$[1]')
+) AS fence
+INNER JOIN schedule_instance FORCE INDEX (PRIMARY)
+  ON schedule_instance.id = fence.id
+  AND schedule_instance.schedule_worker_node_id = :worker
+  AND schedule_instance.attempt = fence.attempt
+WHERE schedule_instance.status = :param_1
+FOR UPDATE;
+
+-- transitions.reporting.report
+UPDATE JSON_TABLE(
+    :rows,
+    '$[*]' COLUMNS (
+        id BIGINT UNSIGNED PATH '$[0]', status VARCHAR(1023) PATH '$[1]',
+        result LONGTEXT PATH '$[2]', started DATETIME(6) PATH '$[3]',
+        completed DATETIME(6) PATH '$[4]', failures INT PATH '$[5]'
+    )
+) AS done
+STRAIGHT_JOIN schedule_task_node FORCE INDEX (PRIMARY)
+SET schedule_task_node.status=done.status,
+    schedule_task_node.failures=coalesce(done.failures, schedule_task_node.failures),
+    schedule_task_node.gmt_started=coalesce(done.started, schedule_task_node.gmt_started),
+    schedule_task_node.gmt_completed=done.completed, schedule_task_node.execution_result=done.result
+WHERE schedule_task_node.id = done.id;
+
+-- transitions.reporting.report
+UPDATE JSON_TABLE(
+    :rows,
+    '$[*]' COLUMNS (
+        id BIGINT UNSIGNED PATH '$[0]', attempt INT PATH '$[1]', status VARCHAR(1023) PATH '$[2]',
+        result LONGTEXT PATH '$[3]', reason VARCHAR(1023) PATH '$[4]',
+        started DATETIME(6) PATH '$[5]', completed DATETIME(6) PATH '$[6]',
+        failures INT PATH '$[7]', due DATETIME(6) PATH '$[8]'
+    )
+) AS done
+STRAIGHT_JOIN schedule_instance FORCE INDEX (PRIMARY)
+SET schedule_instance.status=done.status,
+    schedule_instance.due_at=coalesce(done.due, schedule_instance.due_at),
+    schedule_instance.schedule_worker_node_id=CASE WHEN (
+        done.status = 'pending'
+    ) THEN NULL ELSE schedule_instance.schedule_worker_node_id END,
+    schedule_instance.failures=coalesce(done.failures, schedule_instance.failures),
+    schedule_instance.gmt_started=CASE WHEN (done.status = 'pending') THEN NULL ELSE coalesce(
+        done.started, schedule_instance.gmt_started
+    ) END, schedule_instance.gmt_completed=done.completed,
+    schedule_instance.reason=CASE WHEN (
+        done.status = 'canceled'
+          OR done.status = 'running'
+    ) THEN coalesce(schedule_instance.reason, done.reason) ELSE done.reason END,
+    schedule_instance.execution_result=done.result,
+    schedule_instance.gmt_modified=(UTC_TIMESTAMP(6)), schedule_instance.modifier=:modifier
+WHERE schedule_instance.id = done.id
+  AND schedule_instance.schedule_worker_node_id = :worker
+  AND schedule_instance.attempt = done.attempt
+  AND schedule_instance.status = :status_1;
+
+-- transitions.nodes.follow
+UPDATE schedule_task_node
+SET gmt_completed=CASE WHEN (
+    schedule_task_node.status IN (:status_1, …)
+) THEN (UTC_TIMESTAMP(6)) ELSE schedule_task_node.gmt_completed END,
+    status=CASE schedule_task_node.status WHEN :param_1 THEN :param_2 WHEN :param_3 THEN :param_4 END
+WHERE (schedule_task_node.schedule_instance_id IN (:ids))
+  AND schedule_task_node.status IN (:status_2, …)
+  AND (
+      EXISTS (
+          SELECT STRAIGHT_JOIN schedule_instance.id
+          FROM schedule_instance FORCE INDEX (PRIMARY)
+          WHERE schedule_task_node.schedule_instance_id = schedule_instance.id
+            AND schedule_task_node.instance_gmt_create = schedule_instance.gmt_create
+            AND schedule_instance.status = :status_3
+      )
+  );
+
+-- A worker hands back what it will not run.
+
+-- transitions.reporting.lock: as above
+
+-- transitions.reporting.hand_back
+UPDATE JSON_TABLE(
+    :rows,
+    '$[*]' COLUMNS (
+        id BIGINT UNSIGNED PATH '$[0]', attempt INT PATH '$[1]', status VARCHAR(1023) PATH '$[2]',
+        result LONGTEXT PATH '$[3]', reason VARCHAR(1023) PATH '$[4]',
+        started DATETIME(6) PATH '$[5]', completed DATETIME(6) PATH '$[6]',
+        failures INT PATH '$[7]', due DATETIME(6) PATH '$[8]'
+    )
+) AS done
+STRAIGHT_JOIN schedule_instance FORCE INDEX (PRIMARY)
+SET schedule_instance.status=done.status,
+    schedule_instance.due_at=coalesce(done.due, schedule_instance.due_at),
+    schedule_instance.schedule_worker_node_id=CASE WHEN (
+        done.status = 'pending'
+    ) THEN NULL ELSE schedule_instance.schedule_worker_node_id END,
+    schedule_instance.failures=coalesce(done.failures, schedule_instance.failures),
+    schedule_instance.gmt_started=CASE WHEN (done.status = 'pending') THEN NULL ELSE coalesce(
+        done.started, schedule_instance.gmt_started
+    ) END, schedule_instance.gmt_completed=done.completed,
+    schedule_instance.reason=CASE WHEN (
+        done.status = 'canceled'
+          OR done.status = 'running'
+    ) THEN coalesce(schedule_instance.reason, done.reason) ELSE done.reason END,
+    schedule_instance.execution_result=done.result,
+    schedule_instance.gmt_modified=(UTC_TIMESTAMP(6)), schedule_instance.modifier=:modifier
+WHERE schedule_instance.id = done.id
+  AND schedule_instance.schedule_worker_node_id = :worker
+  AND schedule_instance.attempt = done.attempt
+  AND schedule_instance.status = :status_1;
+
+-- transitions.nodes.follow
+UPDATE schedule_task_node
+SET gmt_started=CASE WHEN (
+    schedule_task_node.status IN (:status_1, …)
+) THEN NULL ELSE schedule_task_node.gmt_started END,
+    status=CASE schedule_task_node.status WHEN :param_1 THEN :param_2 END
+WHERE (schedule_task_node.schedule_instance_id IN (:ids))
+  AND schedule_task_node.status IN (:status_2, …)
+  AND (
+      EXISTS (
+          SELECT STRAIGHT_JOIN schedule_instance.id
+          FROM schedule_instance FORCE INDEX (PRIMARY)
+          WHERE schedule_task_node.schedule_instance_id = schedule_instance.id
+            AND schedule_task_node.instance_gmt_create = schedule_instance.gmt_create
+            AND schedule_instance.status = :status_3
+      )
+  );

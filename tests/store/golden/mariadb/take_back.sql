@@ -1,0 +1,50 @@
+-- The reaper puts back to pending what a worker did not start in time.
+
+-- assignments.overdue
+SELECT schedule_instance.id
+FROM schedule_instance
+WHERE schedule_instance.status = :status_1
+  AND (schedule_instance.schedule_worker_node_id IN (:workers))
+  AND schedule_instance.priority IN (:priority_1, …)
+  AND schedule_instance.due_at < :cutoff
+  AND schedule_instance.gmt_assigned < :cutoff
+LIMIT :limit;
+
+-- assignments.lock_assigned
+SELECT STRAIGHT_JOIN schedule_instance.id
+FROM schedule_instance FORCE INDEX (PRIMARY)
+WHERE (schedule_instance.id IN (:ids))
+  AND schedule_instance.status = :param_1
+FOR UPDATE SKIP LOCKED;
+
+-- transitions.giving.take_back_unstarted
+UPDATE JSON_TABLE(:rows, '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$[0]')) AS back
+STRAIGHT_JOIN schedule_instance FORCE INDEX (PRIMARY)
+SET schedule_instance.status=:status,
+    schedule_instance.schedule_worker_node_id=:schedule_worker_node_id,
+    schedule_instance.lost_by=coalesce(:avoid, schedule_instance.lost_by),
+    schedule_instance.gmt_assigned=:gmt_assigned, schedule_instance.reason=:reason
+WHERE schedule_instance.id = back.id
+  AND schedule_instance.status = :status_1
+  AND schedule_instance.gmt_assigned < :cutoff;
+
+-- The reaper, or a worker that stops, puts back what was assigned and is not claimed.
+
+-- assignments.take_back_assigned
+SELECT schedule_instance.id
+FROM schedule_instance
+WHERE schedule_instance.status = :status_1
+  AND schedule_instance.schedule_worker_node_id = :schedule_worker_node_id_1
+LIMIT :param_1;
+
+-- assignments.lock_assigned: as above
+
+-- transitions.giving.take_back_from
+UPDATE JSON_TABLE(:rows, '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$[0]')) AS back
+STRAIGHT_JOIN schedule_instance FORCE INDEX (PRIMARY)
+SET schedule_instance.status=:status,
+    schedule_instance.schedule_worker_node_id=:schedule_worker_node_id,
+    schedule_instance.gmt_assigned=:gmt_assigned, schedule_instance.reason=:reason
+WHERE schedule_instance.id = back.id
+  AND schedule_instance.status = :status_1
+  AND schedule_instance.schedule_worker_node_id = :worker;

@@ -1,0 +1,90 @@
+-- The reaper asks at each pass who lives and who holds something.
+
+-- census.take
+SELECT moment.time, schedule_worker_node.id, schedule_worker_node.state,
+    CASE WHEN (
+        schedule_worker_beat.last_beat IS NOT NULL
+          AND schedule_worker_beat.gmt_dead IS NULL
+    ) THEN 1 END AS lives,
+    CASE WHEN (
+        schedule_worker_beat.last_beat < strftime(
+            '%Y-%m-%d %H:%M:%f000', (strftime('%Y-%m-%d %H:%M:%f000', 'now')),
+            (-1 * schedule_worker_beat.liveness_seconds) || ' seconds'
+        )
+          OR strftime(
+              '%Y-%m-%d %H:%M:%f000', schedule_worker_beat.last_beat,
+              (-1 * schedule_worker_beat.liveness_seconds) || ' seconds'
+          ) > (strftime('%Y-%m-%d %H:%M:%f000', 'now'))
+    ) THEN schedule_worker_beat.liveness_seconds END AS patience,
+    CASE WHEN (
+        schedule_worker_node.last_heartbeat < strftime(
+            '%Y-%m-%d %H:%M:%f000', schedule_worker_beat.last_beat,
+            (-1 * :seconds_before_1) || ' seconds'
+        )
+          OR schedule_worker_node.last_heartbeat > schedule_worker_beat.last_beat
+    ) THEN 1 END AS unshown,
+    CASE WHEN (
+        strftime(
+            '%Y-%m-%d %H:%M:%f000', schedule_worker_beat.last_beat,
+            (-1 * schedule_worker_beat.liveness_seconds) || ' seconds'
+        ) > (strftime('%Y-%m-%d %H:%M:%f000', 'now'))
+    ) THEN schedule_worker_beat.last_beat END AS ahead
+FROM (SELECT (strftime('%Y-%m-%d %H:%M:%f000', 'now')) AS time) AS moment
+LEFT OUTER JOIN schedule_worker_node
+  ON schedule_worker_node.state IN (:state_1, …)
+LEFT OUTER JOIN schedule_worker_beat
+  ON schedule_worker_beat.schedule_worker_node_id = schedule_worker_node.id
+UNION ALL
+SELECT NULL AS anon_1, schedule_worker_beat.schedule_worker_node_id, NULL AS anon__1, 1,
+    CASE WHEN (
+        schedule_worker_beat.last_beat < strftime(
+            '%Y-%m-%d %H:%M:%f000', (strftime('%Y-%m-%d %H:%M:%f000', 'now')),
+            (-1 * schedule_worker_beat.liveness_seconds) || ' seconds'
+        )
+          OR strftime(
+              '%Y-%m-%d %H:%M:%f000', schedule_worker_beat.last_beat,
+              (-1 * schedule_worker_beat.liveness_seconds) || ' seconds'
+          ) > (strftime('%Y-%m-%d %H:%M:%f000', 'now'))
+    ) THEN schedule_worker_beat.liveness_seconds END AS anon_2, NULL AS anon__2,
+    CASE WHEN (
+        strftime(
+            '%Y-%m-%d %H:%M:%f000', schedule_worker_beat.last_beat,
+            (-1 * schedule_worker_beat.liveness_seconds) || ' seconds'
+        ) > (strftime('%Y-%m-%d %H:%M:%f000', 'now'))
+    ) THEN schedule_worker_beat.last_beat END AS anon_3
+FROM schedule_worker_beat
+LEFT OUTER JOIN schedule_worker_node
+  ON schedule_worker_beat.schedule_worker_node_id = schedule_worker_node.id
+WHERE schedule_worker_beat.gmt_dead IS NULL
+  AND (schedule_worker_node.id IS NULL OR schedule_worker_node.state = :state_2)
+UNION ALL
+SELECT NULL AS anon_1, held.schedule_worker_node_id, NULL AS anon__1, NULL AS anon__2,
+    NULL AS anon__3, NULL AS anon__4, NULL AS anon__5
+FROM (
+    SELECT DISTINCT schedule_instance.schedule_worker_node_id AS schedule_worker_node_id
+    FROM schedule_instance
+    WHERE schedule_instance.status IN (:status_1, …)
+      AND schedule_instance.schedule_worker_node_id IS NOT NULL
+) AS held
+UNION ALL
+SELECT NULL AS anon_1, schedule_kept_slot.schedule_worker_node_id, NULL AS anon__1, NULL AS anon__2,
+    NULL AS anon__3, NULL AS anon__4, NULL AS anon__5
+FROM schedule_kept_slot;
+
+-- The reaper marks dead who is silent beyond its limit.
+
+-- workers._bury
+SELECT schedule_worker_beat.schedule_worker_node_id
+FROM schedule_worker_beat
+WHERE schedule_worker_beat.schedule_worker_node_id IN (:schedule_worker_node_id_1, …)
+  AND schedule_worker_beat.gmt_dead IS NULL
+  AND (
+      schedule_worker_beat.last_beat < strftime(
+          '%Y-%m-%d %H:%M:%f000', (strftime('%Y-%m-%d %H:%M:%f000', 'now')),
+          (-1 * schedule_worker_beat.liveness_seconds) || ' seconds'
+      )
+        OR strftime(
+            '%Y-%m-%d %H:%M:%f000', schedule_worker_beat.last_beat,
+            (-1 * schedule_worker_beat.liveness_seconds) || ' seconds'
+        ) > (strftime('%Y-%m-%d %H:%M:%f000', 'now'))
+  );

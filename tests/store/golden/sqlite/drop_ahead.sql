@@ -1,0 +1,21 @@
+-- The materializer deletes what a stale plan had put ahead and nobody claimed.
+
+-- plans._lock_unclaimed
+SELECT schedule_instance.id
+FROM schedule_instance
+WHERE schedule_instance.schedule_task_id IN (:schedule_task_id_1, …)
+  AND schedule_instance.schedule_datetime > :schedule_datetime_1
+  AND schedule_instance.run_number = :run_number_1
+  AND schedule_instance.origin = :origin_1
+  AND schedule_instance.attempt = :attempt_1
+  AND (schedule_instance.status = :status_1 OR schedule_instance.status = :status_2);
+
+-- plans.drop_ahead
+DELETE
+FROM schedule_instance
+WHERE schedule_instance.id IN (:id_1, …);
+
+-- plans.drop_ahead
+DELETE
+FROM schedule_task_node
+WHERE schedule_task_node.schedule_instance_id IN (:schedule_instance_id_1, …);

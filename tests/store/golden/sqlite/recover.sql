@@ -1,0 +1,94 @@
+-- The reaper takes what a dead worker was running.
+
+-- recovery.recover
+SELECT schedule_instance.id
+FROM schedule_instance
+WHERE schedule_instance.status = :status_1
+  AND schedule_instance.schedule_worker_node_id = :schedule_worker_node_id_1
+LIMIT :param_1 OFFSET :param_2;
+
+-- recovery.recover
+SELECT schedule_instance.id, schedule_instance.schedule_task_id, schedule_instance.worker_losses,
+    schedule_instance.gmt_cancel_requested
+FROM schedule_instance
+WHERE schedule_instance.id IN (:id_1, …)
+  AND schedule_instance.status = :status_1
+  AND schedule_instance.schedule_worker_node_id = :schedule_worker_node_id_1
+ORDER BY schedule_instance.id;
+
+-- recovery._last_of
+SELECT schedule_worker_node.name, schedule_worker_beat.reason, schedule_worker_beat.culprits
+FROM schedule_worker_node
+LEFT OUTER JOIN schedule_worker_beat
+  ON schedule_worker_beat.schedule_worker_node_id = schedule_worker_node.id
+WHERE schedule_worker_node.id = :id_1;
+
+-- recovery._policies
+SELECT schedule_task.id, schedule_task.on_worker_lost
+FROM schedule_task
+WHERE schedule_task.id IN (:id_1, …);
+
+-- recovery._not_begun
+SELECT schedule_task_node.schedule_instance_id
+FROM schedule_task_node
+WHERE schedule_task_node.schedule_instance_id IN (:schedule_instance_id_1, …)
+  AND schedule_task_node.gmt_started IS NOT NULL;
+
+-- transitions.recovering.recover
+UPDATE schedule_instance NOT INDEXED
+SET status=lost.status,
+    schedule_worker_node_id=CASE WHEN (
+        lost.status != 'pending'
+    ) THEN schedule_instance.schedule_worker_node_id END,
+    worker_losses=(schedule_instance.worker_losses + lost.losses),
+    lost_by=CASE WHEN (lost.status != 'pending') THEN schedule_instance.lost_by ELSE :worker END,
+    gmt_assigned=CASE WHEN (lost.status != 'pending') THEN schedule_instance.gmt_assigned END,
+    gmt_started=CASE WHEN (lost.status != 'pending') THEN schedule_instance.gmt_started END,
+    gmt_completed=CASE WHEN (lost.status != 'pending') THEN (
+        strftime('%Y-%m-%d %H:%M:%f000', 'now')
+    ) END, reason=lost.reason, execution_result=lost.result,
+    gmt_modified=(strftime('%Y-%m-%d %H:%M:%f000', 'now')), modifier=:by
+FROM (
+    SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS status,
+        json_extract(value, '$[2]') AS losses, json_extract(value, '$[3]') AS reason,
+        json_extract(value, '$[4]') AS result
+    FROM json_each(:rows)
+) AS lost
+WHERE schedule_instance.id = lost.id
+  AND schedule_instance.status = :status_1;
+
+-- transitions.nodes.follow
+UPDATE schedule_task_node
+SET gmt_started=CASE WHEN (
+    schedule_task_node.status IN (:status_1, …)
+) THEN NULL ELSE schedule_task_node.gmt_started END,
+    status=CASE schedule_task_node.status WHEN :param_1 THEN :param_2 END
+WHERE (schedule_task_node.schedule_instance_id IN (SELECT value FROM json_each(:ids)))
+  AND schedule_task_node.status IN (:status_2, …)
+  AND (
+      EXISTS (
+          SELECT schedule_instance.id
+          FROM schedule_instance
+          WHERE schedule_task_node.schedule_instance_id = schedule_instance.id
+            AND schedule_task_node.instance_gmt_create = schedule_instance.gmt_create
+            AND schedule_instance.status = :status_3
+      )
+  );
+
+-- transitions.nodes.follow
+UPDATE schedule_task_node
+SET gmt_completed=CASE WHEN (
+    schedule_task_node.status IN (:status_1, …)
+) THEN (strftime('%Y-%m-%d %H:%M:%f000', 'now')) ELSE schedule_task_node.gmt_completed END,
+    status=CASE schedule_task_node.status WHEN :param_1 THEN :param_2 WHEN :param_3 THEN :param_4 END
+WHERE (schedule_task_node.schedule_instance_id IN (SELECT value FROM json_each(:ids)))
+  AND schedule_task_node.status IN (:status_2, …)
+  AND (
+      EXISTS (
+          SELECT schedule_instance.id
+          FROM schedule_instance
+          WHERE schedule_task_node.schedule_instance_id = schedule_instance.id
+            AND schedule_task_node.instance_gmt_create = schedule_instance.gmt_create
+            AND schedule_instance.status = :status_3
+      )
+  );

@@ -1,0 +1,86 @@
+-- A claim cancels a fire for which a newer one of its task waits.
+
+-- runs.read_wanted
+SELECT schedule_instance.id, schedule_instance.schedule_task_id,
+    schedule_instance.schedule_datetime,
+    nullif(schedule_instance.due_at, schedule_instance.schedule_datetime) AS nullif_1,
+    schedule_instance.param, schedule_task.name,
+    json_array(
+        schedule_instance.status, schedule_instance.attempt, schedule_instance.run_number,
+        schedule_instance.origin, schedule_instance.failures, schedule_task.status,
+        schedule_task.is_deleted, schedule_task.overlap_policy, schedule_task.max_instances,
+        schedule_task.timezone, schedule_task.retries, schedule_task.retry_delay_seconds,
+        schedule_task.retry_backoff, schedule_task.on_worker_lost, schedule_task.timeout_seconds
+    ) AS json_array_1, schedule_task_node.id AS id_1,
+    json_array(
+        schedule_task_node.schedule_task_node_type_id, schedule_task_node.sequence,
+        schedule_task_node.status, schedule_task_node.failures
+    ) AS json_array_2, schedule_task_node.param AS param_1, schedule_task_node.execution_result,
+    CASE WHEN (schedule_instance.id = :first) THEN (
+        strftime('%Y-%m-%d %H:%M:%f000', 'now')
+    ) END AS anon_1
+FROM schedule_instance
+JOIN schedule_task
+  ON schedule_task.id = schedule_instance.schedule_task_id
+LEFT OUTER JOIN schedule_task_node
+  ON schedule_task_node.schedule_instance_id = schedule_instance.id
+  AND schedule_task_node.instance_gmt_create = schedule_instance.gmt_create
+WHERE (schedule_instance.id IN (SELECT value FROM json_each(:ids)))
+  AND schedule_instance.schedule_worker_node_id = :worker
+  AND schedule_instance.status IN (:status_1, …)
+ORDER BY schedule_instance.id, schedule_task_node.sequence;
+
+-- node_types.NodeTypeNames.of
+SELECT schedule_task_node_type.type, schedule_task_node_type.category
+FROM schedule_task_node_type
+WHERE schedule_task_node_type.id = :id_1;
+
+-- node_types.NodeTypeNames.of: as above
+
+-- turns._places
+SELECT asked.task,
+    (
+        SELECT json_array(waiting.schedule_datetime, waiting.id) AS json_array_1
+        FROM schedule_instance AS waiting
+        WHERE waiting.due_at <= :now
+          AND waiting.origin IN (:origin_1, …)
+          AND waiting.attempt = :attempt_1
+          AND waiting.turn_key = asked.task
+        ORDER BY waiting.due_at DESC, waiting.id DESC
+        LIMIT :param_1 OFFSET :param_2
+    ) AS anon_1
+FROM (SELECT json_extract(value, '$[0]') AS task FROM json_each(:rows)) AS asked;
+
+-- transitions.canceling.skip
+UPDATE schedule_instance NOT INDEXED
+SET status=:status, gmt_completed=(strftime('%Y-%m-%d %H:%M:%f000', 'now')), reason=canceled.reason,
+    gmt_modified=(strftime('%Y-%m-%d %H:%M:%f000', 'now')), modifier=:by
+FROM (
+    SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS reason
+    FROM json_each(:rows)
+) AS canceled
+WHERE schedule_instance.id = canceled.id
+  AND schedule_instance.status = :status_1
+  AND schedule_instance.schedule_worker_node_id = :worker;
+
+-- transitions.nodes.follow
+UPDATE schedule_task_node
+SET status=CASE schedule_task_node.status WHEN :param_1 THEN :param_2 END
+WHERE (schedule_task_node.schedule_instance_id IN (SELECT value FROM json_each(:ids)))
+  AND schedule_task_node.status IN (:status_1, …)
+  AND (
+      EXISTS (
+          SELECT schedule_instance.id
+          FROM schedule_instance
+          WHERE schedule_task_node.schedule_instance_id = schedule_instance.id
+            AND schedule_task_node.instance_gmt_create = schedule_instance.gmt_create
+            AND schedule_instance.status = :status_2
+      )
+  );
+
+-- transitions.claiming.claim
+SELECT schedule_instance.id
+FROM schedule_instance
+WHERE (schedule_instance.id IN (SELECT value FROM json_each(:ids)))
+  AND schedule_instance.schedule_worker_node_id = :worker
+  AND schedule_instance.status = :status_1;

@@ -1,0 +1,46 @@
+-- The reaper puts back to pending what a worker did not start in time.
+
+-- assignments.overdue
+SELECT schedule_instance.id
+FROM schedule_instance
+WHERE schedule_instance.status = :status_1
+  AND (schedule_instance.schedule_worker_node_id IN (SELECT value FROM json_each(:workers)))
+  AND schedule_instance.priority IN (:priority_1, …)
+  AND schedule_instance.due_at < :cutoff
+  AND schedule_instance.gmt_assigned < :cutoff
+LIMIT :limit OFFSET :param_1;
+
+-- assignments.lock_assigned
+SELECT schedule_instance.id
+FROM schedule_instance
+WHERE (schedule_instance.id IN (SELECT value FROM json_each(:ids)))
+  AND +schedule_instance.status = :param_1;
+
+-- transitions.giving.take_back_unstarted
+UPDATE schedule_instance NOT INDEXED
+SET status=:status, schedule_worker_node_id=:schedule_worker_node_id,
+    lost_by=coalesce(:avoid, schedule_instance.lost_by), gmt_assigned=:gmt_assigned, reason=:reason
+FROM (SELECT json_extract(value, '$[0]') AS id FROM json_each(:rows)) AS back
+WHERE schedule_instance.id = back.id
+  AND schedule_instance.status = :status_1
+  AND schedule_instance.gmt_assigned < :cutoff;
+
+-- The reaper, or a worker that stops, puts back what was assigned and is not claimed.
+
+-- assignments.take_back_assigned
+SELECT schedule_instance.id
+FROM schedule_instance
+WHERE schedule_instance.status = :status_1
+  AND schedule_instance.schedule_worker_node_id = :schedule_worker_node_id_1
+LIMIT :param_1 OFFSET :param_2;
+
+-- assignments.lock_assigned: as above
+
+-- transitions.giving.take_back_from
+UPDATE schedule_instance NOT INDEXED
+SET status=:status, schedule_worker_node_id=:schedule_worker_node_id, gmt_assigned=:gmt_assigned,
+    reason=:reason
+FROM (SELECT json_extract(value, '$[0]') AS id FROM json_each(:rows)) AS back
+WHERE schedule_instance.id = back.id
+  AND schedule_instance.status = :status_1
+  AND schedule_instance.schedule_worker_node_id = :worker;

@@ -1,0 +1,140 @@
+"""However large the params of what waits are, a scheduler takes them from the database a few megabytes at a time."""
+
+import gc
+import json
+import tracemalloc
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, insert
+
+from rota.scheduler_service.duties.assigner import Assigner
+from rota.scheduler_service.duties.materializer import Materializer
+from rota.shared.database.constructs import written
+from rota.shared.settings import Settings
+from rota.shared.store import params
+from rota.shared.store.tables import schedule_instance
+from tests.harness.scenario import Scenario
+from tests.harness.statements import executed
+
+PARAM = {"rows": [[n, f"row {n}"] for n in range(15_000)]}
+TEXT = json.dumps(PARAM, separators=(",", ":"))
+MB = 1_000_000
+BOUND = 100 * MB
+"""A portion of 4 MiB is there as text, as values, and as the statements that read and write it."""
+
+WAITING = 1_000
+OWN = 100
+
+
+def waiting(rows: Scenario, task: int, number: int, param: Any = None) -> None:
+    """Runs of a task that somebody asked for, due in the past."""
+    moments = [rows.past() for _ in range(number)]
+    made = [
+        {"schedule_task_id": task, "schedule_datetime": at, "due_at": at, "origin": "manual", "param": param}
+        for at in moments
+    ]
+    for first in range(0, number, 20):
+        rows.database.write(partial(insert_runs, made=made[first : first + 20]))
+
+
+def insert_runs(connection: Connection, made: list[dict[str, Any]]) -> None:
+    connection.execute(insert(schedule_instance), made)
+
+
+def peak(work: Callable[[], object]) -> int:
+    """The most bytes that Python held during the work, beyond those it held before."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def given(rows: Scenario) -> int:
+    return list(rows.statuses().values()).count("assigned")
+
+
+@pytest.mark.parametrize("room", [0, 100])
+def test_a_thousand_runs_of_a_task_with_a_large_param_take_little_memory(rows: Scenario, room: int) -> None:
+    rows.worker(capacity=max(room, 1), prefetch=0)
+    if not room:
+        rows.sql("UPDATE schedule_worker_node SET capacity = 0")
+    task = rows.task(param=PARAM, overlap_policy="allow")
+    waiting(rows, task, WAITING)
+    assigner = Assigner(rows.database, Settings.load())
+    most = peak(assigner.step)
+    print(f"{most / MB:.0f} MB")
+    assert most <= BOUND
+    assert given(rows) == room
+    if room:
+        [(instance, *_), *_] = rows.sql("SELECT id FROM schedule_instance WHERE status = 'assigned'")
+        assert rows.row(instance).param == PARAM
+
+
+@pytest.mark.parametrize("nodes", [None, "listed"])
+@pytest.mark.parametrize("room", [0, 50])
+def test_runs_that_were_given_large_params_take_little_memory(rows: Scenario, room: int, nodes: str | None) -> None:
+    rows.worker(capacity=max(room, 1), prefetch=0)
+    if not room:
+        rows.sql("UPDATE schedule_worker_node SET capacity = 0")
+    listed = {"nodes": [{"type": "REPORT_SEND", "param": PARAM}]}
+    waiting(rows, rows.task(overlap_policy="allow"), OWN, PARAM if nodes is None else listed)
+    assigner = Assigner(rows.database, Settings.load())
+    most = peak(assigner.step)
+    print(f"{most / MB:.0f} MB")
+    assert most <= BOUND
+    assert given(rows) == room
+    if room and nodes:
+        found = rows.sql("SELECT DISTINCT sequence, length(param) FROM schedule_task_node")
+        assert [tuple(row) for row in found] == [(1, len(TEXT))]
+
+
+def test_tasks_with_large_params_are_planned_with_little_memory(rows: Scenario) -> None:
+    rows.worker(capacity=1_000)
+    tasks = [rows.planned_task(param={"text": "x" * len(TEXT)}) for _ in range(250)]
+    rows.sql("UPDATE schedule_task SET next_fire_at = :at", at=written(rows.start - timedelta(seconds=1)))
+    most = peak(Materializer(rows.database, Settings.load(lock_lease_seconds=60)).step)
+    print(f"{most / MB:.0f} MB")
+    assert most <= 50 * MB
+    assert len(rows.statuses()) >= len(tasks)
+
+
+def test_params_are_read_only_of_what_is_given_or_may_list_nodes(rows: Scenario) -> None:
+    rows.worker(capacity=3, prefetch=0)
+    waiting(rows, rows.task(overlap_policy="allow"), 10, {"day": 1})
+    assigner = Assigner(rows.database, Settings.load())
+    assigner.step()
+    assert given(rows) == 3
+    with executed(rows.database.engine) as statements:
+        assigner.step()
+    assert [s for s in statements if "replace" in s]
+    assert not [s for s in statements if s.startswith("SELECT schedule_instance.id, schedule_instance.param")]
+
+
+@pytest.mark.parametrize(
+    ("param", "lists"),
+    [
+        ('{"nodes":["REPORT_SEND"]}', True),
+        (r'{"\u006eodes":["REPORT_SEND"]}', True),
+        ('{"day":1}', False),
+        ("5", False),
+    ],
+)
+def test_a_param_that_lists_nodes_is_known_however_sql_wrote_it(rows: Scenario, param: str, lists: bool) -> None:
+    worker, task = rows.worker(), rows.task()
+    rows.sql("UPDATE schedule_task SET param = :param WHERE id = :task", param=param, task=task)
+    instance = rows.by_sql(task)
+    Assigner(rows.database, Settings.load()).step()
+    assert rows.row(instance).schedule_worker_node_id == worker
+    assert len(rows.node_statuses(instance)) == (1 if lists else 2)
+
+
+def test_a_portion_is_bounded_in_bytes_and_a_larger_row_is_alone() -> None:
+    assert list(params.in_portions([3, 3, 3, 20, 1, 9, 1], lambda n: n, 10)) == [[3, 3, 3], [20], [1, 9], [1]]
+    assert list(params.in_portions([], len)) == []

@@ -1,0 +1,83 @@
+"""What people ask of instances, as functions: several at once are done all or none, each with its audit row."""
+
+import json
+from typing import Any
+
+import pytest
+
+from rota.shared.control import audit, instances
+from rota.shared.control.actor import Actor
+from rota.shared.domain.errors import NotFound, NotPossible
+from tests.harness.scenario import Scenario
+
+ANN = Actor("ann", "cli")
+
+
+def acts(rows: Scenario, instance_id: int) -> list[tuple[Any, ...]]:
+    found = audit.listed(rows.database, 100, instance_id=instance_id)
+    return [(act["action"], act["why"], act["old_values"], act["new_values"]) for act in found]
+
+
+def test_documents_are_json_as_they_are_and_a_shown_one_has_its_nodes(rows: Scenario) -> None:
+    worker, task = rows.worker("w"), rows.task("daily")
+    run = rows.running(worker, task)
+    shown = instances.show(rows.database, run.id)
+    assert [node["type"] for node in shown["nodes"]] == ["REPORT_EXTRACT", "REPORT_SEND"]
+    assert (shown["task_name"], shown["worker_name"], shown["status"]) == ("daily", "w", "running")
+    got = instances.get(rows.database, run.id)
+    assert shown == got | {"nodes": shown["nodes"]}
+    assert json.loads(json.dumps(shown)) == shown
+    assert instances.listed(rows.database, 5, task="daily", status="running") == [got]
+    with pytest.raises(NotFound, match="no task is named 'weekly'"):
+        instances.listed(rows.database, 5, task="weekly")
+
+
+def test_what_waits_is_canceled_and_what_runs_is_asked_and_both_are_recorded(rows: Scenario) -> None:
+    worker = rows.worker()
+    waiting, running = rows.assigned(worker), rows.running(worker).id
+    both = instances.cancel(rows.database, ANN, [waiting, running, waiting], "the source is down")
+    assert both == [
+        {"id": waiting, "canceled": True, "asked": False},
+        {"id": running, "canceled": False, "asked": True},
+    ]
+    [(action, why, old, new)] = acts(rows, waiting)
+    assert (action, why) == ("instance.cancel", "the source is down")
+    assert (old["status"], new["status"]) == ("assigned", "canceled")
+    [(_, _, old, new)] = acts(rows, running)
+    assert (old["gmt_cancel_requested"], new["gmt_cancel_requested"][-1]) == (None, "Z")
+    assert "status" not in new
+
+
+def test_a_second_request_to_stop_what_runs_changes_nothing_and_is_not_recorded(rows: Scenario) -> None:
+    running = rows.running(rows.worker()).id
+    for _ in range(2):
+        instances.cancel(rows.database, ANN, [running])
+    assert len(acts(rows, running)) == 1
+
+
+def test_a_replay_is_recorded_for_the_new_instance_and_names_the_old_one(rows: Scenario) -> None:
+    task = rows.task("daily")
+    old = [rows.ended("failed", task=task), rows.ended("succeed", task=task)]
+    new = instances.replay(rows.database, ANN, old, "once more")
+    assert [run["origin"] for run in new] == ["replay", "replay"]
+    for before, run in zip(old, new, strict=True):
+        [(action, why, values, made)] = acts(rows, run["id"])
+        assert (action, why, values) == ("instance.replay", "once more", None)
+        assert made == {
+            "replays": before,
+            "schedule_datetime": instances.get(rows.database, before)["schedule_datetime"],
+        }
+    assert len(audit.listed(rows.database, 100, task="daily")) == 2
+
+
+def test_of_several_all_are_done_and_recorded_or_none(rows: Scenario) -> None:
+    waiting, ended = rows.pending(), rows.ended("failed")
+    before = rows.statuses()
+    with pytest.raises(NotPossible, match=f"instance {ended} has ended already"):
+        instances.cancel(rows.database, ANN, [waiting, ended])
+    with pytest.raises(NotPossible, match=f"instance {waiting} is pending, not ended"):
+        instances.replay(rows.database, ANN, [ended, waiting])
+    with pytest.raises(NotFound):
+        instances.cancel(rows.database, ANN, [waiting, 77_777])
+    assert rows.statuses() == before
+    assert audit.listed(rows.database, 100) == []

@@ -1,0 +1,72 @@
+"""What a duty places by: read again when it is too old, and counted on meanwhile."""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+import pytest
+from sqlalchemy import Connection
+
+from rota.scheduler_service.fleet import SNAPSHOT_SECONDS, FleetCache
+from rota.scheduler_service.placement import needs_of
+from rota.shared.database.transactions import Database
+from rota.shared.settable_clock import SettableClock
+from rota.shared.store import workers
+from tests.harness.scenario import Scenario
+from tests.harness.statements import executed
+
+
+@pytest.fixture
+def clock() -> SettableClock:
+    return SettableClock(datetime.fromisoformat("2026-11-22 12:00:00"))
+
+
+@pytest.fixture
+def rows(migrated_sqlite_url: str, clock: SettableClock) -> Iterator[Scenario]:
+    database = Database(migrated_sqlite_url, clock=clock)
+    yield Scenario(database)
+    database.close()
+
+
+def test_it_is_read_again_when_it_is_too_old_and_not_before(rows: Scenario, clock: SettableClock) -> None:
+    known = FleetCache(rows.database)
+    needs = needs_of(rows.nodes, {})
+    assert known.current().fleet.choose(needs) is None
+    worker = rows.worker()
+    clock.advance(SNAPSHOT_SECONDS)
+    with executed(rows.database.engine) as statements:
+        assert known.current().fleet.choose(needs) is None
+    assert statements == []
+    clock.advance(0.001)
+    assert known.current().fleet.choose(needs) == worker
+    assert known.current().fleet.nodes_of(worker, "REPORT") == rows.nodes
+
+
+@pytest.mark.parametrize(("took", "good_for"), [(0.001, 0.25), (0.02, 0.4), (10.0, 1.0)])
+def test_a_look_that_took_long_is_good_for_longer_but_not_for_ever(
+    rows: Scenario, clock: SettableClock, monkeypatch: pytest.MonkeyPatch, took: float, good_for: float
+) -> None:
+    known, look = FleetCache(rows.database), workers.fleet
+
+    def slow(connection: Connection) -> list[workers.LiveWorker]:
+        clock.advance(took)
+        return look(connection)
+
+    monkeypatch.setattr(workers, "fleet", slow)
+    seen = known.current()
+    assert known.seconds_good() == pytest.approx(good_for)
+    clock.advance(good_for - 0.001)
+    assert known.current() is seen
+    clock.advance(0.002)
+    assert known.seconds_good() == 0
+    assert known.current() is not seen
+
+
+def test_what_was_given_counts_until_it_is_read_again(rows: Scenario, clock: SettableClock) -> None:
+    known = FleetCache(rows.database)
+    worker = rows.worker(capacity=2, prefetch=1)
+    needs = needs_of(rows.nodes, {})
+    assert [known.current().fleet.choose(needs) for _ in range(4)] == [worker, worker, worker, None]
+    for _ in range(2):
+        rows.assigned(worker)
+    clock.advance(SNAPSHOT_SECONDS + 0.001)
+    assert [known.current().fleet.choose(needs) for _ in range(2)] == [worker, None]

@@ -1,0 +1,366 @@
+"""The statements of the hot paths are those of tests/store/golden, where a DBA can read them, a folder a database.
+
+They are recorded as they are executed while a small scenario runs the store's verbs. After a change that is meant:
+
+    make golden    # and read the diff
+
+``:ids`` is a list of ids and ``:rows`` the JSON text of a batch; ``(:name, …)`` is as long as its values are.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Generator, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, event
+
+from rota.shared.database.transactions import opened
+from rota.shared.domain.states import InstanceStatus
+from rota.shared.store import assignments, fires, locks, overlap, plans, polling, recovery, reports, runs, workers
+from rota.shared.store.census import take as take_census
+from rota.shared.store.transitions import canceling, giving
+from tests.harness.databases import DATABASES
+from tests.harness.scenario import Scenario, ended, succeeded
+from tests.harness.sql_layout import laid_out, with_names
+
+GOLDEN = Path(__file__).parent / "golden"
+STORE = "/shared/store/"
+LEASE, LIMIT = 2.0, 100
+
+Subject = Generator[tuple[str, Callable[[Connection], Any]], Any, None]
+"""Steps: when the verb is called, and the call; what it returned comes back."""
+
+
+@pytest.fixture(params=DATABASES)
+def rows(request: pytest.FixtureRequest) -> Iterator[Scenario]:
+    """A scenario whose statements have named placeholders."""
+    with opened(request.getfixturevalue(f"emptied_{request.param}_url")) as database:
+        if database.engine.dialect.positional:
+            database.engine.dialect.paramstyle = "named"
+            database.engine.dialect.positional = False
+        yield Scenario(database)
+
+
+def due(rows: Scenario) -> Subject:
+    rows.planned_task()
+    yield (
+        "The materializer asks at each tick: what is due, what has a stale plan, what is off and has passed its fire.",
+        lambda c: plans.due(c, rows.start, rows.start, LIMIT, LEASE),
+    )
+
+
+def acquire(rows: Scenario) -> Subject:
+    tasks = rows.tasks(3)
+    rows.database.write(lambda c: locks.acquire(c, "earlier", tasks[:2], LEASE))
+    rows.database.write(lambda c: locks.release(c, "earlier", tasks[:2]))
+    yield (
+        "The materializer and the assigner lease a batch of tasks before they decide about them.",
+        lambda c: locks.acquire(c, "token", tasks[:2], LEASE),
+    )
+    yield (
+        "The same where a task has no lock row yet: it is new.",
+        lambda c: locks.acquire(c, "token", tasks, LEASE),
+    )
+
+
+def release(rows: Scenario) -> Subject:
+    tasks = rows.tasks(2)
+    rows.database.write(lambda c: locks.acquire(c, "token", tasks, LEASE))
+    yield (
+        "The first statement of the transaction that writes what was decided: it holds the leases until the commit.",
+        lambda c: locks.release(c, "token", tasks),
+    )
+    rows.database.write(lambda c: locks.acquire(c, "token", tasks[:1], LEASE))
+    yield (
+        "The same after another scheduler took a lease over: it asks which it still held.",
+        lambda c: locks.release(c, "token", tasks),
+    )
+
+
+def locked_tasks(rows: Scenario) -> Subject:
+    tasks = rows.tasks(2)
+    rows.database.write(lambda c: locks.acquire(c, "token", tasks, LEASE))
+    yield "The materializer reads the tasks that it has leased.", lambda c: plans.locked(c, "token", tasks)
+
+
+def materialize(rows: Scenario) -> Subject:
+    tasks, worker = rows.tasks(2), rows.worker()
+    yield (
+        "The materializer inserts the fires of a batch, pending or given to a worker, and the nodes of the latter.",
+        lambda c: fires.materialize(
+            c, [fires.Fire(t, rows.start, 5, "{}", w, rows.nodes) for t, w in zip(tasks, (worker, None), strict=True)]
+        ),
+    )
+
+
+def advance(rows: Scenario) -> Subject:
+    tasks = [rows.planned_task(), rows.task()]
+    rows.database.write(lambda c: locks.acquire(c, "token", tasks, LEASE))
+    following, new = rows.database.read(lambda c: plans.locked(c, "token", tasks))
+    yield (
+        "The materializer moves plans on to their next fires.",
+        lambda c: plans.advance(c, [plans.Advance(following, rows.start)]),
+    )
+    yield (
+        "The same for a plan that was stale, or that counts a misfire or an error.",
+        lambda c: plans.advance(c, [plans.Advance(new, rows.start, misfires=1)]),
+    )
+
+
+def drop_ahead(rows: Scenario) -> Subject:
+    task = rows.planned_task()
+    rows.fire(task, rows.start + timedelta(minutes=1))
+    yield (
+        "The materializer deletes what a stale plan had put ahead and nobody claimed.",
+        lambda c: plans.drop_ahead(c, [task], rows.start),
+    )
+
+
+def pending(rows: Scenario) -> Subject:
+    rows.by_sql(rows.task())
+    rows.pending()
+    yield "The idle assigner asks whether there is anything to do.", lambda c: assignments.look(c, rows.start)
+    yield (
+        "The assigner gives rows inserted by SQL their due time.",
+        lambda c: giving.adopt(c, assignments.orphans(c, LIMIT)),
+    )
+    [first, *_] = yield (
+        "The assigner reads a page of what is pending, the most urgent first.",
+        lambda c: assignments.pending(c, rows.start, LIMIT),
+    )
+    yield (
+        "The next page, from behind the last row of this one.",
+        lambda c: assignments.pending(c, rows.start, LIMIT, first.cursor),
+    )
+
+
+def give(rows: Scenario) -> Subject:
+    worker, instance = rows.worker(), rows.pending()
+    [page] = rows.database.read(lambda c: assignments.pending(c, rows.start, LIMIT))
+    yield (
+        "The assigner locks what it is about to give, without what somebody else has locked.",
+        lambda c: giving.lock_pending(c, [instance]),
+    )
+    yield (
+        "The assigner asks for the last run number of each fire on its page.",
+        lambda c: assignments.last_run_numbers(c, [page.fire]),
+    )
+    yield (
+        "The assigner asks which instances have their nodes from an earlier assignment.",
+        lambda c: fires.pinned(c, [instance]),
+    )
+    yield (
+        "The assigner gives pending instances to workers.",
+        lambda c: giving.give(c, [(instance, worker, 0, "{}")]),
+    )
+    yield (
+        "The assigner pins the nodes of what it gave.",
+        lambda c: fires.pin_nodes(c, [(instance, node) for node in rows.nodes]),
+    )
+
+
+def explain(rows: Scenario) -> Subject:
+    task, first, second = rows.task(), rows.pending(), rows.pending()
+    yield (
+        "The assigner asks which tasks have all their overlap slots taken.",
+        lambda c: overlap.full(c, {task: 1}),
+    )
+    yield (
+        "The assigner writes why instances stay pending.",
+        lambda c: giving.explain(c, {first: "no worker"}),
+    )
+    yield (
+        "The assigner cancels what can never run.",
+        lambda c: canceling.refuse(c, {second: "its task was deleted"}),
+    )
+
+
+def take_back(rows: Scenario) -> Subject:
+    worker = rows.worker()
+    first, _ = rows.assigned(worker), rows.assigned(worker)
+    assert first
+    yield (
+        "The reaper puts back to pending what a worker did not start in time.",
+        lambda c: assignments.take_back_unstarted(c, [worker], rows.now() + timedelta(minutes=1), 1),
+    )
+    yield (
+        "The reaper, or a worker that stops, puts back what was assigned and is not claimed.",
+        lambda c: assignments.take_back_assigned(c, worker, LIMIT),
+    )
+
+
+def poll(rows: Scenario) -> Subject:
+    worker = rows.worker()
+    rows.assigned(worker)
+    yield "A worker asks what it is to run soon.", lambda c: polling.poll(c, worker, rows.start, LIMIT)
+
+
+def claim(rows: Scenario) -> Subject:
+    rows.database.read(lambda c: [rows.types.of(c, node.type_id) for node in rows.nodes])  # what is asked once
+    worker = rows.worker()
+    free, held, bounded = (
+        rows.task(overlap_policy="allow"),
+        rows.task(),
+        rows.task(overlap_policy="allow", max_instances=2),
+    )
+    first, second, third = rows.assigned(worker, free), rows.assigned(worker, held), rows.assigned(worker, bounded)
+    yield (
+        "A worker claims what is due within 100 ms: it reads, takes, and starts the first nodes.",
+        lambda c: runs.claim(c, worker, [first, second], rows.now(), rows.types),
+    )
+    yield (
+        "The same of a task with max_instances: it asks which slots are free.",
+        lambda c: runs.claim(c, worker, [third], rows.now(), rows.types),
+    )
+    overlapping = rows.assigned(worker, held)
+    yield (
+        "The same where a predecessor still runs: the unique overlap key refuses it, and it waits or is skipped.",
+        lambda c: runs.claim(c, worker, [overlapping], rows.now(), rows.types),
+    )
+
+
+def replace(rows: Scenario) -> Subject:
+    worker, task = rows.worker(), rows.task(overlap_policy="replace")
+    older, _ = (rows.assigned(worker, task, rows.start - timedelta(minutes=n)) for n in (2, 1))
+    yield (
+        "A claim cancels a fire for which a newer one of its task waits.",
+        lambda c: runs.claim(c, worker, [older], rows.now(), rows.types),
+    )
+
+
+def skip(rows: Scenario) -> Subject:
+    worker, task = rows.worker(), rows.task()
+    holder = rows.running(worker, task)
+    late = rows.assigned(worker, task, rows.now())
+    candidates = {late: overlap.SkipCandidate(holder.id, rows.now())}
+    yield (
+        "A claim skips a fire whose predecessor still ran when it was due.",
+        lambda c: runs.claim(
+            c, worker, [late], rows.now() + timedelta(minutes=1), rows.types, skip_candidates=candidates
+        ),
+    )
+
+
+def report(rows: Scenario) -> Subject:
+    worker = rows.worker()
+    first, second, third = (rows.running(worker) for _ in range(3))
+    yield (
+        "A worker reports plain successes: instances first, since they fence, then their last nodes.",
+        lambda c: reports.report(c, worker, [succeeded(first)]),
+    )
+    yield (
+        "The same where a run is not the worker's any more: it asks which had ended so.",
+        lambda c: reports.report(c, worker + 1, [succeeded(second)]),
+    )
+    yield (
+        "A worker reports what else became of its runs: failures, retries, single nodes.",
+        lambda c: reports.report(c, worker, [ended(second, InstanceStatus.FAILED)]),
+    )
+    yield (
+        "A worker hands back what it will not run.",
+        lambda c: reports.hand_back(c, worker, [(third.id, third.attempt)], "it stops"),
+    )
+
+
+def heartbeat(rows: Scenario) -> Subject:
+    worker = rows.worker()
+    yield "A worker renews its lease at each heartbeat.", lambda c: workers.heartbeat(c, worker, workers.Load(1))
+    yield "A worker compares what stands running with what it runs.", lambda c: recovery.held(c, worker)
+
+
+def census(rows: Scenario) -> Subject:
+    worker = rows.worker()
+    yield "The reaper asks at each pass who lives and who holds something.", take_census
+    yield (
+        "The reaper marks dead who is silent beyond its limit.",
+        lambda c: workers.bury_silent(c, [worker], "scheduler"),
+    )
+
+
+def loads(rows: Scenario) -> Subject:
+    rows.worker()
+    yield "The scheduler counts what each worker holds, before it gives.", workers.loads
+    yield "The scheduler reads the workers that work may be given to.", workers.fleet
+
+
+def recover(rows: Scenario) -> Subject:
+    worker = rows.worker()
+    rows.running(worker)
+    rows.running(worker, rows.task(on_worker_lost="fail"))
+    rows.begun(worker, rows.task(on_worker_lost="fail"))
+    yield "The reaper takes what a dead worker was running.", lambda c: recovery.recover(c, worker, LIMIT)
+
+
+SUBJECTS: list[Callable[[Scenario], Subject]] = [
+    due, acquire, release, locked_tasks, materialize, advance, drop_ahead, pending, give, explain, take_back, poll,
+    claim, skip, replace, report, heartbeat, census, loads, recover,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.__name__)
+def test_the_statements_are_as_they_are_written_down(
+    rows: Scenario, subject: Callable[[Scenario], Subject], request: pytest.FixtureRequest
+) -> None:
+    path = GOLDEN / request.node.callspec.params["rows"] / f"{subject.__name__}.sql"
+    written = recorded(rows, subject)
+    if "ROTA_WRITE_GOLDEN" in os.environ:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(written)
+    assert written == path.read_text()
+
+
+def test_each_file_has_its_subject() -> None:
+    names = {f"{database}/{subject.__name__}.sql" for database in DATABASES for subject in SUBJECTS}
+    assert {str(path.relative_to(GOLDEN)) for path in GOLDEN.rglob("*.sql")} == names
+
+
+def recorded(rows: Scenario, subject: Callable[[Scenario], Subject]) -> str:
+    """The file of a subject: when each verb is called, and the statements that it issues, each with its function."""
+    parts: list[str] = []
+    for when, statements in executed(rows, subject):
+        parts.append(f"-- {when}")
+        for issuer, text in statements:
+            named = with_names(text)
+            shown = laid_out(named)
+            assert re.sub(r"\s", "", shown) == re.sub(r"\s", "", named), "laid out, it is another statement"
+            part = f"-- {issuer}\n{shown};"
+            parts.append(f"-- {issuer}: as above" if part in parts else part)
+    return "\n\n".join(parts) + "\n"
+
+
+def executed(rows: Scenario, subject: Callable[[Scenario], Subject]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Each step of the subject with its statements: who issued it, and its text."""
+    statements: list[tuple[str, str]] = []
+
+    def note(_connection: Any, _cursor: Any, text: str, *_: Any) -> None:
+        if not text.startswith("BEGIN"):
+            statements.append((issuer(), text))
+
+    steps, result = subject(rows), None
+    try:
+        while True:
+            when, work = steps.send(result)
+            event.listen(rows.database.engine, "before_cursor_execute", note)
+            try:
+                result = rows.database.write(work)
+            finally:
+                event.remove(rows.database.engine, "before_cursor_execute", note)
+            yield when, list(statements)
+            statements.clear()
+    except StopIteration:
+        return
+
+
+def issuer() -> str:
+    """The function of the store that is executing a statement: ``locks.acquire``, ``transitions.giving.give``."""
+    frame = sys._getframe()
+    while frame is not None:
+        _, inside, module = frame.f_code.co_filename.partition(STORE)
+        if inside:
+            return f"{module.removesuffix('.py').replace('/', '.')}.{frame.f_code.co_qualname.split('.<')[0]}"
+        frame = frame.f_back  # type: ignore[assignment]
+    raise AssertionError("a statement that is not the store's")

@@ -1,0 +1,202 @@
+"""What somebody else has locked stops nobody else: the reaper and the workers' heartbeats pass it over, and so
+do a worker's reports.
+
+The locks are those of a console that was left open in a transaction. SQLite has no locks of rows.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from rota.scheduler_service.duties.assigner import Assigner
+from rota.scheduler_service.duties.reaper import Reaper
+from rota.shared.database.transactions import Database
+from rota.shared.domain.states import InstanceStatus
+from rota.shared.settings import Settings
+from rota.shared.store import workers
+from rota.shared.store.workers import Load
+from rota.worker_service import registration
+from rota.worker_service.rows import WorkerRows
+from rota.worker_service.running.reporter import Reporter
+from tests.harness.scenario import Scenario, ended
+
+LIVE, DEAD = "live", "dead"
+
+
+@contextmanager
+def locked(rows: Scenario, table: str, where: str = "1 = 1", **values: Any) -> Iterator[None]:
+    """Another session holds ``SELECT … FOR UPDATE`` on these rows."""
+    with rows.database.engine.execution_options(rota_write=True).begin() as console:
+        console.execute(text("SET idle_transaction_timeout = 0"))
+        console.execute(text(f"SELECT * FROM {table} WHERE {where} FOR UPDATE"), values).all()
+        yield
+
+
+def state(rows: Scenario, worker: int) -> str:
+    return str(rows.sql("SELECT state FROM schedule_worker_node WHERE id = :id", id=worker)[0][0])
+
+
+def is_dead(rows: Scenario, worker: int) -> bool:
+    found = rows.sql("SELECT gmt_dead FROM schedule_worker_beat WHERE schedule_worker_node_id = :id", id=worker)
+    return found[0][0] is not None
+
+
+def silence(rows: Scenario, *worker_ids: int) -> None:
+    for worker in worker_ids:
+        rows.sql(
+            "UPDATE schedule_worker_beat SET last_beat = '2020-01-01 00:00:00' WHERE schedule_worker_node_id = :id",
+            id=worker,
+        )
+
+
+@pytest.fixture
+def reaper(mariadb_rows: Scenario) -> Reaper:
+    """A reaper that has watched the workers for long enough to declare them dead."""
+    reaper = Reaper(mariadb_rows.database, Settings.load(), "test")
+    reaper._watching_since = float("-inf")
+    return reaper
+
+
+def test_a_lock_on_all_workers_kills_no_healthy_worker(mariadb_rows: Scenario, reaper: Reaper) -> None:
+    rows = mariadb_rows
+    healthy, silent = rows.worker(), rows.worker()
+    rows.sql("UPDATE schedule_worker_node SET last_heartbeat = '2020-01-01 00:00:00'")
+    run = rows.running(silent)
+    silence(rows, silent)
+    with locked(rows, "schedule_worker_node"):
+        assert rows.database.write_one(lambda c: workers.heartbeat(c, healthy, Load(busy=2)))
+        reaper.step()
+        assert (is_dead(rows, healthy), is_dead(rows, silent)) == (False, True)
+        assert [worker.id for worker in rows.database.read(workers.fleet)] == [healthy]
+        assert rows.status(run.id) == "pending", "what the dead one held is recovered, though its row is locked"
+        assert state(rows, silent) == LIVE
+    reaper.step()
+    assert (state(rows, healthy), state(rows, silent)) == (LIVE, DEAD)
+    [shown] = rows.sql("SELECT reason, gmt_dead FROM schedule_worker_node WHERE id = :id", id=silent)
+    assert shown.reason == "silent for longer than its liveness limit"
+    assert shown.gmt_dead is not None
+
+
+def test_a_lock_on_one_dead_workers_beat_stops_no_other_recovery(mariadb_rows: Scenario, reaper: Reaper) -> None:
+    rows = mariadb_rows
+    first, stuck, last = rows.worker(), rows.worker(), rows.worker()
+    runs = {worker: rows.running(worker).id for worker in (first, stuck, last)}
+    silence(rows, first, stuck, last)
+    with locked(rows, "schedule_worker_beat", "schedule_worker_node_id = :id", id=stuck):
+        reaper.step()
+        assert {worker: rows.status(run) for worker, run in runs.items()} == {
+            first: "pending", stuck: "running", last: "pending",
+        }  # fmt: skip
+    reaper.step()
+    assert rows.status(runs[stuck]) == "pending"
+
+
+def test_a_lock_on_one_instance_of_a_dead_worker_stops_no_other_recovery(
+    mariadb_rows: Scenario, reaper: Reaper
+) -> None:
+    rows = mariadb_rows
+    worker, other = rows.worker(), rows.worker()
+    stuck, beside, elsewhere = rows.running(worker).id, rows.running(worker).id, rows.running(other).id
+    held, given = rows.assigned(worker), rows.assigned(worker)
+    silence(rows, worker, other)
+    with locked(rows, "schedule_instance", "id IN (:running, :assigned)", running=stuck, assigned=held):
+        reaper.step()
+        seen = [rows.status(instance) for instance in (stuck, beside, elsewhere, held, given)]
+        assert seen == ["running", "pending", "pending", "assigned", "pending"]
+    reaper.step()
+    assert {rows.status(instance) for instance in (stuck, held)} == {"pending"}
+
+
+def test_a_lock_on_a_node_of_one_dead_worker_stops_no_other_recovery(mariadb_rows: Scenario, reaper: Reaper) -> None:
+    """The nodes of an instance are changed with it, so its recovery waits, and is given up for this pass."""
+    rows = mariadb_rows
+    worker, other = rows.worker(), rows.worker()
+    stuck, elsewhere = rows.running(worker).id, rows.running(other).id
+    silence(rows, worker, other)
+    with locked(rows, "schedule_task_node", "schedule_instance_id = :id", id=stuck):
+        reaper.step()
+        assert (rows.status(stuck), rows.status(elsewhere)) == ("running", "pending")
+    reaper.step()
+    assert rows.status(stuck) == "pending"
+
+
+@pytest.mark.parametrize(
+    ("table", "where"), [("schedule_instance", "id = :id"), ("schedule_task_node", "schedule_instance_id = :id")]
+)
+def test_a_lock_on_one_run_holds_up_no_other_report_of_its_worker(
+    mariadb_rows: Scenario, table: str, where: str
+) -> None:
+    rows, done = mariadb_rows, threading.Event()
+    worker = rows.worker()
+    stuck, other = rows.running(worker), rows.running(worker)
+    hasty = Database(rows.database.url.render_as_string(hide_password=False), retry_seconds=0.1)
+    reporter = Reporter(WorkerRows(hasty, worker), hasty.clock)
+    thread = threading.Thread(target=reporter.run)
+    try:
+        with locked(rows, table, where, id=stuck.id):
+            reporter.put(ended(stuck, InstanceStatus.FAILED), lambda ours: None)
+            reporter.put(ended(other, InstanceStatus.FAILED), lambda ours: done.set())
+            thread.start()
+            assert done.wait(20)
+            assert (rows.status(stuck.id), rows.status(other.id)) == ("running", "failed")
+        assert reporter.flush(20)
+        assert rows.status(stuck.id) == "failed"
+    finally:
+        reporter.close()
+        thread.join(20)
+        hasty.close()
+
+
+@pytest.mark.parametrize("write", ["give", "line up", "explain", "refuse", "adopt", "refuse an orphan"])
+def test_a_lock_on_one_pending_instance_holds_up_no_other(mariadb_rows: Scenario, write: str) -> None:
+    rows = mariadb_rows
+    rows.worker()
+    task = rows.task(overlap_policy="queue" if write == "line up" else "allow")
+    stuck = rows.by_sql(task)
+    if write == "refuse an orphan":
+        rows.sql("UPDATE schedule_instance SET schedule_datetime = '2026-11-00 02:00:00'")
+    elif write != "adopt":
+        rows.sql("UPDATE schedule_instance SET due_at = schedule_datetime")
+    if write == "explain":
+        rows.sql("UPDATE schedule_task SET required_labels = :labels", labels='{"gpu": "a100"}')
+    if write == "refuse":
+        rows.sql("UPDATE schedule_task SET is_deleted = 1")
+    others = [rows.by_sql(rows.task()) for _ in range(2)]
+    assigner = Assigner(rows.database, Settings.load(batch=1))
+    with locked(rows, "schedule_instance", "id = :id", id=stuck):
+        assigner.step()
+        assigner.step()
+        assert [rows.status(i) for i in (stuck, *others)] == ["pending", "assigned", "assigned"]
+    for _ in range(2):
+        assigner.step()
+    after = {"explain": "pending", "refuse": "canceled", "refuse an orphan": "canceled"}
+    assert rows.status(stuck) == after.get(write, "assigned")
+    assert (rows.row(stuck).reason is not None) == (write in after)
+
+
+def test_a_lock_on_a_run_that_is_to_be_replaced_holds_up_nothing_else_of_the_claim(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    task, worker = rows.task(overlap_policy="replace"), rows.worker()
+    run = rows.running(worker, task, rows.past())
+    newer, other = rows.assigned(worker, task, rows.start), rows.assigned(worker)
+    with locked(rows, "schedule_instance", "id = :id", id=run.id):
+        claim = rows.claim(worker, newer, other)
+        assert ([one.id for one in claim.runs], [one.id for one in claim.waiting]) == ([other], [newer])
+    rows.claim(worker, newer)
+    assert rows.row(run.id).gmt_cancel_requested is not None
+
+
+def test_a_worker_waits_for_the_name_of_a_dead_one_whose_row_is_locked(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    dead = rows.worker("twin")
+    with locked(rows, "schedule_worker_node", "id = :id", id=dead):
+        rows.bury(dead)
+        assert (is_dead(rows, dead), state(rows, dead)) == (True, LIVE)
+        assert rows.database.read(workers.alive) == []
+    again = workers.WorkerDeclaration("twin", "host", 2, "another", "0", 1, 0, 15, [])
+    assert registration.register(rows.database, again)[0] > dead
+    assert state(rows, dead) == DEAD

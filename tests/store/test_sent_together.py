@@ -1,0 +1,209 @@
+"""Statements that wait for the next one: a transaction of them is one packet, and fails as a whole."""
+
+from collections.abc import Iterator
+
+import pytest
+from pymysql.constants.COMMAND import COM_QUERY
+from sqlalchemy import Connection, TextClause, text
+from sqlalchemy.exc import DataError, DBAPIError
+
+from rota.shared.database.later import Later, execute_later
+from rota.shared.database.mysql_connection import PACKET_SHARE, MySQLConnection
+from tests.harness.scenario import Scenario
+
+Packets = list[bytes]
+SET_PRIORITY = text("UPDATE schedule_task SET priority = :priority WHERE id = :task")
+SMALL_LIMIT = 4000
+QUARTER = SMALL_LIMIT // PACKET_SHARE
+
+
+class Stop(Exception):
+    """The work ends here."""
+
+
+@pytest.fixture
+def packets(mariadb_rows: Scenario, monkeypatch: pytest.MonkeyPatch) -> Iterator[Packets]:
+    """What is sent from now on, over a connection that is open already."""
+    sent: Packets = []
+    send = MySQLConnection._execute_command  # type: ignore[attr-defined]
+
+    def record(self: MySQLConnection, command: int, sql: bytes | str) -> None:
+        if command == COM_QUERY:
+            sent.append(sql if isinstance(sql, bytes) else sql.encode())
+        send(self, command, sql)
+
+    mariadb_rows.task()
+    with monkeypatch.context() as patched:
+        patched.setattr(MySQLConnection, "_execute_command", record)
+        yield sent
+
+
+def verbs(packet: bytes) -> list[str]:
+    """The first word of each statement."""
+    return [statement.split()[0].decode() for statement in packet.split(b";")]
+
+
+def set_later(connection: Connection, task: int, priority: int) -> Later:
+    return execute_later(connection, SET_PRIORITY, {"task": task, "priority": priority})
+
+
+def set_long(length: int) -> TextClause:
+    """The same as ``SET_PRIORITY``, and so many bytes longer."""
+    return text(f"{SET_PRIORITY.text} AND '{'x' * length}' <> ''")
+
+
+def driver(connection: Connection) -> MySQLConnection:
+    own = connection.connection.driver_connection
+    assert isinstance(own, MySQLConnection)
+    return own
+
+
+def priorities(rows: Scenario, *tasks: int) -> list[int]:
+    return [rows.task_row(task).priority for task in tasks]
+
+
+def in_transaction(connection: Connection) -> tuple[MySQLConnection, int]:
+    return driver(connection), int(connection.scalar(text("SELECT @@in_transaction")) or 0)
+
+
+def test_a_transaction_of_later_statements_is_one_packet(mariadb_rows: Scenario, packets: Packets) -> None:
+    rows = mariadb_rows
+    first, second = rows.task(priority=0), rows.task(priority=0)
+    packets.clear()
+    rows.database.write(lambda c: [set_later(c, first, 1), set_later(c, second, 2)])
+    assert [verbs(packet) for packet in packets] == [["BEGIN", "UPDATE", "UPDATE", "COMMIT"]]
+    assert priorities(rows, first, second) == [1, 2]
+
+
+def test_the_results_are_told_in_order_at_the_commit(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    tasks = rows.tasks(3, priority=0)
+    above = text("UPDATE schedule_task SET priority = 7 WHERE id >= :task")
+    results = rows.database.write(
+        lambda c: [execute_later(c, above, {"task": tasks[at]}) for at in (2, 1)] + [set_later(c, tasks[0], 7)]
+    )
+    assert [(one.rows, one.waits) for one in results] == [(1, True), (2, True), (1, True)]
+    again = rows.database.write(lambda c: [set_later(c, 999_999, 1), execute_later(c, above, {"task": tasks[0]})])
+    assert [one.rows for one in again] == [0, 3], "matched, though unchanged"
+
+
+def test_a_statement_whose_result_is_read_takes_those_that_wait_along(mariadb_rows: Scenario, packets: Packets) -> None:
+    rows = mariadb_rows
+    task = rows.task(priority=0)
+    packets.clear()
+
+    def work(connection: Connection) -> tuple[int, int | None, int]:
+        later = set_later(connection, task, 5)
+        read = connection.scalar(text("SELECT priority FROM schedule_task WHERE id = :task"), {"task": task})
+        known = later.rows
+        set_later(connection, task, 6)
+        return known, read, later.rows
+
+    assert rows.database.write(work) == (1, 5, 1)
+    assert [verbs(packet) for packet in packets] == [["BEGIN", "UPDATE", "SELECT"], ["UPDATE", "COMMIT"]]
+    assert priorities(rows, task) == [6]
+
+
+def test_a_later_statement_that_fails_raises_at_the_commit_and_nothing_is_committed(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    first, second = rows.task(priority=0), rows.task(priority=0)
+    ended: list[str] = []
+
+    def work(connection: Connection) -> None:
+        set_later(connection, first, 1)
+        execute_later(connection, text("UPDATE schedule_task SET id = :a WHERE id = :b"), {"a": first, "b": second})
+        set_later(connection, second, 2)
+        ended.append("the work")
+
+    with pytest.raises(DBAPIError, match="Duplicate entry"):
+        rows.database.write(work)
+    assert ended == ["the work"]
+    assert priorities(rows, first, second) == [0, 0]
+    assert rows.database.read(in_transaction)[1] == 0
+
+
+def test_a_statement_longer_than_a_quarter_of_a_packet_is_sent_at_once(
+    mariadb_rows: Scenario, packets: Packets
+) -> None:
+    rows = mariadb_rows
+    task = rows.task(priority=0)
+    packets.clear()
+
+    def work(connection: Connection) -> tuple[int, int]:
+        driver(connection).packet_limit = SMALL_LIMIT
+        result = execute_later(connection, set_long(QUARTER), {"task": task, "priority": 3})
+        return len(packets), result.rows
+
+    assert rows.database.write(work) == (1, 1)
+    assert [verbs(packet) for packet in packets] == [["BEGIN", "UPDATE"], ["COMMIT"]]
+
+
+def test_packets_are_filled_up_to_half_of_what_the_server_takes(mariadb_rows: Scenario, packets: Packets) -> None:
+    rows = mariadb_rows
+    tasks = rows.tasks(5, priority=0)
+    packets.clear()
+
+    def work(connection: Connection) -> list[Later]:
+        driver(connection).packet_limit = SMALL_LIMIT
+        statement = set_long(QUARTER - 150)
+        return [execute_later(connection, statement, {"task": task, "priority": 1}) for task in tasks]
+
+    assert [one.rows for one in rows.database.write(work)] == [1] * 5
+    assert [verbs(packet) for packet in packets] == [
+        ["BEGIN", "UPDATE", "UPDATE"],
+        ["UPDATE", "UPDATE"],
+        ["UPDATE", "COMMIT"],
+    ]
+    assert max(map(len, packets)) <= 2 * QUARTER
+    assert priorities(rows, *tasks) == [1] * 5
+
+
+def test_a_statement_longer_than_the_server_takes_is_refused_data(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    task = rows.task(priority=0)
+
+    def work(connection: Connection) -> None:
+        set_later(connection, task, 1)
+        statement = set_long(driver(connection).packet_limit)
+        execute_later(connection, statement, {"task": task, "priority": 2})
+
+    with pytest.raises(DataError, match="max_allowed_packet"):
+        rows.database.write(work)
+    assert priorities(rows, task) == [0]
+
+
+def test_work_that_ends_before_anything_was_sent_sends_nothing(mariadb_rows: Scenario, packets: Packets) -> None:
+    rows = mariadb_rows
+    task = rows.task(priority=0)
+    packets.clear()
+    used: list[MySQLConnection] = []
+
+    def work(connection: Connection) -> None:
+        used.append(driver(connection))
+        set_later(connection, task, 9)
+        raise Stop
+
+    with pytest.raises(Stop):
+        rows.database.write(work)
+    assert packets == []
+    assert rows.database.read(in_transaction) == (used[0], 0)
+    rows.database.write(lambda c: set_later(c, task, 4))
+    assert priorities(rows, task) == [4]
+
+
+def test_a_read_after_a_write_that_was_rolled_back_is_in_no_transaction(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    task = rows.task(priority=0)
+    used: list[MySQLConnection] = []
+
+    def work(connection: Connection) -> None:
+        own, inside = in_transaction(connection)
+        assert inside == 1
+        used.append(own)
+        set_later(connection, task, 9)
+        raise Stop
+
+    with pytest.raises(Stop):
+        rows.database.write(work)
+    assert rows.database.read(in_transaction) == (used[0], 0)
+    assert priorities(rows, task) == [0]

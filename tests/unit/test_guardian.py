@@ -1,0 +1,44 @@
+"""What the guardian does on which thread."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rota.shared.settings import Settings
+from rota.worker_service.board import Board
+from rota.worker_service.guardian import Guardian
+
+
+class Locked:
+    """A database that answers nothing while a table is locked."""
+
+    def __init__(self) -> None:
+        self.asked, self.free = threading.Event(), threading.Event()
+        self.clock = SimpleNamespace(measure=lambda: None, at=lambda moment: None)
+
+    def write(self, work: Callable[[Any], Any]) -> bool:
+        self.asked.set()
+        return self.free.wait(30)
+
+
+@pytest.fixture
+def locked() -> Iterator[Locked]:
+    one = Locked()
+    yield one
+    one.free.set()
+
+
+def test_no_heartbeat_waits_for_the_note_that_a_worker_is_blocked(locked: Locked) -> None:
+    board = Board(1)
+    guardian = Guardian(Settings.load(), board, os.getpid(), 0)
+    guardian.__dict__["_database"], guardian._awake = locked, 0.0
+    threading.Thread(target=guardian._mark, name="blocked", daemon=True).start()
+    guardian._renewed(5.0)
+    assert locked.asked.wait(10), "the note is written, but not by the heartbeat"
+    assert (board.expires, locked.free.is_set()) == (5.0, False)
+    guardian._renewed(6.0)
+    assert board.expires == 6.0

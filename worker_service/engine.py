@@ -1,0 +1,230 @@
+"""A worker's engine: the parts that pull and run instances, composed, and stopped in order."""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+
+from rota.shared.clock import Clock
+from rota.shared.domain.errors import DatabaseAway, RotaError
+from rota.shared.domain.states import WorkerLostPolicy
+from rota.shared.loop import Loop
+from rota.shared.settings import Settings
+from rota.shared.store.workers import Load
+from rota.shared.surprises import Surprises
+from rota.worker_service.authoring import Execution, Node, Rota
+from rota.worker_service.executors.base import Executor
+from rota.worker_service.executors.event_loop import EventLoopExecutor
+from rota.worker_service.executors.process import ProcessExecutor
+from rota.worker_service.executors.threads import ThreadExecutor
+from rota.worker_service.pulling.backlog import Backlog
+from rota.worker_service.pulling.claimer import Claimer
+from rota.worker_service.pulling.fetcher import Fetcher
+from rota.worker_service.pulling.pacing import PollPace
+from rota.worker_service.pulling.reconciler import Reconciler
+from rota.worker_service.pulling.slots import Slots
+from rota.worker_service.pulling.starter import Starter
+from rota.worker_service.rows import WorkerRows
+from rota.worker_service.running import endings
+from rota.worker_service.running.reporter import Reporter
+from rota.worker_service.running.runner import Runner
+
+log = logging.getLogger(__name__)
+
+CLOSING_SECONDS = 5.0
+"""How long a stopping worker waits for each of its threads, and for its last reports."""
+
+LAST_SECONDS = 0.02
+"""How often a stopping worker looks whether the handlers that it stopped have ended."""
+
+STOP_CHECK_SECONDS = 0.5
+"""How late a stopping worker may notice ``stop_now``."""
+
+
+class Engine:
+    """The parts that pull and run instances under one worker's id.
+
+    An instance goes through them in this order: the fetcher reads it into the backlog, the claimer claims it from there
+    and gives it to the starter, the runner runs its nodes, and the reporter writes how they ended.
+    """
+
+    def __init__(
+        self,
+        rows: WorkerRows,
+        settings: Settings,
+        app: Rota,
+        nodes: Mapping[str, Node],
+        clock: Clock,
+        *,
+        lost: Callable[[str], None],
+        stuck: Callable[[], None],
+    ) -> None:
+        self._rows = rows
+        self._lost = lost
+        self._clock = clock
+        self._stuck, self._is_stuck = stuck, False
+        self._abandoned_seconds = settings.abandoned_seconds
+        self._batch = settings.batch
+        self._surprises = Surprises("worker")
+        self._slots = slots = Slots(settings.capacity, settings.batch, clock)
+        self._event_loop = EventLoopExecutor(clock)
+        self._executors = _executors(settings, app, clock, self._event_loop)
+        self._reporter = Reporter(rows, clock)
+        self._backlog = Backlog(clock)
+        self._runner = Runner(
+            nodes,
+            self._executors,
+            self._reporter,
+            slots,
+            clock,
+            result_limit_bytes=settings.result_limit_bytes,
+            ended=self._backlog.turn_over,
+        )
+        self._starter = Starter(rows, self._runner, slots, clock)
+        self._reconciler = Reconciler(rows, self._runner, self._backlog, clock, settings.heartbeat_seconds)
+        pace = PollPace.of_worker(rows.worker_id, settings.poll_period)
+        self._fetcher = Fetcher(rows, self._backlog, clock, pace, settings.lookahead_seconds, running=self._runner)
+        self._poll_loop = Loop("poll", self._poll, clock)
+        self._claimer = Claimer(rows, self._backlog, slots, self._starter, clock, poll_now=self._poll_loop.wake)
+        self._claim_loop = Loop("claim", self._claimer.claim, clock)
+        self._threads = [self._vital("report", self._reporter.run), self._vital("start", self._starter.run)]
+
+    def start(self) -> None:
+        """Start the threads and loops."""
+        for thread in self._threads:
+            thread.start()
+        for loop in (self._poll_loop, self._claim_loop, self._runner.deadlines):
+            loop.start()
+
+    def load(self) -> Load:
+        """What a heartbeat says of the worker."""
+        return Load(self._slots.busy, len(self._runner.lingering), self._slots.started)
+
+    def silent_seconds(self) -> float:
+        """For how long a coroutine has blocked the event loop."""
+        return self._event_loop.silent_seconds
+
+    def stop_pulling(self, stop_now: threading.Event) -> None:
+        """Claim no more instances, and hand back those that have not started, unless ``stop_now`` is set."""
+        self._poll_loop.stop()
+        self._claim_loop.stop()
+        self._backlog.close()
+        self._claim_loop.join(CLOSING_SECONDS)
+        attempt(lambda: self._starter.close(hurries=stop_now.is_set()))
+        attempt(lambda: self._rows.hand_back_assigned(self._batch), unless=stop_now)
+
+    def finish(self, deadline: float, stop_now: threading.Event) -> bool:
+        """Let running instances end until ``deadline`` (the clock's ``monotonic``), or until ``stop_now`` is set.
+
+        Then stop the rest, and fail them or hand them back. Returns when all is reported: whether all handlers have
+        ended.
+        """
+        some_ended = self._clock.event()
+        self._slots.on_free(some_ended.set)
+        while len(self._runner) and self._clock.monotonic() < deadline and not stop_now.is_set():
+            some_ended.wait(min(STOP_CHECK_SECONDS, max(0.0, deadline - self._clock.monotonic())))
+            some_ended.clear()
+        self._poll_loop.join(CLOSING_SECONDS)  # a comparison under way could hand back the runs that end below
+        self._runner.deadlines.stop()
+        all_ended = self._end_the_rest(stop_now)
+        hurries = stop_now.is_set() and self._rows.away
+        self._reporter.flush(0 if hurries else CLOSING_SECONDS)
+        self._reporter.close()
+        if not hurries:
+            attempt(self._free_slots)
+        return all_ended and not self._runner.lingering
+
+    def close(self) -> None:
+        """Close the executors."""
+        for executor in self._executors.values():
+            executor.close()
+
+    def _vital(self, name: str, run: Callable[[], None]) -> threading.Thread:
+        """A thread without which the worker would take work that it never ends. If it fails, the worker ends."""
+
+        def run_or_end() -> None:
+            try:
+                run()
+            except BaseException as error:  # SystemExit, too, which ends a thread without a word
+                log.exception("worker: the %s thread has failed", name)
+                self._lost(f"its {name} thread has failed: {type(error).__name__}: {error}")
+
+        return self._clock.thread(name, run_or_end)
+
+    def _free_slots(self) -> None:
+        """Free the overlap slots that ended runs kept while their handlers ran, and end a worker that is stuck."""
+        if returned := self._runner.lingering.returned():
+            try:
+                self._rows.free_slots(returned)
+            except BaseException:
+                self._runner.lingering.put_back(returned)
+                raise
+        if self._runner.lingering.longest > self._abandoned_seconds and not self._is_stuck:
+            self._is_stuck = True
+            log.error(
+                "worker: a handler was to stop %g s ago and still runs; the worker stops", self._abandoned_seconds
+            )
+            self._stuck()
+
+    def _poll(self) -> float:
+        for part in (self._free_slots, self._starter.give_back_late, self._reconciler.compare_when_due):
+            try:
+                part()
+                self._surprises.over(part.__name__)
+            except DatabaseAway:
+                raise
+            except Exception as error:  # noqa: BLE001 - one row may be at fault: the others are fetched all the same
+                self._surprises.say(part.__name__, error)
+        return self._fetcher.fetch()
+
+    def _end_the_rest(self, stop_now: threading.Event) -> bool:
+        """Stop what still runs. What may run at most once and has begun fails; the others are handed back.
+
+        A handler that succeeds all the same is reported as any other; then its run goes on at the next node elsewhere.
+        What has not ended within ``CLOSING_SECONDS`` is not handed back: it would run beside itself. It stays
+        ``running`` until the worker is dead. Returns whether all have ended.
+        """
+        left = self._runner.detach_unfinished()
+        if not left:
+            return True
+        log.warning("worker: stops with %d instances still running", len(left))
+        deadline = self._clock.monotonic() + CLOSING_SECONDS
+        while any(a.calls for a in left) and self._clock.monotonic() < deadline and not stop_now.is_set():
+            self._clock.sleep(LAST_SECONDS)
+        if stop_now.is_set() and self._rows.away:
+            return not any(a.calls for a in left)
+        over = {a for a in left if not a.calls}  # what ends from now on counts as still running
+        if ends := [a.last for a in over if a.last is not None]:
+            attempt(lambda: self._rows.report(ends))
+        left = [a for a in left if a not in over or a.last is None or not a.last.is_over]
+        once = [active for active in left if active.run.on_worker_lost == WorkerLostPolicy.FAIL and active.begun]
+        again = [(a.run.id, a.run.attempt) for a in left if a not in once and a in over]
+        attempt(lambda: self._rows.hand_back(again, "its worker stopped"))
+        if once:
+            now = self._clock.now()
+            failures = [
+                endings.stopped_at_grace_end(a.run, a.done, a.entered, now, still_runs=a not in over) for a in once
+            ]
+            attempt(lambda: self._rows.report(failures))
+        return not any(a.calls for a in left)
+
+
+def _executors(settings: Settings, app: Rota, clock: Clock, loop: EventLoopExecutor) -> dict[Execution, Executor]:
+    return {
+        "async": loop,
+        "thread": ThreadExecutor(settings.capacity, clock),
+        "process": ProcessExecutor(app.target, settings.capacity, settings.result_limit_bytes, clock),
+    }
+
+
+def attempt(work: Callable[[], object], unless: threading.Event | None = None) -> None:
+    """Try one step of stopping. If it fails, the next steps follow, and the scheduler recovers what is left.
+
+    ``unless`` this is set: somebody asked a second time, and the step could take as long as the database is away.
+    """
+    if unless is not None and unless.is_set():
+        return
+    try:
+        work()
+    except Exception as error:
+        traceback = None if isinstance(error, RotaError) else error  # it is for what Rota did not expect
+        log.warning("worker: while stopping: %s", error, exc_info=traceback)

@@ -1,0 +1,104 @@
+"""Claiming: the worker claims queued instances in batches, just before they are due and as slots become free."""
+
+import logging
+from collections.abc import Callable, Mapping
+
+from sqlalchemy.exc import DBAPIError
+
+from rota.shared.clock import Clock
+from rota.shared.database.transactions import is_refusal, sentence
+from rota.shared.domain.errors import RotaError
+from rota.shared.surprises import Surprises
+from rota.worker_service.pulling.backlog import Backlog
+from rota.worker_service.pulling.pacing import PUT_OFF, ClaimPace, is_time_to_poll
+from rota.worker_service.pulling.slots import Slots
+from rota.worker_service.pulling.starter import Starter
+from rota.worker_service.rows import WorkerRows
+
+log = logging.getLogger(__name__)
+
+
+class Claimer:
+    """Takes instances from the backlog, claims them, and gives the claimed ones to the starter.
+
+    It calls ``poll_now`` in two cases. The backlog has become short, so that there is room for more. Or a claim has
+    raised an error, so that its instances must be read again: the backlog has forgotten them.
+    """
+
+    def __init__(
+        self,
+        rows: WorkerRows,
+        backlog: Backlog,
+        slots: Slots,
+        starter: Starter,
+        clock: Clock,
+        *,
+        poll_now: Callable[[], None],
+    ) -> None:
+        self._rows = rows
+        self._backlog = backlog
+        self._slots = slots
+        self._starter = starter
+        self._clock = clock
+        self._poll_now = poll_now
+        self._pace = ClaimPace()
+        self._surprises = Surprises("claim")
+        slots.on_free(backlog.room_made)
+
+    def claim(self) -> float:
+        """Wait until there are instances to claim and slots for them, and claim them. Returns the seconds to rest."""
+        taken = self._backlog.take(self._room)
+        if not taken:
+            return 0
+        began = self._clock.monotonic()
+        try:
+            self._claim(taken)
+        except BaseException:
+            self._poll_now()
+            raise
+        finally:
+            self._backlog.release(taken)
+            self._pace.note(began, self._clock.monotonic(), self._clock.round_trip())
+        if is_time_to_poll(len(taken) + len(self._backlog), len(self._backlog)):
+            self._poll_now()
+        return self._pace.rest(self._slots.busy, self._slots.capacity)
+
+    def _room(self) -> int:
+        return self._slots.claimable(self._pace.ahead(self._clock.monotonic()))
+
+    def _claim(self, taken: Mapping[int, int]) -> None:
+        """Claim these. If that fails because of a row, claim each half of them, until the row at fault is alone.
+
+        The claim also tells the database's time: a clock that was set back must start nothing early.
+        """
+        asked = self._clock.monotonic()
+        try:
+            claim = self._rows.claim(
+                taken.keys(), self._clock.at(asked), self._backlog.tried, self._backlog.skip_candidates
+            )
+        except Exception as error:
+            if isinstance(error, RotaError) or (isinstance(error, DBAPIError) and not is_refusal(error)):
+                raise  # the database's fault, and no row's
+            if len(taken) == 1:
+                self._give_up(taken, error)
+                return
+            ids = list(taken)
+            for half in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
+                self._claim({instance_id: taken[instance_id] for instance_id in half})
+            return
+        if claim.time is not None:
+            self._clock.observe(asked, claim.time, self._clock.monotonic())
+        claimed = self._clock.now()
+        self._starter.put(claim.runs, claimed, taken)
+        self._backlog.settle(taken, claim.waiting, self._clock.at(asked), claimed)
+
+    def _give_up(self, taken: Mapping[int, int], error: Exception) -> None:
+        """Cancel an instance whose claim the database refuses. Put off one that fails for another reason."""
+        [instance_id] = taken
+        if isinstance(error, DBAPIError):
+            reason = f"the database refuses its claim: {sentence(error)}"
+            log.warning("claim: instance %d: %s", instance_id, reason)
+            self._rows.skip(instance_id, reason)
+            return
+        self._surprises.say(f"instance {instance_id}", error)
+        self._backlog.put_off(taken, self._clock.now() + PUT_OFF)

@@ -1,0 +1,137 @@
+"""The delay queue: items that wait for their moment. It is a cache: every item is a row of the database, too."""
+
+import heapq
+import itertools
+from collections.abc import Callable, Container, Iterable
+from datetime import datetime, timedelta
+from operator import itemgetter
+from typing import Generic, TypeVar
+
+from rota.shared.clock import Clock
+
+T = TypeVar("T")
+
+NOT_EARLY = timedelta(0)
+
+
+class DelayQueue(Generic[T]):
+    """Gives out each item at its moment, by the database's clock. Among due items, the lowest rank comes first.
+
+    ``early`` lets an item leave before its moment, together with another whose moment has come. That makes batches.
+    ``longest_early`` is the longest ``early`` of any item.
+
+        queue = DelayQueue(clock)
+        queue.put(run.due_at, run)
+        queue.take(lambda: 10)   # waits until something is due; [] when closed
+    """
+
+    def __init__(self, clock: Clock, longest_early: timedelta = NOT_EARLY) -> None:
+        self._clock = clock
+        self._longest_early = longest_early
+        self._waiting: list[tuple[datetime, int, timedelta, int, T]] = []
+        self._ready: list[tuple[int, datetime, int, T]] = []
+        self._order = itertools.count()
+        self._changed = clock.condition()
+        self._needs_room = False
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._ready)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the queue gives out no more items."""
+        return self._closed
+
+    def put(self, moment: datetime, item: T, *, early: timedelta = NOT_EARLY, rank: int = 0) -> bool:
+        """Let an item wait until a moment (naive UTC), or leave ``early`` with others. False: the queue is closed."""
+        return self.put_all([(moment, item, rank)], early=early)
+
+    def put_all(self, items: Iterable[tuple[datetime, T, int]], *, early: timedelta = NOT_EARLY) -> bool:
+        """Let items wait, each until its moment, each with its rank. False: the queue is closed."""
+        with self._changed:
+            if self._closed:
+                return False
+            before = self._waiting[0][0] if self._waiting else None
+            for moment, item, rank in items:
+                heapq.heappush(self._waiting, (moment, next(self._order), early, rank, item))
+            if self._waiting and (before is None or self._waiting[0][0] < before):
+                self._changed.notify()
+            return True
+
+    def take(self, room: Callable[[], int]) -> list[T]:
+        """Wait until an item is due and there is room for it; returns as many due items as there is room for.
+
+        Returns [] when closed. ``room`` says for how many items there is room. Whoever makes room must call
+        ``room_made`` afterwards.
+        """
+        with self._changed:
+            while not self._closed:
+                self._needs_room = True  # set before asking: room that is made after that is notified
+                most = room()
+                self._needs_room = most <= 0
+                rest = None if self._needs_room else self._rest()
+                if rest is not None and rest <= 0:
+                    return self._due(most)
+                self._changed.wait(rest)
+            self._needs_room = False
+            return []
+
+    def retain(self, wanted: Container[T]) -> None:
+        """Forget the items that are not in ``wanted``. Of an item that was put twice, only the second entry stays."""
+        with self._changed:
+            latest = {item: order for _, order, _, _, item in sorted(self._waiting, key=itemgetter(1))}
+            latest.update((item, order) for _, _, order, item in self._ready)
+            kept = {order for item, order in latest.items() if item in wanted}
+            self._waiting = [entry for entry in self._waiting if entry[1] in kept]
+            self._ready = [entry for entry in self._ready if entry[2] in kept]
+            heapq.heapify(self._waiting)
+            heapq.heapify(self._ready)
+
+    def remove(self, before: datetime) -> list[T]:
+        """Take out the items whose moment was before ``before`` (naive UTC), and which still wait for room."""
+        with self._changed:
+            late = [item for _, moment, _, item in self._ready if moment < before]
+            late += [entry[-1] for entry in self._waiting if entry[0] < before]
+            if late:
+                self._ready = [entry for entry in self._ready if entry[1] >= before]
+                self._waiting = [entry for entry in self._waiting if entry[0] >= before]
+                heapq.heapify(self._ready)
+                heapq.heapify(self._waiting)
+            return late
+
+    def room_made(self) -> None:
+        """Tell ``take`` to ask again for ``room``: there may be some now."""
+        if self._needs_room:
+            with self._changed:
+                self._needs_room = False  # until take has asked again
+                self._changed.notify()
+
+    def close(self) -> list[T]:
+        """Give out no more items; returns those that were waiting."""
+        with self._changed:
+            self._closed = True
+            waiting = [entry[-1] for entry in self._ready] + [entry[-1] for entry in self._waiting]
+            self._waiting.clear()
+            self._ready.clear()
+            self._changed.notify()
+            return waiting
+
+    def _rest(self) -> float | None:
+        if self._ready:
+            return 0
+        return self._clock.seconds_until(self._waiting[0][0]) if self._waiting else None
+
+    def _due(self, most: int) -> list[T]:
+        now = self._clock.now()
+        not_yet = []
+        while self._waiting and self._waiting[0][0] <= now + self._longest_early:
+            entry = heapq.heappop(self._waiting)
+            moment, order, early, rank, item = entry
+            if moment - early <= now:
+                heapq.heappush(self._ready, (rank, moment, order, item))
+            else:
+                not_yet.append(entry)
+        for entry in not_yet:
+            heapq.heappush(self._waiting, entry)
+        return [heapq.heappop(self._ready)[-1] for _ in range(min(most, len(self._ready)))]

@@ -1,0 +1,50 @@
+"""Reconciling: the worker compares the rows that are ``running`` under its id with the instances that it runs.
+
+They differ when the database has committed a claim and the answer was lost. The same rows also tell the worker which
+runs somebody asked to cancel.
+"""
+
+import logging
+
+from rota.shared.clock import Timer
+from rota.worker_service.pulling.backlog import Backlog
+from rota.worker_service.rows import WorkerRows
+from rota.worker_service.running.runner import Runner
+
+log = logging.getLogger(__name__)
+
+
+class Reconciler:
+    """Compares every ``period`` seconds, on the thread that polls."""
+
+    def __init__(self, rows: WorkerRows, runner: Runner, backlog: Backlog, timer: Timer, period: float) -> None:
+        self._rows = rows
+        self._runner = runner
+        self._backlog = backlog
+        self._timer = timer
+        self._period = period
+        self._compared = float("-inf")
+
+    def compare_when_due(self) -> None:
+        """Compare, unless the last comparison was less than a period ago."""
+        if self._timer.monotonic() - self._compared >= self._period:
+            self.compare()
+            self._compared = self._timer.monotonic()
+
+    def compare(self) -> None:
+        """Stop the runs that somebody canceled, and give up the strangers.
+
+        A stranger is an instance that the database says this worker runs, and it does not. Strangers are handed back,
+        but those that may run at most once fail. An instance in a claim that has not returned is no stranger.
+        """
+        held = self._rows.held()
+        claiming = self._backlog.claiming
+        known = self._runner.held
+        strangers = [(i, attempt) for i, attempt, _ in held if (i, attempt) not in known and i not in claiming]
+        for instance_id, attempt, canceled in held:
+            if canceled:
+                self._runner.stop(instance_id, attempt, "canceled", canceled=True)
+        if strangers and not self._backlog.closed:  # else the worker is stopping, and detaches its runs
+            failed, back = self._rows.disown(strangers, "its worker held it but did not run it")
+            if failed or back:  # else they ended between the two reads
+                log.warning("worker: held but did not run: %d instances handed back, %d failed", back, failed)

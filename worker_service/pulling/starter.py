@@ -1,0 +1,60 @@
+"""Starting: a claimed instance waits until it is due and has a slot, and is started at that moment."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from rota.shared.clock import Clock
+from rota.shared.store.runs import Run
+from rota.worker_service.pulling.delay_queue import DelayQueue
+from rota.worker_service.pulling.pacing import GIVE_BACK_AFTER
+from rota.worker_service.pulling.slots import Slots
+from rota.worker_service.rows import WorkerRows
+from rota.worker_service.running.runner import Runner
+
+log = logging.getLogger(__name__)
+
+
+class Starter:
+    """Starts claimed instances, on the thread that calls ``run``."""
+
+    def __init__(self, rows: WorkerRows, runner: Runner, slots: Slots, clock: Clock) -> None:
+        self._rows = rows
+        self._runner = runner
+        self._slots = slots
+        self._clock = clock
+        self._queue: DelayQueue[Run] = DelayQueue(clock)
+        slots.on_free(self._queue.room_made)
+
+    def put(self, claimed: Sequence[Run], now: datetime, priorities: Mapping[int, int]) -> None:
+        """Start these when they are due, and not before ``now`` (naive UTC). If the worker stops, hand them back."""
+        accepted = self._runner.accept(claimed)
+        starts = [(max(run.due_at, now), run, priorities.get(run.id, 0)) for run in accepted]
+        if accepted and not self._queue.put_all(starts):  # the queue was closed while the claim was under way
+            self._hand_back(accepted, "its worker stopped")
+
+    def run(self) -> None:
+        """Start instances as they become due, until closed."""
+        while not self._queue.closed:
+            due = self._queue.take(self._slots.idle)
+            try:
+                self._runner.start(due)
+            except BaseException:  # this thread must go on: later instances wait for it
+                log.exception("%d instances could not be started", len(due))
+
+    def give_back_late(self) -> None:
+        """Hand back the instances that no slot became free for in time: another worker may have one."""
+        late = self._queue.remove(before=self._clock.now() - GIVE_BACK_AFTER)
+        if late:
+            self._hand_back(late, "its worker had no slot for it")
+            log.info("worker: handed back %d instances that it had no slot for", len(late))
+
+    def close(self, *, hurries: bool = False) -> None:
+        """Start no more instances, and hand back those that have not started, unless it ``hurries``."""
+        unstarted = self._queue.close()
+        self._hand_back([] if hurries else unstarted, "its worker stopped")
+
+    def _hand_back(self, unstarted: Sequence[Run], reason: str) -> None:
+        for run in unstarted:
+            self._runner.drop(run.id)
+        self._rows.hand_back([(run.id, run.attempt) for run in unstarted], reason, unstarted=True)

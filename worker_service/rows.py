@@ -1,0 +1,138 @@
+"""The rows of one worker. Every write is fenced by the worker's id: each start of a worker gets a new id."""
+
+from collections.abc import Collection, Container, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from rota.shared.database.transactions import Database
+from rota.shared.domain.states import REASON_LIMIT
+from rota.shared.store import afar, assignments, polling, recovery, reports, runs
+from rota.shared.store.node_types import NodeTypeNames
+from rota.shared.store.overlap import SkipCandidate
+from rota.shared.store.reports import Report
+from rota.shared.store.runs import Claim
+from rota.shared.store.transitions import canceling, keeping
+
+CLAIM_LIMIT = timedelta(seconds=0.25)
+CLAIM_LIMIT_ROUND_TRIPS = 10
+"""Nothing is claimed longer before it is due, by the database's clock, than this and so many round trips. Workers claim
+later (``pacing.claim_at``)."""
+
+FAR_SECONDS = 0.005
+"""With a round trip of so much or more, workers claim from afar."""
+
+Held = tuple[int, int]
+"""An instance that is ``running`` under this worker: id and attempt."""
+
+
+class WorkerRows:
+    """The store's verbs for one worker. Each may raise DatabaseProblem, when the database does not come back in time.
+
+    rows = WorkerRows(database, worker_id)
+    rows.claim({7}, clock.now())
+    """
+
+    def __init__(self, database: Database, worker_id: int) -> None:
+        self._database = database
+        self.worker_id = worker_id
+        self._types = NodeTypeNames()
+
+    @property
+    def away(self) -> bool:
+        """Whether the database is away, as far as this process has seen."""
+        return self._database.outage.lasts
+
+    def poll(self, horizon: datetime, limit: int) -> list[tuple[int, datetime, int]]:
+        """The instances assigned to the worker and due by ``horizon`` (naive UTC): id, due_at, priority."""
+        return self._database.read(lambda c: polling.poll(c, self.worker_id, horizon, limit))
+
+    def claim(
+        self,
+        ids: Collection[int],
+        now: datetime,
+        tried: Container[int] = (),
+        skip_candidates: Mapping[int, SkipCandidate] = runs.NO_SKIP_CANDIDATES,
+    ) -> Claim:
+        """Claim assigned instances: in one transaction, or from afar in two round trips."""
+        round_trip = self._database.clock.round_trip()
+        ahead = CLAIM_LIMIT + CLAIM_LIMIT_ROUND_TRIPS * timedelta(seconds=round_trip)
+        if round_trip < FAR_SECONDS:
+            return self._claim(ids, now, tried, skip_candidates, ahead)
+        plain, left = afar.claim(
+            self._database, self.worker_id, ids, now, self._types, skip_candidates=skip_candidates, ahead=ahead
+        )
+        if not left:
+            return plain
+        try:
+            rest = self._claim(left, now, tried, skip_candidates, ahead)
+        except Exception:
+            if not plain.runs:
+                raise
+            return plain  # those are won, and must start; the next poll brings the others again
+        return Claim(plain.runs + rest.runs, plain.waiting + rest.waiting, rest.time or plain.time)
+
+    def _claim(
+        self,
+        ids: Collection[int],
+        now: datetime,
+        tried: Container[int],
+        skip_candidates: Mapping[int, SkipCandidate],
+        ahead: timedelta,
+    ) -> Claim:
+        return self._database.write(
+            lambda c: runs.claim(
+                c,
+                self.worker_id,
+                list(ids),
+                now,
+                self._types,
+                tried=tried,
+                skip_candidates=skip_candidates,
+                ahead=ahead,
+            )
+        )
+
+    def skip(self, instance_id: int, reason: str) -> None:
+        """Cancel an instance that is assigned to the worker and that no claim can start."""
+        self._database.write(lambda c: canceling.skip(c, self.worker_id, {instance_id: reason[:REASON_LIMIT]}))
+
+    def held(self) -> list[tuple[int, int, bool]]:
+        """The instances ``running`` under the worker: id, attempt, whether somebody asked to cancel it."""
+        return self._database.read(lambda c: recovery.held(c, self.worker_id))
+
+    def report(self, batch: Sequence[Report]) -> set[int]:
+        """Write reports; returns the ids of instances that do not belong to the worker any more."""
+        return self._database.write(lambda c: reports.report(c, self.worker_id, batch))
+
+    def locked(self, instance_ids: Collection[int]) -> set[int]:
+        """Those of the instances whose rows, or whose nodes' rows, somebody else has locked now."""
+        return self._database.read(lambda c: reports.locked(c, instance_ids))
+
+    def hand_back(self, held: Sequence[Held], reason: str, *, unstarted: bool = False) -> int:
+        """Make these pending again, with a reason; returns how many of them still belonged to the worker.
+
+        ``unstarted``: the worker has entered no handler of theirs.
+        """
+        if not held:
+            return 0
+        return self._database.write(lambda c: reports.hand_back(c, self.worker_id, held, reason, unstarted=unstarted))
+
+    def free_slots(self, instance_ids: Collection[int]) -> None:
+        """Free the overlap slots that these ended instances kept while this worker's threads ran."""
+        self._database.write(lambda c: keeping.free_own(c, self.worker_id, instance_ids))
+
+    def disown(self, strangers: Sequence[Held], reason: str) -> tuple[int, int]:
+        """Fail the strangers that may run at most once, and hand back the others; returns how many of each."""
+        return self._database.write(
+            lambda c: (
+                recovery.disown(c, self.worker_id, strangers, reason),
+                reports.hand_back(c, self.worker_id, strangers, reason),
+            )
+        )
+
+    def hand_back_assigned(self, batch: int) -> None:
+        """Hand back all instances that are assigned to the worker and not claimed, a batch at a time."""
+        while (
+            self._database.write(lambda c: assignments.take_back_assigned(c, worker_id=self.worker_id, limit=batch))
+            == batch
+        ):
+            pass

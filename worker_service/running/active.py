@@ -1,0 +1,83 @@
+"""An instance that a worker holds, and what its handlers are given."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+from rota.shared.domain.triggers.zones import load_zone
+from rota.shared.store.reports import Report
+from rota.shared.store.runs import NodeRun, Run
+from rota.worker_service.context import Cancellation, NodeContext
+from rota.worker_service.executors.base import Running
+from rota.worker_service.pulling.slots import Slot
+from rota.worker_service.running.endings import Stop
+
+TIMES_KEPT = 1_000
+"""How many converted times are kept."""
+
+
+@dataclass(slots=True, eq=False)
+class Active(Slot):
+    """An instance that this process holds."""
+
+    run: Run
+    results: dict[str, Any] = field(default_factory=dict)
+    done: int = 0
+    """How many of the instance's nodes have succeeded, in this attempt or an earlier one."""
+
+    deadline: float | None = None
+    """When the node that runs now times out, in seconds of the clock's ``monotonic``."""
+
+    entered: datetime | None = None
+    """When the first handler of this attempt was entered."""
+
+    begun: bool = False
+    """Whether it is committed that a run which may run at most once begins. Before that no handler is entered."""
+
+    running: Running | None = None
+    cancellation: Cancellation = field(default_factory=Cancellation)
+    stop: Stop | None = None
+    detached: bool = False
+    """Whether the runner reports nothing of it any more: the worker is stopping."""
+
+    last: Report | None = None
+    """The success of its last call, which ended while the worker was stopping."""
+
+    lingers: bool = False
+    """Whether its handler was to stop and has not returned."""
+
+    abandoned: bool = False
+    """Whether it has ended for the runner, although its handler lingered."""
+
+    calls: int = 0
+    """How many of its calls may be running: 1 from just before a call is started until its handler has ended."""
+
+
+def keep_result(active: Active, node: NodeRun, result: Any) -> None:
+    """Keep a node's result for the nodes after it, as the database's JSON, so that a retry sees the same."""
+    active.done += 1
+    active.results[node.type] = active.results[node.type.removeprefix(f"{node.category}_")] = result
+
+
+def context_of(active: Active, node: NodeRun, param: Any) -> NodeContext[Any]:
+    run = active.run
+    return NodeContext(
+        param=param,
+        schedule_datetime=_in_zone(run.schedule_datetime, run.timezone),
+        due_at=run.due_at.replace(tzinfo=UTC),
+        results=dict(active.results),
+        task_name=run.task_name,
+        node_type=node.type,
+        instance_id=run.id,
+        run_number=run.run_number,
+        attempt=run.attempt,
+        origin=run.origin,
+        cancellation=active.cancellation,
+    )
+
+
+@lru_cache(TIMES_KEPT)
+def _in_zone(moment: datetime, timezone: str) -> datetime:
+    """A naive UTC time as an aware one of a zone. Cached, because all instances of a herd share one time."""
+    return moment.replace(tzinfo=UTC).astimezone(load_zone(timezone))
