@@ -235,7 +235,7 @@ def replace(rows: Scenario) -> Subject:
 def skip(rows: Scenario) -> Subject:
     worker, task = rows.worker(), rows.task()
     holder = rows.running(worker, task)
-    late = rows.assigned(worker, task, rows.now())
+    late = rows.assigned(worker, task, rows.now() + timedelta(seconds=1))
     candidates = {late: overlap.SkipCandidate(holder.id, rows.now())}
     yield (
         "A claim skips a fire whose predecessor still ran when it was due.",
