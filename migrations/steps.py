@@ -7,14 +7,35 @@ steps. Each step in this module leaves out what exists already, so the next ``ro
 from typing import Any
 
 from alembic import op
-from sqlalchemy import Column, Constraint, inspect
+from sqlalchemy import Column, Constraint, String, column, inspect, table, update
 
+from rota.shared.database.checks import VERSION_TABLE
 from rota.shared.domain.errors import DatabaseProblem
 
 
 def runs_on(dialect: str) -> bool:
     """Whether the migration runs on this database or prints SQL for it: ``runs_on("sqlite")``."""
     return op.get_context().dialect.name == dialect
+
+
+def state_oldest_version(version: str) -> None:
+    """State the oldest version of Rota that may run on the schema from here on. It is the first step of a migration.
+
+    A Rota that is older refuses to start as soon as this is written, and not only when the migration is done.
+
+        state_oldest_version("0.3.0")
+    """
+    stated = table(VERSION_TABLE, column("oldest_version", String(31)))
+    op.execute(update(stated).values(oldest_version=version))
+
+
+def add_column(table_name: str, added: Column[Any]) -> None:
+    """Add a column, unless the table has it.
+
+    add_column("schedule_task", Column("tags", Json))
+    """
+    if added.name not in _columns(table_name):
+        op.add_column(table_name, added)
 
 
 def create_table(

@@ -8,12 +8,12 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
-from importlib.metadata import version
 from types import FrameType
 
 from rota.shared import collector
 from rota.shared.clock import Clock
 from rota.shared.database.transactions import Database
+from rota.shared.domain.releases import own_version
 from rota.shared.loop import Loop
 from rota.shared.settings import Settings
 from rota.shared.store import workers
@@ -135,7 +135,7 @@ class Worker:
             host=socket.gethostname(),
             pid=os.getpid(),
             process_identity=registration.process_identity(os.getpid()) or "",
-            version=version("rota"),
+            version=own_version(),
             capacity=self._settings.capacity,
             prefetch=self._settings.prefetch,
             liveness_seconds=self._settings.liveness_seconds,

@@ -22,11 +22,13 @@ from sqlalchemy import (
     text,
 )
 
-from rota.migrations.steps import create_table, runs_on
+from rota.migrations.steps import add_column, create_table, runs_on
+from rota.shared.database.checks import VERSION_TABLE
 from rota.shared.database.constructs import BigId, Json, LongText, UtcNow, UtcTime, UtcTimeType
 
 revision = "0001"
 down_revision: str | None = None
+oldest_version = "0.1.0"
 
 OPTIONS: dict[str, Any] = {
     "mysql_engine": "InnoDB",
@@ -143,6 +145,7 @@ def on_sqlite(column: Column[Any]) -> dict[str, str]:
 
 
 def upgrade() -> None:
+    add_column(VERSION_TABLE, Column("oldest_version", String(31), nullable=False, server_default=oldest_version))
     create_schedule_task()
     create_schedule_instance()
     create_schedule_kept_slot()

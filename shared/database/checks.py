@@ -15,12 +15,13 @@ from rota.shared.database.problems import database_file, in_words
 from rota.shared.database.transactions import Database
 from rota.shared.database.urls import named
 from rota.shared.domain.errors import DatabaseAway, DatabaseProblem
+from rota.shared.domain.releases import is_older, own_version
 from rota.shared.store.tables import metadata, schedule_task
 
 log = logging.getLogger(__name__)
 
 VERSION_TABLE = "rota_schema_version"
-"""The table in which Alembic writes the schema's revision."""
+"""The table in which Alembic writes the schema's revision. Its column ``oldest_version`` is Rota's own."""
 
 CLOCK_SAMPLES = 5
 WAIT_SECONDS = 1.2
@@ -30,7 +31,7 @@ WAIT_SECONDS = 1.2
 def run_checks(database: Database, head: str) -> list[Check]:
     """Make every check, for ``rota doctor``; only the first if the database does not answer. Raises no error.
 
-    ``head`` is the revision that this Rota needs (``migrations.head()``).
+    ``head`` is the newest revision that this Rota knows (``migrations.head()``).
 
         for check in run_checks(database, head): print(check.name, check.ok, check.found)
     """
@@ -38,7 +39,7 @@ def run_checks(database: Database, head: str) -> list[Check]:
 
 
 def require_usable(database: Database, head: str) -> None:
-    """Return if a service can start on this database; ``head`` is the revision that this Rota needs.
+    """Return if a service can start on this database; ``head`` is the newest revision that this Rota knows.
 
     Raises DatabaseProblem with a line for each essential check that fails.
     """
@@ -81,9 +82,17 @@ def schema_revision(connection: Connection) -> str | None:
     return ", ".join(sorted(map(str, found))) or None
 
 
+def oldest_version(connection: Connection) -> str | None:
+    """The oldest version of Rota that may run on the schema; None if it was never migrated."""
+    if schema_revision(connection) is None:
+        return None
+    return connection.exec_driver_sql(f"SELECT oldest_version FROM {VERSION_TABLE}").scalars().first()
+
+
 def _essential(database: Database, head: str) -> Checks:
     return {
         "version": lambda: database.backend.check_version(database),
+        "oldest version": lambda: check_oldest_version(database),
         "migrated": lambda: check_migrated(database, head),
         "writable": lambda: check_writable(database),
         **database.backend.essential_checks(database, metadata.tables),
@@ -124,9 +133,29 @@ def check_reachable(database: Database) -> Check:
     return Check("reachable", ok=True, found="an answer", wanted="an answer")
 
 
+def check_oldest_version(database: Database) -> Check:
+    """Check that the schema takes this version of Rota: a migration may state the oldest one that it does."""
+    return takes_this_rota(named(database.url), database.read(oldest_version))
+
+
+def takes_this_rota(url: str, oldest: str | None) -> Check:
+    """Whether the database at ``url`` (without the password) takes this Rota; ``oldest`` is the version it states."""
+    own = own_version()
+    if oldest is None or not is_older(own, oldest):
+        return Check("oldest version", True, f"Rota {own}", f"{oldest} or newer" if oldest else "any")
+    advice = f"install Rota {oldest} or newer for this process"
+    problem = f"{url} takes no Rota older than {oldest}"
+    return Check("oldest version", False, f"Rota {own}", f"{oldest} or newer", advice, problem)
+
+
 def check_migrated(database: Database, head: str) -> Check:
-    """Check that the schema is at the revision ``head``, and that all its tables exist."""
+    """Check that the schema is at the revision ``head`` with all its tables, or that a newer Rota migrated it.
+
+    A newer schema has all that this Rota needs, or it states that it takes this Rota no more.
+    """
     found = database.read(schema_revision) or "nothing"
+    if found != "nothing" and found > head:
+        return Check("migrated", True, f"{found}, by a newer Rota", f"{head} or newer")
     missing = sorted(
         set(metadata.tables) - database.read(lambda connection: set(inspect(connection).get_table_names()))
     )
@@ -134,9 +163,6 @@ def check_migrated(database: Database, head: str) -> Check:
     if found == head and missing:
         lacking = f"{found} without {', '.join(missing)}"
         return Check("migrated", False, lacking, head, "restore them from a backup", f"{schema} is incomplete")
-    if found != "nothing" and found > head:
-        newer = "a newer Rota migrated it; install that one"
-        return Check("migrated", False, found, head, newer, f"{schema} is not this Rota's")
     return Check(
         "migrated", found == head, found, head, _unless(found == head, "run rota migrate"), f"{schema} is not migrated"
     )

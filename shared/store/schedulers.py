@@ -13,7 +13,7 @@ from rota.shared.domain.states import SchedulerState
 from rota.shared.store.tables import schedule_scheduler_node
 
 _scheduler = schedule_scheduler_node.c
-_silent = _scheduler.last_tick < SecondsBefore(UtcNow(), _scheduler.liveness_seconds)
+SILENT = _scheduler.last_tick < SecondsBefore(UtcNow(), _scheduler.liveness_seconds)
 
 FORGET_SECONDS = 86_400
 """The next scheduler that registers removes the rows that have not ticked for so long: a day."""
@@ -75,5 +75,5 @@ def leave(connection: Connection, scheduler_id: int, by: str) -> bool:
 
 def listed(connection: Connection, limit: int) -> list[Row[Any]]:
     """Schedulers that have not stopped, the one with the latest tick first; each with ``is_silent`` (1 or 0)."""
-    statement = select(schedule_scheduler_node, _silent.label("is_silent")).where(_scheduler.is_deleted == 0)
+    statement = select(schedule_scheduler_node, SILENT.label("is_silent")).where(_scheduler.is_deleted == 0)
     return list(connection.execute(statement.order_by(_scheduler.last_tick.desc(), _scheduler.id.desc()).limit(limit)))

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import event, make_url, text
 from sqlalchemy.exc import DBAPIError
 
-from rota import migrations
+from rota import __version__, migrations
 from rota.shared.database import checks, mysql_checks, sqlite
 from rota.shared.database.backend import Check
 from rota.shared.database.checks import require_usable, run_checks
@@ -70,10 +70,18 @@ def test_an_older_schema_is_told_to_migrate(usable: Database) -> None:
     assert refusal(usable, head="9999").endswith(f"(found {HEAD}, wanted 9999): run rota migrate")
 
 
-def test_a_newer_schema_wants_a_newer_rota(usable: Database, database_url: str) -> None:
-    typed(database_url, "UPDATE rota_schema_version SET version_num = '9999'")
-    assert refusal(usable).endswith(
-        f"is not this Rota's (found 9999, wanted {HEAD}): a newer Rota migrated it; install that one"
+def test_a_newer_schema_is_usable_unless_it_states_that_it_takes_no_older_rota(
+    usable: Database, database_url: str
+) -> None:
+    typed(database_url, "UPDATE rota_schema_version SET version_num = '9999'", "DROP TABLE schedule_kept_slot")
+    assert found(usable, "migrated").found == "9999, by a newer Rota"
+    require_usable(usable, HEAD)
+    typed(database_url, f"UPDATE rota_schema_version SET oldest_version = '{__version__}'")
+    require_usable(usable, HEAD)
+    typed(database_url, "UPDATE rota_schema_version SET oldest_version = '99.1'")
+    assert refusal(usable) == (
+        f"{named(usable.url)} takes no Rota older than 99.1 (found Rota {__version__}, wanted 99.1 or newer): "
+        "install Rota 99.1 or newer for this process"
     )
 
 

@@ -1,6 +1,7 @@
 """Migrating: once, from several processes at once, after a kill, as printed SQL, and refused in a sentence."""
 
 import contextlib
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -8,17 +9,19 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from sqlalchemy import make_url
 
-from rota import migrations
+from rota import __version__, migrations
 from rota.migrations.__main__ import new
 from rota.migrations.migration_lock import STATEMENT_SECONDS, TURN_SECONDS, exclusive, migration_engine
 from rota.shared.database.mysql_migration import LOCK_TABLE
 from rota.shared.database.transactions import normalised
 from rota.shared.domain.errors import DatabaseProblem, InvalidInput
+from rota.shared.domain.releases import is_older
 from tests.harness.databases import MariaDBServer, fresh_database, run_sql
 from tests.harness.processes import ROOT, marked_environment, wait_until
 from tests.harness.schemas import ddl, typed
@@ -285,10 +288,31 @@ def test_a_file_that_is_something_else(tmp_path: Path) -> None:
     refused(f"sqlite:///{other}", "file is not a database; give Rota the path of a file that is new")
 
 
-def test_a_schema_that_a_newer_rota_migrated(database_url: str) -> None:
+def test_a_schema_that_a_newer_rota_migrated_is_left_as_it_is(database_url: str) -> None:
     migrations.upgrade(database_url)
-    typed(database_url, "UPDATE rota_schema_version SET version_num = '9999'")
-    refused(database_url, r"is at 9999, which this Rota \(head \d+\) does not know: a newer one migrated it")
+    typed(database_url, "UPDATE rota_schema_version SET version_num = '9999'", "DROP TABLE schedule_audit")
+    before = ddl(database_url)
+    report = migrations.upgrade(database_url)
+    assert (report.before, report.after, report.changed, report.by_newer) == ("9999", "9999", False, True)
+    assert str(report).endswith(
+        f"is at 9999: a newer Rota migrated it, and it takes this Rota {__version__}, too; nothing was changed"
+    )
+    typed(database_url, "UPDATE rota_schema_version SET oldest_version = '99.1'")
+    refused(database_url, rf"takes no Rota older than 99\.1 \(found Rota {__version__}, .*; nothing was changed$")
+    assert ddl(database_url) == before
+
+
+def test_a_revision_that_is_none(database_url: str) -> None:
+    migrations.upgrade(database_url)
+    typed(database_url, "UPDATE rota_schema_version SET version_num = '0000'")
+    refused(database_url, r"is at 0000, which is no revision; there are 0001$")
+
+
+def test_each_migration_states_an_oldest_version_and_none_an_older_one_than_that_before() -> None:
+    stated = list(migrations.oldest_versions().values())
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for version in stated)
+    assert not any(is_older(after, before) for before, after in pairwise(stated))
+    assert not is_older(__version__, stated[-1])
 
 
 def test_a_table_of_our_name_that_is_not_ours(database_url: str) -> None:

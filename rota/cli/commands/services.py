@@ -48,8 +48,9 @@ def migrate_database(shell: Shell) -> Any:
     from rota.worker_service import builtin  # noqa: PLC0415
 
     report = migrations.upgrade(shell.settings().database_url.get_secret_value())
-    with shell.database() as database:
-        builtin.register(database, by="migrate")
+    if not report.by_newer:
+        with shell.database() as database:
+            builtin.register(database, by="migrate")
     return report
 
 
