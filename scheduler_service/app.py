@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import threading
-from importlib.metadata import version
 from types import FrameType
 
 from rota.scheduler_service.duties.assigner import Assigner
@@ -18,6 +17,8 @@ from rota.scheduler_service.duties.sweeper import Sweeper
 from rota.scheduler_service.fleet import FleetCache
 from rota.shared import collector, health
 from rota.shared.database.transactions import Database
+from rota.shared.domain.planning import known_kinds
+from rota.shared.domain.releases import own_version
 from rota.shared.loop import Loop
 from rota.shared.settings import Settings
 from rota.shared.store.schedulers import SchedulerDeclaration
@@ -53,6 +54,7 @@ class Scheduler:
             Loop("reaper", Reaper(database, settings, by).step, clock),
             Loop("strays", Strays(database, settings.liveness_seconds).step, clock),
             Loop("presence", self._presence.step, clock),
+            Loop("kinds", self._materializer.unknown_kinds.step, clock),
             Loop("sweeper", Sweeper(database, settings).step, clock),
             Loop("remover", Remover(database, settings).step, clock),
         ]
@@ -90,7 +92,7 @@ class Scheduler:
 def declaration(settings: Settings) -> SchedulerDeclaration:
     """This process, as a scheduler registers itself."""
     host, pid = socket.gethostname(), os.getpid()
-    return SchedulerDeclaration(f"{host}-{pid}", host, pid, version("rota"), settings.liveness_seconds)
+    return SchedulerDeclaration(f"{host}-{pid}", host, pid, own_version(), settings.liveness_seconds, known_kinds())
 
 
 def serve(settings: Settings) -> int:

@@ -286,8 +286,8 @@ def create_schedule_task() -> None:
         UniqueConstraint("live_name", name="uq_schedule_task_live_name"),
         comment="what is to run, when, and how; edit it with plain SQL; " + OF_QUEUES,
         indexes={
-            "ix_schedule_task_due": ["status", "next_fire_at"],
-            "ix_schedule_task_stale": ["plan_stale"],
+            "ix_schedule_task_due": ["status", "next_fire_at", "trigger_kind", "misfire_policy"],
+            "ix_schedule_task_stale": ["plan_stale", "trigger_kind", "misfire_policy"],
             "ix_schedule_task_name": ["name"],
             "ix_schedule_task_type": ["type"],
         },
@@ -636,6 +636,7 @@ def create_schedule_scheduler_node() -> None:
             server_default="15",
             comment="silent for longer than this, it schedules nothing",
         ),
+        Column("kinds", Json, comment="the kinds of tasks that it can plan, as a JSON object; it leaves others alone"),
         Column("gmt_started", UtcTime, nullable=False, server_default=UtcNow(), comment="when it registered, UTC"),
         *audit(),
         PrimaryKeyConstraint("id", name="pk_schedule_scheduler_node"),

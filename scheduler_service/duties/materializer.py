@@ -21,11 +21,12 @@ from sqlalchemy.exc import DBAPIError
 
 from rota.scheduler_service import params
 from rota.scheduler_service.fleet import FleetCache, FleetSnapshot
+from rota.scheduler_service.kinds import UnknownKinds
 from rota.scheduler_service.placement import Needs
 from rota.scheduler_service.wariness import Wariness
 from rota.shared.clock import TICK_PHASE_SECONDS, seconds_to_next
 from rota.shared.database.transactions import Database, sentence
-from rota.shared.domain.errors import InvalidInput, RotaError
+from rota.shared.domain.errors import InvalidInput, RotaError, UnknownKind
 from rota.shared.domain.jsontext import json_text, json_value
 from rota.shared.domain.nodes import PlannedNode
 from rota.shared.domain.planning import Decision, PlannedTask, TaskTerms, decide
@@ -92,6 +93,7 @@ class Materializer:
         self._database = database
         self._settings = settings
         self._fleet_cache = fleet_cache or FleetCache(database)
+        self.unknown_kinds = UnknownKinds(database)
         self._within = max(settings.lookahead_seconds, settings.lock_lease_seconds)
         self._longest_wait = timedelta(seconds=2 * settings.assignment_timeout_seconds)  # of what a worker was given
         self._surprises = Surprises("materializer")
@@ -105,7 +107,8 @@ class Materializer:
         now = self._database.clock.now()
         horizon = now + timedelta(seconds=self._settings.lookahead_seconds)
         limit, lease = self._settings.batch, self._settings.lock_lease_seconds
-        due = self._database.read(lambda c: plans.due(c, now, horizon, limit, lease))
+        known = self.unknown_kinds.are_left
+        due = self._database.read(lambda c: plans.due(c, now, horizon, limit, lease, known=known))
         if not due:
             self._outrun = OUTRUN_SECONDS
             return self._until_next_tick()
@@ -123,6 +126,7 @@ class Materializer:
             for portion in _portions(writes):
                 self._write(token, portion, now)
             unfinished |= any(w.advance.next_fire_at is not None and w.advance.next_fire_at <= horizon for w in writes)
+        self.unknown_kinds.give_back(token)
         return 0 if len(due) >= limit or unfinished else self._until_next_tick()
 
     def _until_next_tick(self) -> float:
@@ -139,6 +143,8 @@ class Materializer:
                 writes.append(batch.write_of(task))
                 if self._surprises:
                     self._surprises.over(f"task {task.name!r}")
+            except UnknownKind as error:
+                writes += [] if self.unknown_kinds.leaves(task, error) else [_aside(task, str(error))]
             except RotaError as error:
                 writes.append(_aside(task, str(error)))
             except Exception as error:  # noqa: BLE001 - perhaps a fault of Rota's: the task keeps its lease meanwhile

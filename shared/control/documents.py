@@ -40,7 +40,9 @@ WORKER_FIELDS = (
     "type_versions", "gmt_blocked", "blocked_by", "last_heartbeat", "liveness_seconds", "gmt_started", "gmt_dead",
     "reason",
 )  # fmt: skip
-SCHEDULER_FIELDS = ("id", "name", "state", "host", "pid", "version", "last_tick", "liveness_seconds", "gmt_started")
+SCHEDULER_FIELDS = (
+    "id", "name", "state", "host", "pid", "version", "kinds", "last_tick", "liveness_seconds", "gmt_started",
+)  # fmt: skip
 AUDIT_FIELDS = (
     "id", "act_key", "gmt_create", "actor", "face", "action", "object_type", "object_id", "object_name", "why",
     "old_values", "new_values",

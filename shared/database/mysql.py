@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pymysql
 from pymysql.constants import FIELD_TYPE
 from pymysql.converters import conversions
-from sqlalchemy import CheckConstraint, Column, Connection, Engine, Enum, create_engine, event
+from sqlalchemy import CheckConstraint, Column, Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, ExceptionContext
 from sqlalchemy.exc import DataError, DBAPIError, InvalidatePoolError
 
@@ -20,6 +20,7 @@ from rota.shared.database.constructs import Listed, UtcTimeType, stored_time, wr
 from rota.shared.database.later import LATER, Later
 from rota.shared.database.mysql_connection import send_together
 from rota.shared.database.mysql_constructs import compile_for, write_listed
+from rota.shared.database.words import WordType
 from rota.shared.domain.jsontext import json_value
 from rota.shared.domain.times import EARLIEST, LATEST
 
@@ -145,7 +146,7 @@ class MySQL(Backend):
             in_range = f"{name} BETWEEN '{written(EARLIEST)}' AND '{written(LATEST)}'"
             no_zeros = f"DAYOFMONTH({name}) > 0 AND MONTH({name}) > 0"
             checks = [CheckConstraint(f"{in_range} AND {no_zeros}", name=range_name(column))]
-        elif isinstance(column.type, Enum):
+        elif isinstance(column.type, WordType):
             checks = [CheckConstraint(f"{name} <> ''", name=f"{name}_is_known")]
         return [check.ddl_if(dialect="mysql") for check in checks]
 

@@ -14,7 +14,6 @@ from sqlalchemy import (
     Column,
     Connection,
     Engine,
-    Enum,
     Integer,
     NullPool,
     SmallInteger,
@@ -109,7 +108,7 @@ class SQLite(Backend):
             connect_args={"timeout": call_timeout, "check_same_thread": False},
         )
         engine.dialect.statement_compiler = RowsFirst
-        engine.dialect.colspecs = {**engine.dialect.colspecs, ListType: _AsJson, UtcTimeType: _Time, Enum: _Word}
+        engine.dialect.colspecs = {**engine.dialect.colspecs, ListType: _AsJson, UtcTimeType: _Time}
         event.listen(engine, "connect", _prepare)
         event.listen(engine, "begin", _begin)
         return engine
@@ -151,7 +150,7 @@ class SQLite(Backend):
             least, most = next(limits for kind, *limits in WHOLE_NUMBERS if isinstance(column.type, kind))
             is_whole = f"typeof({name}) = 'integer'"
             checks[f"{name}_is_a_whole_number"] = f"{is_whole} AND {name} BETWEEN {least} AND {most}"
-        elif isinstance(column.type, String) and not isinstance(column.type, Enum):
+        elif isinstance(column.type, String):
             checks[f"{name}_is_text"] = f"typeof({name}) = 'text'"
         return [
             CheckConstraint(text(f"{name} IS NULL OR {condition}"), name=check).ddl_if(dialect="sqlite")
@@ -281,13 +280,6 @@ class _Time(DATETIME):
 
     def result_processor(self, dialect: Any, coltype: Any) -> Callable[[Any], Any]:
         return lambda value: stored_time(value) if isinstance(value, str) else value
-
-
-class _Word(Enum):
-    """A word that is none of the enum's is read as it is, as on MariaDB."""
-
-    def result_processor(self, dialect: Any, coltype: Any) -> None:
-        return None
 
 
 class RowsFirst(SQLiteCompiler):

@@ -1,5 +1,7 @@
 """One tree of errors. The text of each is a sentence: it names the thing, the value, and what would be right."""
 
+from collections.abc import Iterable
+
 
 class RotaError(Exception):
     """Rota refuses something or cannot do it; the text is a sentence that the user may see."""
@@ -7,6 +9,17 @@ class RotaError(Exception):
 
 class InvalidInput(RotaError):
     """The caller gave a value that Rota cannot use; nothing was changed."""
+
+
+class UnknownKind(InvalidInput):
+    """A word in a column of a task that this Rota does not know. If the database takes the word, a newer Rota does.
+
+    UnknownKind("trigger_kind", "interval", ["cron", "manual"])
+    """
+
+    def __init__(self, column: str, word: str, known: Iterable[str]) -> None:
+        super().__init__(f"{column} {word!r} is not known to this Rota; there are: {', '.join(known)}")
+        self.column, self.word = column, word
 
 
 class InvalidCron(InvalidInput):

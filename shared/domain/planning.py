@@ -5,15 +5,15 @@ returns what a tick of the scheduler writes for one task: the fires to materiali
 many fires it does not run because they are misfires or the task is off.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import islice
 
-from rota.shared.domain.errors import InvalidInput
+from rota.shared.domain.errors import InvalidInput, UnknownKind
 from rota.shared.domain.states import MisfirePolicy, OverlapPolicy, TaskStatus
 from rota.shared.domain.times import is_time, why_no_time
-from rota.shared.domain.triggers.base import trigger_of
+from rota.shared.domain.triggers.base import TRIGGERS, trigger_of
 from rota.shared.domain.triggers.inputs import TriggerInputs
 
 FIRES_AT_ONCE = 100
@@ -175,8 +175,14 @@ def _decide(terms: TaskTerms, first: datetime | None, now: datetime, horizon: da
     if first is None:
         return Decision(next_fire_at=None)
     if now - first > timedelta(seconds=terms.misfire_grace_seconds):
-        return MISFIRE[MisfirePolicy(terms.misfire_policy)](terms, first, now, horizon)
+        return _misfire(terms.misfire_policy)(terms, first, now, horizon)
     return _on_time(terms, first, horizon)
+
+
+def _misfire(policy: str) -> "MisfireRule":
+    if policy not in MISFIRE:
+        raise UnknownKind("misfire_policy", policy, MISFIRE)
+    return MISFIRE[policy]
 
 
 def first_fire(terms: TaskTerms, next_fire_at: datetime | None, now: datetime) -> datetime | None:
@@ -235,8 +241,18 @@ def _fire_once(terms: TaskTerms, first: datetime, now: datetime, horizon: dateti
     )
 
 
-MISFIRE = {MisfirePolicy.FIRE_ONCE: _fire_once}
+MisfireRule = Callable[[TaskTerms, datetime, datetime, datetime], Decision]
+
+MISFIRE: dict[str, MisfireRule] = {MisfirePolicy.FIRE_ONCE: _fire_once}
 """For each policy the function that decides about fires missed by more than ``misfire_grace_seconds``."""
+
+
+def known_kinds() -> dict[str, list[str]]:
+    """The words that this Rota knows of each column that says of what kind a task's plan is.
+
+    known_kinds()   # {"trigger_kind": ["cron", "manual"], "misfire_policy": ["fire_once"]}
+    """
+    return {"trigger_kind": list(map(str, TRIGGERS)), "misfire_policy": list(map(str, MISFIRE))}
 
 
 def count(inputs: PlanInputs, first: datetime, last: datetime) -> int:

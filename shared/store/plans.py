@@ -45,7 +45,7 @@ from rota.shared.database.later import execute_later
 from rota.shared.domain.jsontext import json_value
 from rota.shared.domain.planning import PlanInputs, Planned, PlannedTask, TaskTerms
 from rota.shared.domain.states import InstanceStatus, Origin, TaskStatus
-from rota.shared.store import overlap, params
+from rota.shared.store import kinds, overlap, params
 from rota.shared.store.tables import (
     PLAN_INPUTS,
     schedule_instance,
@@ -95,39 +95,43 @@ def _due(index: str, *condition: ColumnElement[bool]) -> Select[Any]:
     return found.where(_lock.schedule_task_id.is_(None), *condition).limit(bindparam("limit"))
 
 
-_stale = _due("ix_schedule_task_stale", _task.plan_stale == 1)
-_fires = _due("ix_schedule_task_due", _task.status == TaskStatus.ON.value, _task.next_fire_at <= bindparam("horizon"))
-_passed = _due("ix_schedule_task_due", _task.status == TaskStatus.OFF.value, _task.next_fire_at <= bindparam("now"))
-_with_fires = _fires.order_by(_task.next_fire_at).subquery().c.id
-_without = [some.subquery().c.id for some in (_stale, _passed.order_by(_task.next_fire_at))]
-_found = union_all(
-    select(_with_fires.label("fires"), null().label("other")), *(select(null(), task_id) for task_id in _without)
-).subquery("found")
-_due_ids = select(joined_ids(_found.c.fires), joined_ids(_found.c.other))
+def _found(*condition: ColumnElement[bool]) -> Select[Any]:
+    by, on, off = "ix_schedule_task_due", TaskStatus.ON.value, TaskStatus.OFF.value
+    stale = _due("ix_schedule_task_stale", _task.plan_stale == 1, *condition)
+    fires = _due(by, _task.status == on, _task.next_fire_at <= bindparam("horizon"), *condition)
+    passed = _due(by, _task.status == off, _task.next_fire_at <= bindparam("now"), *condition)
+    with_fires = fires.order_by(_task.next_fire_at).subquery().c.id
+    without = [some.subquery().c.id for some in (stale, passed.order_by(_task.next_fire_at))]
+    found = union_all(
+        select(with_fires.label("fires"), null().label("other")), *(select(null(), task_id) for task_id in without)
+    ).subquery("found")
+    return select(joined_ids(found.c.fires), joined_ids(found.c.other))
+
+
+_due_ids, _due_ids_of_known = _found(), _found(kinds.ARE_KNOWN)
 
 OTHERS_SHARE = 4
 """One task of so many in a batch need have no fire, if there are such tasks: new plans are made, too, while more fires
 are due than a batch takes."""
 
 
-def due(connection: Connection, now: datetime, horizon: datetime, limit: int, lease_seconds: float) -> list[int]:
+def due(
+    connection: Connection, now: datetime, horizon: datetime, limit: int, lease_seconds: float, *, known: bool = False
+) -> list[int]:
     """Ids of at most ``limit`` tasks that have a fire up to ``horizon`` or a stale plan; times are naive UTC.
 
     Tasks with a fire come first, the earliest before the others, so that an edit of very many tasks delays no fire. The
     others get a quarter of the batch, or what the fires leave. A task that is off is due only after its fire has
     passed: if somebody turns it on before, it still fires. Tasks that another scheduler has leased, not more than
-    ``lease_seconds`` ago, are left out.
+    ``lease_seconds`` ago, are left out; with ``known`` also those of kinds that this Rota does not know.
     """
     values = {"now": now, "horizon": horizon, "limit": limit, "lease": lease_seconds}
-    fires, listed = map(split_ids, connection.execute(_due_ids, values).one())
+    found = connection.execute(_due_ids_of_known if known else _due_ids, values)
+    fires, listed = map(split_ids, found.one())
     with_fires = set(fires)
     others = [task_id for task_id in dict.fromkeys(listed) if task_id not in with_fires]
     share = min(len(others), limit // OTHERS_SHARE)
     return (fires[: limit - share] + others)[:limit]
-
-
-def _text(column: Any) -> Any:
-    return cast(type_coerce(column, String), String)
 
 
 _TERMS: dict[str, ColumnElement[Any]] = {
@@ -137,7 +141,7 @@ _TERMS: dict[str, ColumnElement[Any]] = {
     "misfire_policy": type_coerce(_task.misfire_policy, String),
     "misfire_grace_seconds": _task.misfire_grace_seconds,
     "priority": _task.priority,
-    "required_labels": _text(_task.required_labels),
+    "required_labels": cast(type_coerce(_task.required_labels, String), String),
     "overlap_policy": type_coerce(_task.overlap_policy, String),
     "max_instances": _task.max_instances,
 }

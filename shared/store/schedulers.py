@@ -1,7 +1,7 @@
 """Scheduler processes: a row for each start, with its last tick. The rows only inform: Rota decides nothing by them."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -30,6 +30,8 @@ class SchedulerDeclaration:
     pid: int
     version: str
     liveness_seconds: int
+    kinds: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The kinds of tasks that it can plan (``known_kinds``)."""
 
 
 def insert_into(database: Database, work: Callable[[Connection], list[int]]) -> list[int]:

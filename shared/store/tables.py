@@ -22,7 +22,6 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Computed,
-    Enum,
     Index,
     Integer,
     MetaData,
@@ -40,6 +39,7 @@ from sqlalchemy import (
 
 from rota.shared.database.backends import all_backends
 from rota.shared.database.constructs import BigId, Json, LongText, UtcNow, UtcTime
+from rota.shared.database.words import WordType
 from rota.shared.domain.planning import PlanInputs
 from rota.shared.domain.states import (
     Backoff,
@@ -79,9 +79,9 @@ PRIORITIES = tuple(range(10))
 """Priority 0 runs first, 9 last; few values, so that a query can take them as equal ranges of one index."""
 
 
-def enum(states: type, name: str) -> Enum:
+def enum(states: type, name: str) -> WordType:
     """An SQL enum of the states' values; a text with a CHECK where the database has no enums."""
-    return Enum(*[str(s) for s in states], name=name, create_constraint=True)  # type: ignore[attr-defined]
+    return WordType(*[str(s) for s in states], name=name, create_constraint=True)  # type: ignore[attr-defined]
 
 
 def audit() -> list[Column[Any]]:
@@ -252,8 +252,10 @@ schedule_task.append_column(
     )
 )
 schedule_task.append_constraint(UniqueConstraint("live_name"))
-Index("ix_schedule_task_due", schedule_task.c.status, schedule_task.c.next_fire_at)
-Index("ix_schedule_task_stale", schedule_task.c.plan_stale)
+_kinds = (schedule_task.c.trigger_kind, schedule_task.c.misfire_policy)
+"""In the indexes, so that a scheduler passes quickly over tasks of kinds that only a newer one knows."""
+Index("ix_schedule_task_due", schedule_task.c.status, schedule_task.c.next_fire_at, *_kinds)
+Index("ix_schedule_task_stale", schedule_task.c.plan_stale, *_kinds)
 Index("ix_schedule_task_name", schedule_task.c.name)
 Index("ix_schedule_task_type", schedule_task.c.type)
 
@@ -579,6 +581,7 @@ schedule_scheduler_node = Table(
         server_default="15",
         comment="silent for longer than this, it schedules nothing",
     ),
+    Column("kinds", Json, comment="the kinds of tasks that it can plan, as a JSON object; it leaves others alone"),
     Column("gmt_started", UtcTime, nullable=False, server_default=UtcNow(), comment="when it registered, UTC"),
     *audit(),
     Index("ix_schedule_scheduler_node_last_tick", "last_tick"),

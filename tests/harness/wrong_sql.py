@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pymysql
-from sqlalchemy import JSON, Column, DateTime, Enum, Integer, Table, make_url
+from sqlalchemy import JSON, Column, DateTime, Integer, Table, make_url
 
+from rota.shared.database.words import WordType
 from rota.shared.store.tables import metadata
 from tests.harness.databases import connect
 from tests.harness.schemas import is_sqlite
@@ -126,7 +127,7 @@ class WrongSql:
 
     def _value(self, table: Table, column: Column[object]) -> str:
         values: Sequence[str] = TEXTS
-        if isinstance(column.type, Enum):
+        if isinstance(column.type, WordType):
             values = [f"'{word}'" for word in (*column.type.enums, "bogus", "")]
         elif isinstance(column.type, DateTime):
             values = [f"'{moment}'" for moment in TIMES]

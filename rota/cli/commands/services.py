@@ -76,7 +76,7 @@ def doctor(shell: Shell, data: bool, as_json: bool, **options: Any) -> None:
     """
     from rota.migrations import head  # noqa: PLC0415
     from rota.shared.control import invariants  # noqa: PLC0415
-    from rota.shared.control.schedulers import check_scheduling  # noqa: PLC0415
+    from rota.shared.control.schedulers import check_kinds, check_scheduling  # noqa: PLC0415
     from rota.shared.control.workers import check_versions  # noqa: PLC0415
     from rota.shared.database.checks import run_checks  # noqa: PLC0415
 
@@ -84,7 +84,7 @@ def doctor(shell: Shell, data: bool, as_json: bool, **options: Any) -> None:
         checks = run_checks(database, head())
         fit = all(check.ok is not False for check in checks)
         if fit:
-            checks += [check_scheduling(database), check_versions(database)]
+            checks += [check_scheduling(database), check_kinds(database), check_versions(database)]
         findings = invariants.breaches(database) if data and fit else []
     agree = not any(finding["ids"] for finding in findings)
     if as_json:

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Protocol, Self
 
-from rota.shared.domain.errors import InvalidInput
+from rota.shared.domain.errors import UnknownKind
 from rota.shared.domain.states import TriggerKind
 from rota.shared.domain.triggers.cron import CronTrigger
 from rota.shared.domain.triggers.inputs import TriggerInputs
@@ -52,6 +52,5 @@ def trigger_of(inputs: TriggerInputs) -> Trigger:
     """
     trigger = TRIGGERS.get(inputs.trigger_kind)
     if trigger is None:
-        known = ", ".join(TRIGGERS)
-        raise InvalidInput(f"trigger_kind {inputs.trigger_kind!r} is not known to this Rota; there are: {known}")
+        raise UnknownKind("trigger_kind", inputs.trigger_kind, TRIGGERS)
     return trigger.of(inputs)
