@@ -66,6 +66,12 @@ class Scale:
     """The part of the pipelines' instances that is run."""
 
     results: tuple[str, ...] = ("1 KB", "100 KB")
+    processed: int = 20_000
+    """Instances by processes."""
+
+    started: int = 5
+    """Workers whose first process node is measured."""
+
     distances: tuple[int, ...] = (10, 100, 200)
     """Round trips to the database, in milliseconds."""
 
@@ -89,6 +95,8 @@ QUICK = Scale(
     idle_seconds=5,
     piped=0.1,
     results=("1 KB",),
+    processed=500,
+    started=1,
     distances=(),
     recovery=False,
 )

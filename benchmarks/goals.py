@@ -185,4 +185,19 @@ GOALS = (
         at_most=LATE_MS,
         unit="ms",
     ),
+    Goal(
+        "processes",
+        "at least 500 nodes/s where processes are reused",
+        _figure(_rota("processes", "reused"), "nodes/s"),
+        ("reused",),
+        at_least=500,
+    ),
+    Goal(
+        "processes",
+        "the first process node of a worker less than 50 ms late",
+        _figure(_rota("processes", "first"), "first max ms"),
+        ("first",),
+        at_most=50,
+        unit="ms",
+    ),
 )

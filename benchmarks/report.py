@@ -32,6 +32,9 @@ WHAT = {
     "run_now": "An instance asked for by hand in an idle system: ms from the insert's commit to the handler.",
     "recovery": "kill -9 of a worker and of a scheduler.",
     "pipeline": "Five nodes for each instance, by executor and by size of a node's result.",
+    "processes": (
+        'Nodes with execution="process": how many in a second where processes are reused, and how late the first is.'
+    ),
     "tuning": "One setting at a time is not the default: a drain and a herd, and for some of them runs by hand.",
 }
 HEAD = """# Benchmarks

@@ -31,6 +31,13 @@ async def noop(ctx: NodeContext[Any]) -> dict[str, bool]:
     return {"ok": True}
 
 
+@app.task("BENCH_PROCESS", execution="process")
+def process(ctx: NodeContext[Any]) -> dict[str, bool]:
+    """One node in a process of its own."""
+    record(_key(ctx), ctx.due_at.timestamp())
+    return {"ok": True}
+
+
 @app.task("BENCH_WAIT")
 async def wait(ctx: NodeContext[Any]) -> dict[str, bool]:
     """One node that takes ``seconds``; each attempt is recorded."""

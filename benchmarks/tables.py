@@ -26,6 +26,7 @@ SECTIONS = (
     "run_now",
     "recovery",
     "pipeline",
+    "processes",
     "tuning",
 )
 """The order of the report; workloads that it does not name come last."""

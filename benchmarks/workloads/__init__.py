@@ -11,6 +11,7 @@ from benchmarks.workloads import (
     herd,
     history,
     pipeline,
+    processes,
     recovery,
     registry,
     run_now,
@@ -18,7 +19,22 @@ from benchmarks.workloads import (
     tuning,
 )
 
-ALL = (ceiling, drain, herd, steady, distance, registry, edit, history, fleet, run_now, recovery, pipeline, tuning)
+ALL = (
+    ceiling,
+    drain,
+    herd,
+    steady,
+    distance,
+    registry,
+    edit,
+    history,
+    fleet,
+    run_now,
+    recovery,
+    pipeline,
+    processes,
+    tuning,
+)
 
 
 def cases(scale: Scale) -> list[Case]:
