@@ -23,6 +23,7 @@ from rota.worker_service import builtin, process_groups, registration
 from rota.worker_service.authoring import Node, Rota
 from rota.worker_service.declarations import Declarations
 from rota.worker_service.engine import CLOSING_SECONDS, Engine, attempt
+from rota.worker_service.executors.fork_server import ForkServer
 from rota.worker_service.guarded import Guarded
 from rota.worker_service.liveness import Liveness, Unguarded, die
 from rota.worker_service.rows import WorkerRows
@@ -30,7 +31,8 @@ from rota.worker_service.rows import WorkerRows
 log = logging.getLogger(__name__)
 
 EXIT_ABANDONED = 75
-"""The exit code of a worker that ended itself because of a thread (EX_TEMPFAIL). A supervisor starts another."""
+"""The exit code of a worker that ended itself because of a thread, or for want of a fork server (EX_TEMPFAIL). A
+supervisor starts another."""
 
 
 class Worker:
@@ -42,7 +44,7 @@ class Worker:
     ``liveness`` keeps it live: the worker's own heartbeats if it has no guardian. ``clock`` is for simulations: the
     worker and its database sessions take the time from it. ``lost`` is called when the worker must not go on, and ends
     the process. ``stuck`` is called when a thread has not returned for ``abandoned_seconds``: the worker should stop,
-    and its process end.
+    and its process end. ``fork_server`` forks the processes of nodes; without one, the first such node starts one.
     """
 
     def __init__(
@@ -54,8 +56,10 @@ class Worker:
         clock: Clock | None = None,
         lost: Callable[[str], None] = die,
         stuck: Callable[[], None] = lambda: None,
+        fork_server: ForkServer | None = None,
     ) -> None:
         self._settings = settings
+        self._fork_server = fork_server
         self._app = app
         self._lost = lost
         self._liveness = liveness or Unguarded(settings, clock, lost)
@@ -87,7 +91,14 @@ class Worker:
         registered()
         rows = WorkerRows(self._database, self.id)
         self._engine = Engine(
-            rows, self._settings, self._app, self._nodes, self._clock, lost=self._lost, stuck=self._stuck
+            rows,
+            self._settings,
+            self._app,
+            self._nodes,
+            self._clock,
+            lost=self._lost,
+            stuck=self._stuck,
+            fork_server=self._fork_server,
         )
         self._liveness.begin(self.id, asked, self._engine.load, self._engine.silent_seconds)
         self._engine.start()
@@ -146,13 +157,12 @@ class Worker:
         )
 
 
-def serve(settings: Settings, app: Rota, guarded: Guarded) -> int:
+def serve(settings: Settings, app: Rota, guarded: Guarded, fork_server: ForkServer) -> int:
     """Run a worker until SIGTERM or SIGINT. A second signal ends its grace time. Returns the exit code.
 
     Before the worker has registered, which may take long, a signal ends it as any program.
-
     Raises RotaError when the worker cannot start. A worker that must not go on ends the process with the exit code
-    ``liveness.EXIT_LEASE_LOST``, and one with a thread that does not return with ``EXIT_ABANDONED``.
+    ``liveness.EXIT_LEASE_LOST``, one that is stuck (a thread, the fork server) with ``EXIT_ABANDONED``.
     """
     stopping, stuck = threading.Event(), threading.Event()
     signals = itertools.count(1)
@@ -161,7 +171,8 @@ def serve(settings: Settings, app: Rota, guarded: Guarded) -> int:
         stuck.set()
         stopping.set()
 
-    worker = Worker(settings, app, liveness=guarded, stuck=end)
+    worker = Worker(settings, app, liveness=guarded, stuck=end, fork_server=fork_server)
+    fork_server.when_unusable(end)
 
     def stop(times: int) -> None:
         """Stop the worker. Once, and the same again by way of the guardian, is once."""
@@ -184,8 +195,8 @@ def serve(settings: Settings, app: Rota, guarded: Guarded) -> int:
     worker.stop()
     log.info("worker: stopped")
     logging.shutdown()
-    code = EXIT_ABANDONED if stuck.is_set() else 0
-    os._exit(code)  # handlers that still run on threads cannot be stopped, and would keep the process alive
+    # Handlers that still run on threads cannot be stopped, and would keep the process alive.
+    os._exit(EXIT_ABANDONED if stuck.is_set() else 0)
 
 
 def _wait(stopping: threading.Event) -> None:

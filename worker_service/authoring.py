@@ -14,6 +14,7 @@ from rota.shared.domain.states import WorkerLostPolicy
 from rota.shared.domain.task import TaskDefinition
 from rota.shared.store.node_types import NodeTypeDeclaration
 from rota.worker_service.context import NodeContext
+from rota.worker_service.sources import FileState, noted_sources
 
 Result = Any
 Handler = Callable[[NodeContext[Any]], Result | Awaitable[Result]]
@@ -124,7 +125,10 @@ class Rota:
 
     def __init__(self) -> None:
         self.target: str | None = None
-        """Where the app was loaded from, as ``module:app``. A child process loads it from there."""
+        """Where the app was loaded from, as ``module:app``. The worker's fork server loads it from there, too."""
+
+        self.sources: dict[str, FileState] = {}
+        """The files that its import read, each in the state in which it was read."""
 
         self._nodes: dict[str, Node] = {}
         self._types: dict[str, TaskType] = {}
@@ -236,7 +240,8 @@ def load_app(target: str | None) -> Rota:
     if not module_name or not colon or not attribute:
         raise ConfigurationError(f"app {target!r}: write module:app, for example jobs:app")
     try:
-        module = importlib.import_module(module_name)
+        with noted_sources() as sources:
+            module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise ConfigurationError(
@@ -250,6 +255,7 @@ def load_app(target: str | None) -> Rota:
         found = "nothing of that name" if app is None else f"a {type(app).__name__}"
         raise ConfigurationError(f"app {target!r}: {module_name} holds {found} where a rota.Rota is needed")
     app.target = target
+    app.sources |= sources  # a module that was imported before is not read again
     return app
 
 

@@ -14,6 +14,7 @@ from rota.shared.surprises import Surprises
 from rota.worker_service.authoring import Execution, Node, Rota
 from rota.worker_service.executors.base import Executor
 from rota.worker_service.executors.event_loop import EventLoopExecutor
+from rota.worker_service.executors.fork_server import ForkServer
 from rota.worker_service.executors.process import ProcessExecutor
 from rota.worker_service.executors.threads import ThreadExecutor
 from rota.worker_service.pulling.backlog import Backlog
@@ -57,9 +58,9 @@ class Engine:
         *,
         lost: Callable[[str], None],
         stuck: Callable[[], None],
+        fork_server: ForkServer | None = None,
     ) -> None:
-        self._rows = rows
-        self._lost = lost
+        self._rows, self._lost = rows, lost
         self._clock = clock
         self._stuck, self._is_stuck = stuck, False
         self._abandoned_seconds = settings.abandoned_seconds
@@ -67,7 +68,7 @@ class Engine:
         self._surprises = Surprises("worker")
         self._slots = slots = Slots(settings.capacity, settings.batch, clock)
         self._event_loop = EventLoopExecutor(clock)
-        self._executors = _executors(settings, app, clock, self._event_loop)
+        self._executors = _executors(settings, app, clock, self._event_loop, fork_server)
         self._reporter = Reporter(rows, clock)
         self._backlog = Backlog(clock)
         self._runner = Runner(
@@ -208,11 +209,13 @@ class Engine:
         return not any(a.calls for a in left)
 
 
-def _executors(settings: Settings, app: Rota, clock: Clock, loop: EventLoopExecutor) -> dict[Execution, Executor]:
+def _executors(
+    settings: Settings, app: Rota, clock: Clock, loop: EventLoopExecutor, fork_server: ForkServer | None
+) -> dict[Execution, Executor]:
     return {
         "async": loop,
         "thread": ThreadExecutor(settings.capacity, clock),
-        "process": ProcessExecutor(app.target, settings.capacity, settings.result_limit_bytes, clock),
+        "process": ProcessExecutor(app.target, settings.capacity, settings.result_limit_bytes, clock, fork_server),
     }
 
 

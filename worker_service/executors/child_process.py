@@ -1,25 +1,19 @@
-"""The parent's side of a child process: starts it, sends it calls, kills and reaps it (other side: process_child)."""
+"""The parent's side of a child process: has it forked, sends it calls, and ends it (other side: process_child)."""
 
 import json
 import logging
-import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from rota.shared.signals import signal_name
 from rota.worker_service import process_groups
 from rota.worker_service.executors.base import Call, Failure, Outcome
-
-CHILD_MODULE = "rota.worker_service.executors.process_child"
-CODE_FOLDER = Path(__file__).absolute().parents[3]
-"""The folder that holds the package ``rota``. Links are not resolved: in a checkout they lead out of the package."""
+from rota.worker_service.executors.server_process import ServerProcess
 
 OVERHEAD_BYTES = 524_288
 """How much longer a message may be than a result: it may hold a failure's texts, or a log record."""
@@ -36,44 +30,33 @@ class ChildEnded(Exception):
 
 
 class ChildProcess:
-    """A child, which runs in a session and process group of its own."""
+    """A child, which runs in a session and process group of its own. It is a fork of ``server``."""
 
-    def __init__(self, target: str | None, result_limit_bytes: int) -> None:
-        if target is None:
-            raise ChildEnded('execution="process" needs an app that a child can import: load it as module:app')
-        self._control, theirs = socket.socketpair()
-        self._lines = self._control.makefile("rb")
+    def __init__(self, server: ServerProcess, result_limit_bytes: int) -> None:
+        self._server = server
+        self._result_limit_bytes = result_limit_bytes
         self._longest = result_limit_bytes + OVERHEAD_BYTES
         self._lock = threading.Lock()
+        self._pid: int | None = None
         self._ended = False
-        python_path = os.environ.get("PYTHONPATH")
+        self._status: int | None = None
+        self._control, theirs = socket.socketpair()
+        self._lines = self._control.makefile("rb")
         with theirs:
-            self._process = subprocess.Popen(  # noqa: S603 - our own module
-                [sys.executable, "-P", "-m", CHILD_MODULE, target, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(CODE_FOLDER), python_path]))},
-            )
-        try:
-            process_groups.register(self._process.pid)
-        except BaseException:
-            self._process.kill()
-            self._process.wait()
-            raise
-        self._send(
-            parent=os.getpid(),
-            path=sys.path,
-            python_path=python_path,
-            result_limit_bytes=result_limit_bytes,
-            levels=_log_levels(),
-        )
+            self._token = server.fork(theirs)
+
+    @property
+    def was_there(self) -> bool:
+        """Whether the child has ever been there."""
+        return self._pid is not None
 
     def run(self, call: Call) -> Outcome:
         """Let the child run a call, and wait for the outcome. The child's log records go to this process's handlers.
 
-        Raises ChildEnded.
+        Raises ChildEnded, and OSError when the guard of the process groups cannot be told of the child.
         """
+        if self._pid is None:
+            self._meet()
         self._send(node=call.node.type, context=_portable(call))
         entered = None
         while (message := self._read()) is not None:
@@ -83,8 +66,6 @@ class ChildProcess:
                 return Outcome(ended["entered"], ended["left"], ended.get("result"), failure)
             if "log" in message:
                 logging.getLogger().handle(logging.makeLogRecord(message["log"]))
-            elif "refused" in message:
-                raise ChildEnded(message["refused"], "ConfigurationError")
             else:
                 entered = message["began"]
         raise ChildEnded(f"the process of {call.node.type} {_described(self.end())}", entered=entered)
@@ -92,21 +73,42 @@ class ChildProcess:
     def kill(self) -> None:
         """SIGKILL the child and the processes that it started."""
         with self._lock:
-            if not self._ended:
-                process_groups.kill_group(self._process.pid)
+            if self._ended:
+                return
+            if self._pid is not None:
+                process_groups.kill_group(self._pid)
+                return
+            with suppress(OSError):  # it is not there yet, and ends when it finds nobody to talk to
+                self._control.shutdown(socket.SHUT_RDWR)
 
-    def end(self) -> int:
-        """Kill the rest of the child's process group, and reap the child; returns its exit status (-9: SIGKILL)."""
+    def end(self) -> int | None:
+        """Kill the rest of the child's process group, and reap the child; returns its exit status (-9: SIGKILL).
+
+        None: the exit status is not known.
+        """
+        if self._ended:
+            return self._status
         self.kill()
         with self._lock:
             self._ended = True
-            process_groups.forget(
-                self._process.pid
-            )  # before it is reaped: after that the number may be another process's
-        status = self._process.wait()
+            if self._pid is not None:
+                process_groups.forget(self._pid)  # before it is reaped: after that the number may be another process's
+        self._status = self._server.end_child(self._token)
         self._lines.close()
         self._control.close()
-        return status
+        return self._status
+
+    def _meet(self) -> None:
+        """Wait until the child is there, and register it. It does nothing before it has the answer."""
+        message = self._read()
+        if message is None:
+            raise ChildEnded(f"the process that was to run it {_described(self.end())}")
+        if "refused" in message:
+            raise ChildEnded(message["refused"])
+        with self._lock:
+            self._pid = message["ready"]
+        process_groups.register(message["ready"])
+        self._send(result_limit_bytes=self._result_limit_bytes, levels=_log_levels())
 
     def _send(self, **message: Any) -> None:
         line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
@@ -124,7 +126,9 @@ class ChildProcess:
         return json.loads(line) if line.endswith(b"\n") else None
 
 
-def _described(status: int) -> str:
+def _described(status: int | None) -> str:
+    if status is None:
+        return "ended before the handler returned"
     if status >= 0:
         return f"ended by itself with exit code {status} before the handler returned"
     hint = " (out of memory, or by hand)" if -status == signal.SIGKILL else ""

@@ -1,16 +1,20 @@
 """Runs ``def`` handlers in child processes, which are killed at their timeout or when they are canceled.
 
-Nothing is pickled: a child imports the app by its name, and a JSON message says which node to run (``process_child``).
-Each child has a keeper: a thread of this process that starts the child, gives it one call after another, and reaps it.
+Nothing is pickled: a child is a fork of a process that has imported the app (``fork_server``), and a JSON message says
+which node to run (``process_child``). Each child has a keeper: a thread of this process that has the child forked,
+gives it one call after another, and ends it.
 """
 
 import logging
 import threading
 from collections import deque
+from collections.abc import Callable
 
 from rota.shared.clock import Timer
 from rota.worker_service.executors.base import Call, Done, Failure, Outcome, start_thread
 from rota.worker_service.executors.child_process import ChildEnded, ChildProcess
+from rota.worker_service.executors.fork_server import ForkServer, NoServer
+from rota.worker_service.executors.server_process import ServerProcess
 
 log = logging.getLogger(__name__)
 
@@ -28,11 +32,19 @@ class ProcessExecutor:
     ``target`` is the app, as ``module:app``; without it every call fails. At most ``most`` children live at once, idle
     ones included. Further calls wait for a child, in order. A child refuses a result that has more than
     ``result_limit_bytes`` bytes of JSON. Children take the time from the host. For a call that no child ran, the time
-    comes from ``timer``.
+    comes from ``timer``. Children are forked from ``fork_server``; without one, the first call starts one.
     """
 
-    def __init__(self, target: str | None, most: int, result_limit_bytes: int, timer: Timer) -> None:
-        self.target = target
+    def __init__(
+        self,
+        target: str | None,
+        most: int,
+        result_limit_bytes: int,
+        timer: Timer,
+        fork_server: ForkServer | None = None,
+    ) -> None:
+        self._target = target
+        self._fork_server = fork_server or ForkServer()
         self.result_limit_bytes = result_limit_bytes
         self.monotonic = timer.monotonic
         self._most = most
@@ -71,6 +83,17 @@ class ProcessExecutor:
             keeper.wake.set()
         for keeper in busy:
             keeper.stop()
+        self._fork_server.close()
+
+    def server(self, stopping: Callable[[], bool]) -> ServerProcess:
+        """The process to fork a child from; waits until there is one, or until ``stopping``. Raises ChildEnded."""
+        if self._target is None:
+            raise ChildEnded('execution="process" needs an app that a child can import: load it as module:app')
+        self._fork_server.begin(self._target)
+        try:
+            return self._fork_server.process(stopping)
+        except NoServer as error:
+            raise ChildEnded(str(error), "ConfigurationError") from None
 
     def withdraw(self, running: "RunningProcess") -> bool:
         """Take back a call that no child has yet; returns whether it was so."""
@@ -187,17 +210,18 @@ class _Keeper:
         self._discard()
 
     def _run(self, running: RunningProcess) -> Outcome:
-        """Run a call. If the idle child has died, run it in a new one."""
+        """Run a call. If the idle child has died, or the new one never was, run it in another."""
         entered = self._executor.monotonic()
         reused = self._child is not None
         try:
             try:
-                return running.run_in(self._usable())
+                return running.run_in(self._usable(running))
             except ChildEnded as ended:
+                again = reused or (self._child is not None and not self._child.was_there)
                 self._discard()
-                if not reused or ended.entered is not None or running.stopping:
+                if not again or ended.entered is not None or running.stopping:
                     raise
-                return running.run_in(self._usable())
+                return running.run_in(self._usable(running))
         except ChildEnded as ended:
             self._discard()
             return Outcome(
@@ -207,9 +231,10 @@ class _Keeper:
             self._discard()
             return Outcome(entered, self._executor.monotonic(), failure=Failure.of(error))
 
-    def _usable(self) -> ChildProcess:
+    def _usable(self, running: RunningProcess) -> ChildProcess:
         if self._child is None:
-            self._child = ChildProcess(self._executor.target, self._executor.result_limit_bytes)
+            server = self._executor.server(lambda: running.stopping)
+            self._child = ChildProcess(server, self._executor.result_limit_bytes)
         return self._child
 
     def _discard(self) -> None:

@@ -1,12 +1,13 @@
 """The program of a ``ProcessExecutor``'s child. It runs one call at a time; calls and answers are JSON lines.
 
-The control channel is a socket whose number is on the command line. It is not stdout, since handlers may print. The
-messages, one JSON object a line:
+A child is a fork of the worker's fork server (``forker``), and so has the app. Its control channel is a socket, not
+stdout, since handlers may print. The messages, one JSON object a line:
 
 | from | message | |
 | --- | --- | --- |
-| parent | `{"parent", "path", "python_path", "result_limit_bytes", "levels"}` | once: the parent's settings |
-| child | `{"refused": sentence}` | the child cannot load the app, and ends |
+| server | `{"refused": sentence}` | there is no child |
+| child | `{"ready": pid}` | once: it has a session and a process group of its own |
+| parent | `{"result_limit_bytes", "levels"}` | once: the parent's settings |
 | parent | `{"node", "context"}` | run a node |
 | child | `{"began": seconds}` | the handler is entered |
 | child | `{"log": record}` | a log record, for the parent's handlers |
@@ -33,7 +34,7 @@ from zoneinfo import ZoneInfo
 
 from rota.shared.clock import HostTimer
 from rota.shared.domain.errors import ConfigurationError, InvalidInput
-from rota.worker_service.authoring import Node, Rota, load_app
+from rota.worker_service.authoring import Node, Rota
 from rota.worker_service.context import NodeContext
 from rota.worker_service.executors.base import Call, Failure, Refused
 from rota.worker_service.values import result_text
@@ -97,21 +98,15 @@ class ForwardedLog(logging.Handler):
         self._channel.send(log={**known, **context, "msg": message, "args": None})
 
 
-def main(target: str, control: int) -> None:
-    """Serve calls for an app until the parent is gone."""
-    os.set_inheritable(control, False)
-    channel = Channel(socket.socket(fileno=control))
+def run(app: Rota, control: socket.socket) -> None:
+    """Serve calls for an app until the parent is gone. Runs in the child, on its only thread."""
+    channel = Channel(control)
+    channel.send(ready=os.getpid())
     greeting = channel.read()
-    if greeting is None or os.getppid() != greeting["parent"]:
+    if greeting is None:
         return
-    _import_like_the_parent(greeting["path"], greeting["python_path"])
     calls: queue.SimpleQueue[Message] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(channel, calls), name="control", daemon=True).start()
-    try:
-        app = load_app(target)
-    except ConfigurationError as error:
-        channel.send(refused=str(error)[:ERROR_CHARACTERS])
-        return
     _log_like_the_parent(channel, greeting["levels"])
     while True:
         call = calls.get()
@@ -124,13 +119,6 @@ def _read(channel: Channel, calls: "queue.SimpleQueue[Message]") -> None:
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
-
-
-def _import_like_the_parent(path: list[str], python_path: str | None) -> None:
-    sys.path[:] = path
-    os.environ.pop("PYTHONPATH", None)  # it was only to find this module
-    if python_path is not None:
-        os.environ["PYTHONPATH"] = python_path
 
 
 def _log_like_the_parent(channel: Channel, levels: Mapping[str, int]) -> None:
@@ -194,7 +182,3 @@ def _failure(error: BaseException) -> dict[str, Any]:
     failure["error"] = failure["error"][:ERROR_CHARACTERS]
     failure["traceback"] = failure["traceback"][-TRACEBACK_CHARACTERS:]
     return failure
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))

@@ -51,14 +51,19 @@ def worker(shell: Shell, verbose: int, quiet: int, log_json: bool, parent_pipe: 
     from rota.worker_service import guardian  # noqa: PLC0415 - worker list needs none of it
 
     guarded = guardian.part(settings)  # from here on in the worker: the guardian imports no more
+    from rota.worker_service.executors.fork_server import ForkServer  # noqa: PLC0415
+
+    fork_server = ForkServer.forked()  # before any thread, and before the app
     watch_parent(parent_pipe, settings.grace_seconds)
     app = find_app(settings.app)
+    fork_server.prepare(app)
     shell.await_database()
     with shell.database():  # a sentence and an exit code, where there is no usable database
         pass
     from rota.worker_service.app import serve  # noqa: PLC0415
 
-    raise SystemExit(serve(settings, app, guarded))
+    fork_server.wait()
+    raise SystemExit(serve(settings, app, guarded, fork_server))
 
 
 def find_app(path: str | None) -> Any:
