@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from rota.scheduler_service.long_queues import LongQueues, counted
 from rota.scheduler_service.placement import Fleet, Needs, needs_of
 from rota.shared.database.transactions import Database
 from rota.shared.domain.nodes import Catalog, PlannedNode
-from rota.shared.store import node_types, workers
+from rota.shared.store import loads, node_types
 from rota.shared.store.node_types import Version
 
 SNAPSHOT_SECONDS = 0.25
@@ -17,8 +18,8 @@ SNAPSHOT_SECONDS = 0.25
 
 SNAPSHOT_SHARE = 0.05
 LONGEST_SNAPSHOT_SECONDS = 1.0
-"""The share of the time that reading may take, since it counts all that is assigned. A snapshot that took long to read
-is good for longer; but not for ever, since reading also takes as long as the database is away."""
+"""The share of the time that reading may take. A snapshot that took long to read is good for longer; but not for ever,
+since reading also takes as long as the database is away."""
 
 LISTS_SECONDS = 60.0
 """A version never changes, but SQL may have spoiled its list when it was read. So it is read again after this."""
@@ -59,6 +60,8 @@ class FleetCache:
         """What the versions in the last snapshot mean."""
 
         self._lists_good_until = 0.0
+        self._queues = LongQueues(database.clock)
+        self._counted = loads.COUNTED
 
         self._seen: FleetSnapshot | None = None
         self._good_until = 0.0
@@ -79,9 +82,13 @@ class FleetCache:
         with self._lock:
             return max(0.0, self._good_until - self._clock.monotonic())
 
+    def _known(self, worker_id: int) -> int | None:
+        return None if self._seen is None else self._seen.fleet.load_of(worker_id)
+
     def _read(self, connection: Connection) -> FleetSnapshot:
         catalog = Catalog(node_types.registered(connection))
-        live = workers.fleet(connection)
+        live = self._queues.estimated(connection, loads.fleet(connection, self._counted), self._known)
+        self._counted = counted(len(live))
         carried = {version for worker in live for version in worker.versions.items()}
         if self._clock.monotonic() > self._lists_good_until:
             self._lists, self._lists_good_until = {}, self._clock.monotonic() + LISTS_SECONDS

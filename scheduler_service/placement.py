@@ -10,8 +10,8 @@ from typing import NamedTuple
 from rota.shared.domain.errors import InvalidInput
 from rota.shared.domain.nodes import PlannedNode
 from rota.shared.domain.states import REASON_LIMIT
+from rota.shared.store.loads import LiveWorker
 from rota.shared.store.node_types import Version
-from rota.shared.store.workers import LiveWorker
 
 NO_LISTS: Mapping[Version, Sequence[PlannedNode]] = MappingProxyType({})
 
@@ -102,6 +102,11 @@ class Fleet:
             return f"no live worker that can run it carries the labels {wanted}"
         return FULL
 
+    def load_of(self, worker_id: int) -> int | None:
+        """How many instances a worker holds, with what was given to it since; None for a worker that is not here."""
+        with self._lock:
+            return self._given.get(worker_id)
+
     def has_room(self) -> bool:
         """Whether any worker may be given one more."""
         with self._lock:
@@ -136,7 +141,7 @@ class Fleet:
         return nodes is not None and all(node.type in worker.node_types for node in nodes)
 
     def _takes_more(self, worker: LiveWorker) -> bool:
-        return worker.capacity > 0 and self._given[worker.id] < worker.capacity + worker.prefetch
+        return worker.capacity > 0 and self._given[worker.id] < worker.room
 
     def _entry(self, worker: LiveWorker, late: bool) -> Entry:
         share = self._given[worker.id] / worker.capacity

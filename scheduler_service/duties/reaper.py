@@ -17,7 +17,7 @@ from rota.shared.database.transactions import Database, database_time
 from rota.shared.domain.errors import DatabaseProblem
 from rota.shared.domain.states import WorkerState
 from rota.shared.settings import Settings
-from rota.shared.store import assignments, census, recovery, workers
+from rota.shared.store import assignments, census, loads, recovery, workers
 from rota.shared.store.census import Census
 from rota.shared.store.transitions import keeping
 from rota.shared.surprises import Surprises
@@ -189,7 +189,7 @@ class Reaper:
         if not self._ask(lambda c: assignments.overdue(c, alive, cutoff, 1)):
             return
         stalled = self._ask(lambda c: census.stalled(c, alive, cutoff))
-        idle = {worker.id for worker in self._ask(workers.fleet) if worker.load < worker.capacity}
+        idle = {worker.id for worker in self._ask(loads.fleet) if worker.has_free_slot}
         for worker_id in sorted(alive):
             avoid = stalled.get(worker_id)
             if avoid is None and not idle - {worker_id}:

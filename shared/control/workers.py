@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 from rota.shared.control.documents import Document, worker_document
 from rota.shared.database.backend import Check
 from rota.shared.database.transactions import Database
-from rota.shared.store import node_types, roster, workers
+from rota.shared.store import loads, node_types, roster
 
 
 def listed(database: Database, limit: int, *, all_states: bool = False) -> list[Document]:
@@ -35,7 +35,7 @@ def show(database: Database, name: str) -> Document:
 def check_versions(database: Database) -> Check:
     """Tell which task types live workers carry in several versions, and how many workers each. It only informs."""
     carried: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for worker in database.read(workers.fleet):
+    for worker in database.read(loads.fleet):
         for category, version in worker.versions.items():
             carried[category][version] += 1
     several = {category: versions for category, versions in sorted(carried.items()) if len(versions) > 1}

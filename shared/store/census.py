@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, and_, case, literal_column, nu
 from rota.shared.database.constructs import SecondsBefore, UtcNow
 from rota.shared.domain.states import WorkerState
 from rota.shared.store.tables import schedule_instance, schedule_kept_slot, schedule_worker_beat, schedule_worker_node
-from rota.shared.store.workers import AHEAD, IS_HELD, LIVES, OF_ITS_WORKER, SHOWN_ALIVE, SILENT
+from rota.shared.store.workers import ACTIVE, AHEAD, LIVES, OF_ITS_WORKER, SHOWN_ALIVE, SILENT
 
 _worker = schedule_worker_node.c
 _beat = schedule_worker_beat.c
@@ -51,7 +51,15 @@ class Census:
 
 _YES: ColumnElement[int] = literal_column("1")
 _moment = select(UtcNow().label("time")).subquery("moment")
-_held = select(schedule_instance.c.schedule_worker_node_id).where(IS_HELD).distinct().subquery("held")
+_held = (
+    select(schedule_instance.c.status, schedule_instance.c.schedule_worker_node_id)
+    .where(schedule_instance.c.status.in_(ACTIVE), schedule_instance.c.schedule_worker_node_id.is_not(None))
+    .distinct()
+    .subquery("held")
+)
+"""Who holds something, by the first columns of the index of work. So the database goes from one worker to the next in
+that index, and does not read all that each of them holds. Without the status it would."""
+
 _unshown = or_(
     _worker.last_heartbeat < SecondsBefore(_beat.last_beat, SHOWN_SECONDS), _worker.last_heartbeat > _beat.last_beat
 )

@@ -24,7 +24,6 @@ from rota.shared.store.tables import (
 )
 from rota.shared.store.workers import ACTIVE, OF_ITS_WORKER, SHOWN_ALIVE
 
-_instance = schedule_instance.c
 _kept = schedule_kept_slot.c
 _task = schedule_task.c
 _lock = schedule_task_lock.c
@@ -52,11 +51,19 @@ class Kind:
 
 # Workers
 
+
+def _held_by_beat(status: str) -> ColumnElement[Any]:
+    """An instance that the beat's worker holds in this state, or NULL. For an EXISTS MariaDB would read all of them."""
+    held = schedule_instance.alias(f"is_{status}")
+    of_worker = (held.c.status == status, held.c.schedule_worker_node_id == _beat.schedule_worker_node_id)
+    return select(held.c.id).where(*of_worker).limit(1).correlate(schedule_worker_beat).scalar_subquery()
+
+
 _dead = and_(
     _beat.gmt_dead < _LONG_AGO,
     _beat.last_beat < _LONG_AGO,
     ~exists().where(OF_ITS_WORKER, SHOWN_ALIVE),
-    ~exists().where(_instance.status.in_(ACTIVE), _instance.schedule_worker_node_id == _beat.schedule_worker_node_id),
+    *(_held_by_beat(status).is_(None) for status in ACTIVE),
     ~exists().where(_kept.schedule_worker_node_id == _beat.schedule_worker_node_id),
 )
 _newest_beat = select(func.max(_beat.schedule_worker_node_id).label("id"))

@@ -11,20 +11,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, and_, bindparam, case, delete, func, insert, literal_column, or_, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, case, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from rota.shared.database.constructs import SecondsBefore, UtcNow, bound, by_index, by_primary_key, json_rows
 from rota.shared.domain.errors import NameTaken
-from rota.shared.domain.jsontext import object_in, texts_in
 from rota.shared.domain.states import InstanceStatus, WorkerState
 from rota.shared.domain.versions import version_of
-from rota.shared.store.node_types import read_versions
-from rota.shared.store.tables import schedule_instance, schedule_worker_beat, schedule_worker_node
+from rota.shared.store.tables import schedule_worker_beat, schedule_worker_node
 
 _worker = schedule_worker_node.c
 _beat = schedule_worker_beat.c
-_instance = schedule_instance.c
 OF_ITS_WORKER = _beat.schedule_worker_node_id == _worker.id
 LIVES = _beat.gmt_dead.is_(None)
 SILENT = _beat.last_beat < SecondsBefore(UtcNow(), _beat.liveness_seconds)
@@ -75,26 +72,6 @@ class Load(NamedTuple):
 
     started: int = 0
     """How many instances this process has started since it began. While it grows, the worker makes progress."""
-
-
-@dataclass(frozen=True, slots=True)
-class LiveWorker:
-    """A worker to which the scheduler may give instances; ``load`` is how many it holds, assigned or running."""
-
-    id: int
-    name: str
-    capacity: int
-    """How many slots no abandoned thread takes: 0 if it can run nothing until a thread returns."""
-
-    prefetch: int
-    load: int
-    labels: Mapping[str, str]
-    node_types: frozenset[str]
-    said: int = 0
-    """How many of its slots were taken when it beat last; abandoned threads, which no rows show, are among them."""
-
-    versions: Mapping[str, str] = field(default_factory=dict)
-    """The version that it carries of each task type."""
 
 
 def register(connection: Connection, worker: WorkerDeclaration) -> int:
@@ -295,48 +272,3 @@ def show(connection: Connection, worker_ids: Collection[int], by: str) -> None:
     gone = (None, None, WorkerState.DEAD.value, None, "its heartbeats were deleted")
     rows = [found.get(worker_id, (worker_id, *gone)) for worker_id in ids]
     connection.execute(_show, {"rows": bound(rows), "by": by})
-
-
-IS_HELD = and_(_instance.status.in_(ACTIVE), _instance.schedule_worker_node_id.is_not(None))
-"""A worker holds the instance: it is assigned or running."""
-
-_loads = (
-    select(_instance.schedule_worker_node_id, func.count()).where(IS_HELD).group_by(_instance.schedule_worker_node_id)
-)
-
-
-def loads(connection: Connection) -> dict[int, int]:
-    """How many instances each worker holds, assigned or running, by worker id; dead workers included."""
-    return dict(connection.execute(_loads).all())
-
-
-_fleet = (
-    select(
-        _worker.id, _worker.name, _worker.capacity, _worker.prefetch, _worker.labels, _worker.node_types,
-        _worker.type_versions, _beat.busy, _beat.abandoned,
-    )
-    .join_from(schedule_worker_node, schedule_worker_beat, OF_ITS_WORKER)
-    .where(
-        _worker.state == WorkerState.LIVE.value, _worker.gmt_blocked.is_(None), LIVES, ~SILENT,
-        _worker.capacity > literal_column("0"),
-    )
-)  # fmt: skip
-
-
-def fleet(connection: Connection) -> list[LiveWorker]:
-    """The workers to which the scheduler may give instances, with their loads: live, with a capacity, not blocked."""
-    load = loads(connection)
-    return [
-        LiveWorker(
-            id=row.id,
-            name=row.name,
-            capacity=max(0, row.capacity - row.abandoned),
-            prefetch=row.prefetch,
-            load=load.get(row.id, 0),
-            labels=object_in(row.labels),
-            node_types=frozenset(texts_in(row.node_types)),
-            said=row.busy,
-            versions=read_versions(row.type_versions),
-        )
-        for row in connection.execute(_fleet)
-    ]

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Row, select, text, update
+from sqlalchemy import Connection, Row, insert, select, text, update
 
 from rota.shared.database.transactions import Database
 from rota.shared.domain.states import InstanceStatus, NodeStatus
@@ -106,6 +106,14 @@ class Scenario:
     def assigned(self, worker: int, task: int | None = None, at: datetime | None = None, **columns: Any) -> int:
         """An instance given to a worker, due in the past, with its nodes; ``columns`` are set."""
         return self._fired(task, at, worker, columns)
+
+    def queued(self, worker: int, number: int) -> None:
+        """Many instances of one task, given to a worker, due in the past and without nodes."""
+        task, first = self.task(overlap_policy="allow"), self.past()
+        values = {"schedule_task_id": task, "status": "assigned", "schedule_worker_node_id": worker}
+        times = {"schedule_datetime": first, "due_at": first, "gmt_assigned": self.now()}
+        made = [{**values, **times, "run_number": n} for n in range(number)]
+        self.database.write(lambda c: c.execute(insert(schedule_instance), made))
 
     def running(self, worker: int, task: int | None = None, at: datetime | None = None, **columns: Any) -> runs.Run:
         """An instance that the worker has claimed."""

@@ -22,6 +22,8 @@ from rota.shared.database.transactions import opened
 from rota.shared.domain.states import InstanceStatus
 from rota.shared.store import assignments, fires, locks, overlap, plans, polling, recovery, reports, runs, workers
 from rota.shared.store.census import take as take_census
+from rota.shared.store.loads import assigned_to
+from rota.shared.store.loads import fleet as read_fleet
 from rota.shared.store.transitions import canceling, giving
 from tests.harness.databases import DATABASES
 from tests.harness.scenario import Scenario, ended, succeeded
@@ -282,9 +284,9 @@ def census(rows: Scenario) -> Subject:
 
 
 def loads(rows: Scenario) -> Subject:
-    rows.worker()
-    yield "The scheduler counts what each worker holds, before it gives.", workers.loads
-    yield "The scheduler reads the workers that work may be given to.", workers.fleet
+    worker = rows.worker()
+    yield "The scheduler reads the workers that work may be given to, and what they hold up to a limit.", read_fleet
+    yield "It counts long queues further, in turn.", lambda c: assigned_to(c, [worker], LIMIT)
 
 
 def recover(rows: Scenario) -> Subject:

@@ -17,7 +17,7 @@ from rota.scheduler_service.duties.reaper import Reaper
 from rota.shared.database.transactions import Database
 from rota.shared.domain.states import InstanceStatus
 from rota.shared.settings import Settings
-from rota.shared.store import workers
+from rota.shared.store import loads, workers
 from rota.shared.store.workers import Load
 from rota.worker_service import registration
 from rota.worker_service.rows import WorkerRows
@@ -71,7 +71,7 @@ def test_a_lock_on_all_workers_kills_no_healthy_worker(mariadb_rows: Scenario, r
         assert rows.database.write_one(lambda c: workers.heartbeat(c, healthy, Load(busy=2)))
         reaper.step()
         assert (is_dead(rows, healthy), is_dead(rows, silent)) == (False, True)
-        assert [worker.id for worker in rows.database.read(workers.fleet)] == [healthy]
+        assert [worker.id for worker in rows.database.read(loads.fleet)] == [healthy]
         assert rows.status(run.id) == "pending", "what the dead one held is recovered, though its row is locked"
         assert state(rows, silent) == LIVE
     reaper.step()

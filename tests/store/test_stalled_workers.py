@@ -7,7 +7,7 @@ import pytest
 from rota.scheduler_service.duties.assigner import Assigner
 from rota.scheduler_service.duties.reaper import Reaper
 from rota.shared.settings import Settings
-from rota.shared.store import workers
+from rota.shared.store import loads, workers
 from rota.shared.store.workers import Load
 from tests.harness.scenario import Scenario
 
@@ -30,7 +30,7 @@ def overdue(rows: Scenario, worker: int) -> int:
 def test_abandoned_threads_are_no_capacity(rows: Scenario, abandoned: int, capacity: int) -> None:
     worker = rows.worker(capacity=10)
     beat(rows, worker, Load(busy=abandoned, abandoned=abandoned))
-    [found] = rows.database.read(workers.fleet)
+    [found] = rows.database.read(loads.fleet)
     assert (found.capacity, found.said, found.load) == (capacity, abandoned, 0)
 
 

@@ -12,7 +12,7 @@ from rota.shared.database.constructs import written
 from rota.shared.database.mysql import MYSQL
 from rota.shared.database.transactions import database_time
 from rota.shared.domain.errors import NameTaken
-from rota.shared.store import census, roster, workers
+from rota.shared.store import census, loads, roster, workers
 from rota.shared.store.tables import schedule_worker_beat, schedule_worker_node
 from rota.shared.store.workers import Load
 from rota.worker_service import registration
@@ -187,7 +187,7 @@ def test_of_a_heartbeat_and_a_burial_at_once_one_wins_and_both_know(rows: Scenar
         assert row(rows, worker).state == ("live" if renewed else "dead")
 
 
-def test_loads_count_what_is_assigned_and_running_of_the_dead_too(rows: Scenario) -> None:
+def test_whoever_holds_something_is_counted_among_the_holders_the_dead_too(rows: Scenario) -> None:
     live, dead = rows.worker(), rows.worker()
     rows.assigned(live)
     rows.running(live)
@@ -195,7 +195,7 @@ def test_loads_count_what_is_assigned_and_running_of_the_dead_too(rows: Scenario
     rows.pending()
     rows.running(dead)
     rows.bury(dead)
-    assert rows.database.read(workers.loads) == {live: 2, dead: 1}
+    assert [(found.id, found.load) for found in rows.database.read(loads.fleet)] == [(live, 2)]
     assert rows.database.read(census.take).holders == {live, dead}
 
 
@@ -205,7 +205,7 @@ def test_the_fleet_is_who_is_live_and_was_heard_of(rows: Scenario) -> None:
     rows.bury(dead)
     silence(rows, silent)
     rows.assigned(live)
-    [found] = rows.database.read(workers.fleet)
+    [found] = rows.database.read(loads.fleet)
     assert (found.id, found.load, found.capacity, found.prefetch) == (live, 1, 10, 10)
     assert found.labels == {"zone": "a"}
     assert found.node_types == {"REPORT_EXTRACT", "REPORT_SEND"}

@@ -12,7 +12,7 @@ from rota.scheduler_service.placement import FULL, Fleet, needs_of
 from rota.shared.domain.errors import InvalidInput
 from rota.shared.domain.nodes import PlannedNode
 from rota.shared.domain.states import REASON_LIMIT
-from rota.shared.store.workers import LiveWorker
+from rota.shared.store.loads import LiveWorker
 
 EXTRACT, SEND = PlannedNode(1, "REPORT_EXTRACT", 1), PlannedNode(2, "REPORT_SEND", 2)
 

@@ -61,7 +61,8 @@ UNION ALL
 SELECT NULL AS anon_1, held.schedule_worker_node_id, NULL AS anon__1, NULL AS anon__2,
     NULL AS anon__3, NULL AS anon__4, NULL AS anon__5
 FROM (
-    SELECT DISTINCT schedule_instance.schedule_worker_node_id AS schedule_worker_node_id
+    SELECT DISTINCT schedule_instance.status AS status,
+        schedule_instance.schedule_worker_node_id AS schedule_worker_node_id
     FROM schedule_instance
     WHERE schedule_instance.status IN (:status_1, …)
       AND schedule_instance.schedule_worker_node_id IS NOT NULL

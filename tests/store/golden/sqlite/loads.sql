@@ -1,20 +1,24 @@
--- The scheduler counts what each worker holds, before it gives.
+-- The scheduler reads the workers that work may be given to, and what they hold up to a limit.
 
--- workers.loads
-SELECT schedule_instance.schedule_worker_node_id, count(*) AS count_1
-FROM schedule_instance
-WHERE schedule_instance.status IN (:status_1, …)
-  AND schedule_instance.schedule_worker_node_id IS NOT NULL
-GROUP BY schedule_instance.schedule_worker_node_id;
-
--- The scheduler reads the workers that work may be given to.
-
--- workers.loads: as above
-
--- workers.fleet
+-- loads.fleet
 SELECT schedule_worker_node.id, schedule_worker_node.name, schedule_worker_node.capacity,
     schedule_worker_node.prefetch, schedule_worker_node.labels, schedule_worker_node.node_types,
-    schedule_worker_node.type_versions, schedule_worker_beat.busy, schedule_worker_beat.abandoned
+    schedule_worker_node.type_versions, schedule_worker_beat.busy, schedule_worker_beat.abandoned,
+    CASE WHEN (
+        (
+            SELECT 1
+            FROM schedule_instance AS is_assigned
+            WHERE is_assigned.status = :status_1
+              AND is_assigned.schedule_worker_node_id = schedule_worker_node.id
+            LIMIT :param_1 OFFSET :counted
+        ) IS NULL
+    ) THEN (SELECT count(*) AS count_1 FROM schedule_instance AS is_assigned WHERE is_assigned.status = :status_2 AND is_assigned.schedule_worker_node_id = schedule_worker_node.id) END AS assigned,
+    (
+        SELECT count(*) AS count_2
+        FROM schedule_instance AS is_running
+        WHERE is_running.status = :status_3
+          AND is_running.schedule_worker_node_id = schedule_worker_node.id
+    ) AS running
 FROM schedule_worker_node
 JOIN schedule_worker_beat
   ON schedule_worker_beat.schedule_worker_node_id = schedule_worker_node.id
@@ -26,3 +30,19 @@ WHERE schedule_worker_node.state = :state_1
       (-1 * schedule_worker_beat.liveness_seconds) || ' seconds'
   )
   AND schedule_worker_node.capacity > 0;
+
+-- It counts long queues further, in turn.
+
+-- loads.assigned_to
+SELECT schedule_worker_node.id,
+    CASE WHEN (
+        (
+            SELECT 1
+            FROM schedule_instance AS is_assigned
+            WHERE is_assigned.status = :status_1
+              AND is_assigned.schedule_worker_node_id = schedule_worker_node.id
+            LIMIT :param_1 OFFSET :counted
+        ) IS NULL
+    ) THEN (SELECT count(*) AS count_1 FROM schedule_instance AS is_assigned WHERE is_assigned.status = :status_2 AND is_assigned.schedule_worker_node_id = schedule_worker_node.id) END AS anon_1
+FROM schedule_worker_node
+WHERE schedule_worker_node.id IN (SELECT value FROM json_each(:ids));

@@ -1,0 +1,69 @@
+"""What a scheduler reads to know its workers does not grow with what is assigned to them."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from rota.scheduler_service.fleet import FleetCache
+from rota.scheduler_service.long_queues import ROWS_AT_ONCE
+from rota.shared.database.transactions import Database, opened
+from rota.shared.store import census
+from tests.harness.databases import MariaDBServer, fresh_database, run_sql
+from tests.harness.statements import Statement, explained
+
+WORKERS = 3
+WORK = "ix_schedule_instance_work"
+
+
+def fill(url: str, assigned: int) -> None:
+    """Three workers with as much room as the settings allow, to which all is assigned; as much has ended."""
+    instances = "INSERT INTO schedule_instance (schedule_task_id, schedule_datetime, due_at, run_number, status,"
+    run_sql(
+        url,
+        """
+        INSERT INTO schedule_worker_node (id, name, host, pid, process_identity, version, capacity, prefetch,
+            node_types)
+        SELECT seq, CONCAT('worker-', seq), 'host', seq, 'x', '0', 50, 100000, '[]' FROM seq_1_to_3
+        """,
+        "INSERT INTO schedule_worker_beat (schedule_worker_node_id, liveness_seconds) SELECT seq, 3600 FROM seq_1_to_3",
+        f"""
+        {instances} schedule_worker_node_id)
+        SELECT seq, UTC_TIMESTAMP(), UTC_TIMESTAMP(), 0, IF(seq % 2, 'assigned', 'succeed'), 1 + seq DIV 2 % {WORKERS}
+        FROM seq_1_to_{2 * assigned}
+        """,
+        "ANALYZE TABLE schedule_instance, schedule_worker_node, schedule_worker_beat",
+    )
+
+
+@pytest.fixture(params=[30_000, 300_000])
+def filled(
+    request: pytest.FixtureRequest, mariadb_server: MariaDBServer, mariadb_template: list[str]
+) -> Iterator[Database]:
+    with fresh_database(mariadb_server) as url:
+        run_sql(url, *mariadb_template)
+        fill(url, request.param)
+        with opened(url) as database:
+            yield database
+
+
+def read(statements: list[Statement]) -> int:
+    return sum(statement.rows_read for statement in statements)
+
+
+def test_a_snapshot_of_the_fleet_reads_no_more_than_its_bound(filled: Database) -> None:
+    known = FleetCache(filled)
+    with explained(filled.engine) as statements:
+        known.current()
+    of_queues = [statement for statement in statements if any(step.key == WORK for step in statement.plan)]
+    assert len(of_queues) == 2, "all queues up to a limit, and further those whose turn it is"
+    assert all("Using index" in step.extra for one in of_queues for step in one.plan if step.key == WORK)
+    assert read(statements) <= 3 * ROWS_AT_ONCE
+
+
+def test_the_census_goes_from_holder_to_holder(filled: Database) -> None:
+    with explained(filled.engine) as statements:
+        assert filled.read(census.take).holders == {1, 2, 3}
+    [statement] = [one for one in statements if one.text != "BEGIN"]
+    [held] = [step for step in statement.plan if step.key == WORK]
+    assert "Using index for group-by" in held.extra
+    assert statement.rows_read <= 60
