@@ -97,7 +97,7 @@ def declaration(settings: Settings) -> SchedulerDeclaration:
 
 def serve(settings: Settings) -> int:
     """Run a scheduler until SIGTERM or SIGINT; returns the exit code."""
-    database = Database(settings.database_url.get_secret_value(), call_timeout=settings.call_timeout_seconds)
+    database = Database(settings.database_url.get_secret_value(), call_timeout=settings.call_limit)
     stopping = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:

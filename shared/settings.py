@@ -4,10 +4,10 @@ from typing import Any, Self
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
-from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from rota.shared.database.backends import entry_of
+from rota.shared.database.urls import has_several_hosts, parsed
 from rota.shared.domain.errors import ConfigurationError
 
 DEFAULT_DATABASE_URL = "sqlite:///rota.db"
@@ -23,7 +23,8 @@ class Settings(BaseSettings):
 
     database_url: SecretStr = Field(
         default=SecretStr(DEFAULT_DATABASE_URL),
-        description="mysql://user:password@host/database, mariadb://…, or sqlite:///file (for one machine)",
+        description="mysql://user:password@host/database, mariadb://…, with several hosts of a cluster as a,b:3307,c; "
+        "or sqlite:///file (for one machine)",
     )
     call_timeout_seconds: float = Field(default=10, gt=0, description="limit for one database call")
 
@@ -95,15 +96,27 @@ class Settings(BaseSettings):
         """
         return _within(self.poll_seconds, min(self.lookahead_seconds / 2, self.heartbeat_seconds))
 
+    @property
+    def call_limit(self) -> float:
+        """Seconds that one database call may take: ``call_timeout_seconds``.
+
+        With several hosts at most half of the liveness limit, so that one call to a host that hangs and one round over
+        all hosts fit into the limit.
+
+        Settings(database_url="mysql://a,b/rota", liveness_seconds=15).call_limit   # 7.5
+        """
+        if has_several_hosts(parsed(self.database_url.get_secret_value())):
+            return min(self.call_timeout_seconds, self.liveness_seconds / 2)
+        return self.call_timeout_seconds
+
     @field_validator("database_url")
     @classmethod
     def _usable_url(cls, value: SecretStr) -> SecretStr:
         try:
-            url = make_url(value.get_secret_value())
+            url = parsed(value.get_secret_value())
+            entry = entry_of(url)
         except (ArgumentError, ValueError):  # its text may quote a part of the password as the port
             raise ValueError("is not a database URL; write mysql://user:password@host/database") from None
-        try:
-            entry = entry_of(url)
         except ConfigurationError as error:
             raise ValueError(str(error)) from None
         if not url.database:

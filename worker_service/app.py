@@ -64,7 +64,7 @@ class Worker:
         self._lost = lost
         self._liveness = liveness or Unguarded(settings, clock, lost)
         self._stuck = stuck
-        limit = settings.call_timeout_seconds
+        limit = settings.call_limit
         url = settings.database_url.get_secret_value()
         self._database = Database(url, call_timeout=limit, retry_seconds=limit, clock=clock)
         self._clock = self._database.clock

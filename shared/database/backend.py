@@ -17,6 +17,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
 from rota.shared.clock import Clock
+from rota.shared.database.servers import Servers
 from rota.shared.database.urls import named
 from rota.shared.domain.times import EARLIEST, LATEST
 
@@ -69,8 +70,10 @@ class Backend(Protocol):
         """The URL with the driver that Rota uses."""
         ...
 
-    def engine(self, url: URL, call_timeout: float) -> Engine:
+    def engine(self, url: URL, call_timeout: float, servers: Servers) -> Engine:
         """An engine whose sessions have the settings that Rota needs. A call fails after ``call_timeout`` seconds.
+
+        To connect takes no longer, however many hosts the URL names. The engine tells ``servers`` what it finds out.
 
         With the execution option ``rota_write`` a connection begins transactions that may write.
         """

@@ -18,8 +18,11 @@ from rota.shared.database import mysql_checks, mysql_migration
 from rota.shared.database.backend import Backend, Check, Checks, ErrorKind, is_of_data, range_name
 from rota.shared.database.constructs import Listed, UtcTimeType, stored_time, written
 from rota.shared.database.later import LATER, Later
-from rota.shared.database.mysql_connection import send_together
+from rota.shared.database.mysql_connection import connect, send_together
 from rota.shared.database.mysql_constructs import compile_for, write_listed
+from rota.shared.database.mysql_hosts import DOUBT, WSREP_ON, Hosts, timed_out
+from rota.shared.database.servers import Servers
+from rota.shared.database.urls import addresses, has_several_hosts
 from rota.shared.database.words import WordType
 from rota.shared.domain.jsontext import json_value
 from rota.shared.domain.times import EARLIEST, LATEST
@@ -108,9 +111,9 @@ class MySQL(Backend):
         """The URL with PyMySQL as its driver, for mysql:// and mariadb://."""
         return url.set(drivername="mysql+pymysql")
 
-    def engine(self, url: URL, call_timeout: float) -> Engine:
+    def engine(self, url: URL, call_timeout: float, servers: Servers) -> Engine:
         """A pool of READ COMMITTED sessions: each statement has its own snapshot, so a read needs no BEGIN."""
-        return _engine(url, call_timeout)
+        return _engine(url, call_timeout, servers)
 
     def follow(self, engine: Engine, clock: Clock) -> None:
         """Set the session's ``timestamp`` to the clock's time whenever a transaction or a read begins."""
@@ -203,11 +206,17 @@ def _advice(url: URL) -> dict[int | None, str]:
         **dict.fromkeys(COMMAND_DENIED, f"as an administrator: {grant}"),
         **dict.fromkeys(READ_ONLY, "Rota writes: give it the URL of the primary, not of a replica"),
         LOGS_STATEMENTS: "SET GLOBAL binlog_format = ROW, and in the server's configuration",
-        **dict.fromkeys(UNREACHABLE, f"no server answers at {url.host or 'localhost'}:{url.port or 3306}"),
+        **dict.fromkeys(UNREACHABLE, _unreachable(url)),
     }
 
 
-def _engine(url: URL, call_timeout: float) -> Engine:
+def _unreachable(url: URL) -> str:
+    if has_several_hosts(url):
+        return f"Rota needs one of {', '.join(map(str, addresses(url)))} to answer and to take writes"
+    return f"no server answers at {url.host or 'localhost'}:{url.port or 3306}"
+
+
+def _engine(url: URL, call_timeout: float, servers: Servers) -> Engine:
     engine = create_engine(
         url,
         hide_parameters=True,  # errors are logged, and the parameters hold params and results of tasks
@@ -226,7 +235,11 @@ def _engine(url: URL, call_timeout: float) -> Engine:
     )
     compile_for(engine)
     send_together(engine)
-    event.listen(engine, "connect", _prepare)
+    if has_several_hosts(url):
+        Hosts(url, call_timeout, servers).follow(engine)
+    else:
+        event.listen(engine, "do_connect", connect)
+    event.listen(engine, "connect", lambda connection, record: _prepare(connection, record, servers))
     event.listen(engine, "begin", _begin)
     event.listen(engine, "checkin", _note_use)
     event.listen(engine, "checkout", _ping_if_idle)
@@ -250,10 +263,11 @@ def _ping_if_idle(connection: Any, record: Any, proxy: Any) -> None:
         try:
             connection.ping(reconnect=False)
         except pymysql.err.Error as error:
+            _doubt_host(record.info, error)
             raise InvalidatePoolError from error
 
 
-def _prepare(connection: Any, record: Any) -> None:
+def _prepare(connection: Any, record: Any, servers: Servers) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         cursor.execute(
@@ -268,14 +282,25 @@ def _prepare(connection: Any, record: Any) -> None:
                 f"SET idle_transaction_timeout = {IDLE_IN_TRANSACTION_SECONDS}, in_predicate_conversion_threshold = 0,"
                 " check_constraint_checks = 0"
             )
-        cursor.execute("SELECT @@max_allowed_packet")
-        record.info["max_allowed_packet"] = connection.packet_limit = cursor.fetchone()[0]
+        cursor.execute(f"SHOW VARIABLES WHERE Variable_name IN ('max_allowed_packet', '{WSREP_ON}')")
+        found = dict(cursor.fetchall())
+    record.info["max_allowed_packet"] = connection.packet_limit = int(found["max_allowed_packet"])
+    connection.is_node = found.get(WSREP_ON) == "ON"
+    servers.are_several = servers.are_several or connection.is_node
 
 
 def _leave(context: ExceptionContext) -> None:
     """Give up the connection to a server that is not the primary any more."""
     if code(context.original_exception) in NOT_THE_PRIMARY:
         context.is_disconnect = True
+    if context.connection is not None and not context.connection.invalidated:
+        _doubt_host(context.connection.info, context.original_exception)
+
+
+def _doubt_host(info: Mapping[Any, Any], error: BaseException) -> None:
+    """Let the next connection go to another host of the URL, if this one is not the primary or does not answer."""
+    if DOUBT in info and (code(error) in NOT_THE_PRIMARY or timed_out(error)):
+        info[DOUBT](str(error.args[-1]))
 
 
 def _refuse_oversized(context: ExceptionContext) -> None:

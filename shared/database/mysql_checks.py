@@ -4,7 +4,8 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from rota.shared.database.backend import Check, Checks, value_of, version_check
-from rota.shared.database.urls import named
+from rota.shared.database.mysql_hosts import unfit
+from rota.shared.database.urls import addresses, has_several_hosts, named
 
 if TYPE_CHECKING:
     from rota.shared.database.transactions import Database
@@ -14,6 +15,9 @@ MARIADB, MYSQL = (10, 6, 0), (8, 0, 19)
 
 PACKET_BYTES = 4 * 1024 * 1024
 """The length that a single result may have. Batches of results are kept shorter."""
+
+HOST_SECONDS = 2.0
+"""How long ``rota doctor`` waits for each answer of a host."""
 
 SET_OTHERWISE = "something between Rota and the server (init_connect, a proxy) sets it otherwise"
 LOSES_THE_LAST = (
@@ -49,7 +53,9 @@ def essential(database: "Database", tables: Collection[str]) -> Checks:
 
 def advisory(database: "Database") -> Checks:
     """The checks that only inform."""
+    several: Checks = {"hosts": lambda: check_hosts(database)} if has_several_hosts(database.url) else {}
     return {
+        **several,
         "sql_mode": lambda: check_sql_mode(database),
         "max_allowed_packet": lambda: check_packet(database),
         "innodb_flush_log_at_trx_commit": lambda: check_durability(database),
@@ -84,6 +90,16 @@ def check_time_zone(database: "Database") -> Check:
     ok = found in ("+00:00", "UTC")
     problem = f"sessions of {named(database.url)} are not in UTC"
     return Check("time zone", ok, found, "+00:00", "" if ok else SET_OTHERWISE, problem)
+
+
+def check_hosts(database: "Database") -> Check:
+    """Check that each host of the URL takes writes, so that each can take the place of another."""
+    hosts = addresses(database.url)
+    _, options = database.engine.dialect.create_connect_args(database.url)
+    closed = unfit(options, hosts, HOST_SECONDS)
+    states = [f"{host}: {closed[host]}" if host in closed else f"{host} takes writes" for host in hosts]
+    advice = "while they are so, Rota uses the others" if closed else ""
+    return Check("hosts", not closed or None, "; ".join(states), "each takes writes", advice)
 
 
 def check_sql_mode(database: "Database") -> Check:

@@ -13,9 +13,13 @@ from typing import Any
 
 from pymysql.connections import Connection as DriverConnection
 from pymysql.constants import CLIENT, SERVER_STATUS
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine
 
+from rota.shared.database.causal import CAUSAL_OPTION
 from rota.shared.database.later import LATER, Later
+
+CAUSALLY = "SET STATEMENT wsrep_sync_wait = 1 FOR "
+"""Before a SELECT: a node of Galera's answers it when it has applied all that the cluster had committed before."""
 
 PACKET_SHARE = 4
 """A statement longer than the fourth part of ``max_allowed_packet`` waits for no other, and no packet gets longer than
@@ -32,6 +36,9 @@ class MySQLConnection(DriverConnection):
     server_status: int
     packet_limit = 1024 * 1024
     """The server's ``max_allowed_packet``, in bytes."""
+
+    is_node = False
+    """Whether the server is a node of Galera's."""
 
     _unsent: Sequence[tuple[bytes, Later]] = ()
     _unsent_bytes = 0
@@ -68,6 +75,10 @@ class MySQLConnection(DriverConnection):
         """Drop the statements that wait: the transaction is not to be committed."""
         self._unsent, self._unsent_bytes = (), 0
 
+    def limit(self, read_timeout: float | None, write_timeout: float | None) -> None:
+        """From now on a call may wait so many seconds for the server to send, and to take what is sent."""
+        self._read_timeout, self._write_timeout = read_timeout, write_timeout
+
     def _make_room(self, length: int) -> None:
         if self._unsent and self._unsent_bytes + length > 2 * self.packet_limit // PACKET_SHARE:
             *unsent, (last, result) = self._unsent
@@ -84,12 +95,17 @@ class MySQLConnection(DriverConnection):
         return super()._create_ssl_ctx(sslp) if sslp else _unverified_tls()  # type: ignore[misc]
 
 
+def opened(options: Mapping[str, Any]) -> MySQLConnection:
+    """A connection of this kind. Raises pymysql.err.MySQLError."""
+    flags = options.get("client_flag", 0) | CLIENT.MULTI_STATEMENTS
+    return MySQLConnection(**{**options, "client_flag": flags})
+
+
 def send_together(engine: Engine) -> None:
-    """Make the engine use connections of this kind, and execute statements later that are marked so."""
+    """Make the engine, whose connections are of this kind, execute statements later that are marked so."""
     engine.dialect.do_execute = _execute  # type: ignore[method-assign]
     engine.dialect.do_commit = _commit_if_begun  # type: ignore[method-assign, assignment]
     engine.dialect.do_rollback = _rollback_if_begun  # type: ignore[method-assign, assignment]
-    event.listen(engine, "do_connect", _connect)
 
 
 @functools.cache
@@ -100,13 +116,16 @@ def _unverified_tls() -> ssl.SSLContext:
     return tls
 
 
-def _connect(dialect: object, record: object, arguments: Sequence[Any], options: Mapping[str, Any]) -> MySQLConnection:
-    flags = options.get("client_flag", 0) | CLIENT.MULTI_STATEMENTS
-    return MySQLConnection(*arguments, **{**options, "client_flag": flags})
+def connect(dialect: object, record: object, arguments: object, options: Mapping[str, Any]) -> MySQLConnection:
+    """A connection to the one host of the URL: a listener for ``do_connect``."""
+    return opened(options)
 
 
 def _execute(cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
-    later = None if context is None else context.execution_options.get(LATER)
+    options = {} if context is None else context.execution_options
+    if cursor.connection.is_node and options.get(CAUSAL_OPTION):
+        statement = f"{CAUSALLY}{statement}"
+    later = options.get(LATER)
     if later is None:
         cursor.execute(statement, parameters)
     else:

@@ -17,6 +17,10 @@ from typing import Any
 from sqlalchemy import Connection, Engine, NullPool, create_engine, event, inspect
 from sqlalchemy.engine import URL
 
+from rota.shared.database.mysql_hosts import Hosts
+from rota.shared.database.servers import Servers
+from rota.shared.database.urls import has_several_hosts
+
 CONNECT_SECONDS = 10
 METADATA_LOCK_SECONDS = 60
 """How long DDL waits for open transactions on its table. All later statements on the table wait behind the DDL."""
@@ -52,6 +56,8 @@ def migration_engine(url: URL, turn_seconds: float, statement_seconds: float) ->
             if "mariadb" in connection.get_server_info().lower():
                 cursor.execute("SET idle_transaction_timeout = 0")
 
+    if has_several_hosts(url):
+        Hosts(url, CONNECT_SECONDS, Servers(lambda *told: None)).follow(engine)
     event.listen(engine, "connect", prepare)
     return engine
 

@@ -53,6 +53,7 @@ from rota.shared.database.constructs import (
     unindexed,
     written,
 )
+from rota.shared.database.servers import Servers
 from rota.shared.domain.jsontext import json_value
 from rota.shared.domain.times import EARLIEST, LATEST
 
@@ -95,7 +96,7 @@ class SQLite(Backend):
         """The URL as it is, with Python's own driver."""
         return url
 
-    def engine(self, url: URL, call_timeout: float) -> Engine:
+    def engine(self, url: URL, call_timeout: float, servers: Servers) -> Engine:
         """An engine with a connection for each thread.
 
         A transaction that may write takes the write lock at its beginning (BEGIN IMMEDIATE). Otherwise SQLite may

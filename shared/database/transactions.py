@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, Table, select
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 from tenacity import RetryError, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
@@ -21,7 +21,8 @@ from rota.shared.database.backend import ErrorKind
 from rota.shared.database.backends import all_backends, backend_of
 from rota.shared.database.constructs import UtcNow
 from rota.shared.database.outage import Outage
-from rota.shared.database.urls import named, shown
+from rota.shared.database.servers import Servers
+from rota.shared.database.urls import named, parsed, shown
 from rota.shared.domain.errors import DatabaseAway, DatabaseProblem
 
 T = TypeVar("T")
@@ -58,11 +59,12 @@ class Database:
         """
         self.url = normalised(url)
         self.backend = backend_of(self.url)
-        self.engine = self.backend.engine(self.url, call_timeout)
+        self.clock: Clock = clock or DatabaseClock(lambda: self.read(database_time))
+        self.servers = Servers(self.clock.observe)
+        self.engine = self.backend.engine(self.url, call_timeout, self.servers)
         self._writer = self.engine.execution_options(rota_write=True)
         self._lone_writer = self.engine if self.backend.commits_lone_statements else self._writer
         self._retry_seconds = retry_seconds
-        self.clock: Clock = clock or DatabaseClock(lambda: self.read(database_time))
         self.outage = outage or Outage(named(self.url), self.clock)
         if clock is not None:
             self.backend.follow(self.engine, clock)
@@ -210,10 +212,10 @@ def sentence(error: BaseException | None) -> str:
 def normalised(url: str) -> URL:
     """The URL with the driver that Rota uses: ``mysql+pymysql://…`` for ``mariadb://…``.
 
-    Raises ConfigurationError for a database that Rota does not run on.
+    Raises ConfigurationError for a database that Rota does not run on, and for a fault in a list of hosts.
     """
-    parsed = make_url(url)
-    return backend_of(parsed).with_driver(parsed)
+    given = parsed(url)
+    return backend_of(given).with_driver(given)
 
 
 @contextmanager

@@ -1,11 +1,96 @@
-"""A database's URL without its password, for people to see."""
+"""A database's URL: read from a text, with one host or several, and shown to people without its password.
 
-from sqlalchemy.engine import URL
+In ``mysql://rota:…@a:3306,b,[::1]:3307/rota`` several hosts of one cluster stand where SQLAlchemy knows one. The URL
+then keeps their list in ``host``, and has no ``port``.
+"""
+
+import re
+from typing import NamedTuple
+
+from sqlalchemy.engine import URL, make_url
+
+from rota.shared.domain.errors import ConfigurationError
+
+_BEFORE_HOSTS = re.compile(r"[\w+]+://(?:[^:/]*(?::[^@]*)?@)?")
+"""The scheme, the user and the password, as SQLAlchemy reads them."""
+
+_HOST = re.compile(r"(?P<host>\[[^\[\]]*\]|[^:\[\]]*)(?::(?P<port>[^:]*))?")
+_PLACE = "all-its-hosts"
+LARGEST_PORT = 65_535
+RIGHT_FORM = "write mysql://user:password@a:3306,b,[::1]:3307/database"
+
+
+class Address(NamedTuple):
+    """A host of a URL, and its port; None is the port that the database usually has."""
+
+    host: str
+    port: int | None
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port is None else f"{host}:{self.port}"
+
+
+def parsed(text: str) -> URL:
+    """The URL of a text.
+
+    Raises ConfigurationError for a fault in a list of hosts, and sqlalchemy.exc.ArgumentError or ValueError for a text
+    that is no URL.
+
+        parsed("mysql://rota:…@a:3306,b/rota").host   # 'a:3306,b'
+    """
+    start = _BEFORE_HOSTS.match(text)
+    if start is None:
+        return make_url(text)
+    hosts = re.split(r"[/?]", text[start.end() :], maxsplit=1)[0]
+    if "," not in hosts:
+        return make_url(text)
+    if "@" in text[start.end() :]:  # a part of the password may stand among the hosts: nothing of it may be shown
+        raise ConfigurationError("has more than one @ before its hosts; write an @ of the password as %40")
+    listed = [_address(one, hosts) for one in hosts.split(",")]
+    for one in listed:
+        if listed.count(one) > 1:
+            raise ConfigurationError(f"names the host {one} twice; name each host of the cluster once")
+    rest = text[start.end() + len(hosts) :]
+    return make_url(f"{start.group()}{_PLACE}{rest}").set(host=",".join(map(str, listed)))
+
+
+def _address(text: str, hosts: str) -> Address:
+    if not text.strip():
+        raise ConfigurationError(f"has an empty host in {hosts!r}; {RIGHT_FORM}")
+    found = _HOST.fullmatch(text)
+    if found is None:
+        raise ConfigurationError(f"has the host {text!r}; write an IPv6 address in brackets, as [::1]:3306")
+    host, port = found["host"].strip("[]"), found["port"]
+    if not host or host != host.strip():
+        raise ConfigurationError(f"has the host {text!r}; {RIGHT_FORM}")
+    if port is not None and not (port.isascii() and port.isdigit() and 0 < int(port) <= LARGEST_PORT):
+        raise ConfigurationError(f"has the port {port!r} of the host {host!r}; a port is from 1 to {LARGEST_PORT}")
+    return Address(host, None if port is None else int(port))
+
+
+def addresses(url: URL) -> list[Address]:
+    """The hosts of a URL, in their order; none for a database in a file.
+
+    addresses(parsed("mysql://rota@a:3306,b/rota"))   # [Address('a', 3306), Address('b', None)]
+    """
+    if not url.host:
+        return []
+    if not has_several_hosts(url):
+        return [Address(url.host, url.port)]
+    return [_address(one, url.host) for one in url.host.split(",")]
+
+
+def has_several_hosts(url: URL) -> bool:
+    """Whether the URL names several hosts."""
+    return "," in (url.host or "")
 
 
 def shown(url: URL) -> str:
     """The URL without its password."""
-    return url.render_as_string(hide_password=True)
+    if not has_several_hosts(url):
+        return url.render_as_string(hide_password=True)
+    return url.set(host=_PLACE).render_as_string(hide_password=True).replace(_PLACE, url.host or "", 1)
 
 
 def named(url: URL) -> str:

@@ -70,9 +70,19 @@ class Cluster:
 
     url: str
     folder: Path
+    reached_by: str | None = None
+    """The URL that the processes are given, if it is another one."""
+
     processes: list[RotaProcess] = field(default_factory=list)
     killed: set[int] = field(default_factory=set)
     """Pids of workers that the test killed or froze: what they ran may have run twice."""
+
+    clocks_differ: timedelta = timedelta()
+    """By how much the clocks of the database's servers differ: what starts on time by one may be early by another."""
+
+    repeats_journal: bool = False
+    """Whether the journal may tell of a change twice in a row. Galera's other nodes keep what a trigger wrote for a
+    statement that was then refused, although it is gone on the node of the statement."""
 
     database_failed: bool = False
     """Whether the test took the database away: then processes may complain."""
@@ -106,7 +116,7 @@ class Cluster:
     def _start(self, *arguments: str, environment: Mapping[str, str] | None) -> RotaProcess:
         process = RotaProcess(
             *arguments,
-            database_url=self.url,
+            database_url=self.reached_by or self.url,
             environment={
                 EVIDENCE_FILE: str(self.evidence_file),
                 GATE_FOLDER: str(self.folder / "gates"),
@@ -272,7 +282,12 @@ class Cluster:
 
     def journal(self) -> Iterator[Row]:
         """Every change of an instance's state, in the order it was made."""
-        yield from self.rows("SELECT * FROM test_journal ORDER BY id")
+        last: dict[int, tuple[Any, ...]] = {}
+        for row in self.rows("SELECT * FROM test_journal ORDER BY id"):
+            change = (row["was"], row["becomes"], row["attempt"])
+            if not self.repeats_journal or last.get(row["instance"]) != change:
+                yield row
+            last[row["instance"]] = change
 
     def print_logs(self, lines: int = 100) -> None:
         """For a test that failed."""

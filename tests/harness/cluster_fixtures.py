@@ -15,10 +15,10 @@ ASSIGNMENT_TIMEOUT_SECONDS = 3
 
 
 @contextmanager
-def running(url: str, folder: Path, session: pytest.Session) -> Iterator[Cluster]:
+def running(url: str, folder: Path, session: pytest.Session, reached_by: str | None = None) -> Iterator[Cluster]:
     """A cluster whose rows agree in the end, whatever its test did; its logs are printed if a test failed in it."""
     failures = session.testsfailed
-    with Cluster(url, folder) as cluster:
+    with Cluster(url, folder, reached_by) as cluster:
         try:
             yield cluster
             if session.testsfailed == failures:

@@ -17,6 +17,7 @@ from sqlalchemy.util import LRUCache
 
 from rota.shared.database.backend import Backend
 from rota.shared.database.mysql import MySQL
+from rota.shared.database.servers import Servers
 from rota.shared.database.sqlite import SQLite
 
 STATEMENTS = 5_000
@@ -35,10 +36,10 @@ def statements_shared() -> Iterator[None]:
 
 
 def _sharing(
-    make: Callable[[Any, URL, float], Engine], compiled: "LRUCache[Any, Any]"
-) -> Callable[[Backend, URL, float], Engine]:
-    def engine(self: Backend, url: URL, call_timeout: float) -> Engine:
-        made = make(self, url, call_timeout)
+    make: Callable[[Any, URL, float, Servers], Engine], compiled: "LRUCache[Any, Any]"
+) -> Callable[[Backend, URL, float, Servers], Engine]:
+    def engine(self: Backend, url: URL, call_timeout: float, servers: Servers) -> Engine:
+        made = make(self, url, call_timeout, servers)
         made._compiled_cache = compiled
         return made
 

@@ -31,7 +31,7 @@ from sqlalchemy import URL, make_url
 from testcontainers.core.container import DockerContainer
 
 from rota.shared.database.mysql_connection import MySQLConnection
-from tests.harness.processes import guard, marked_environment, wait_until
+from tests.harness.processes import guard, marked_environment, shifted_host_clock, wait_until
 
 DATABASES = ("sqlite", "mariadb")
 """What each test of a database runs on. For one more there are to be the fixtures <name>_url, migrated_<name>_url
@@ -161,11 +161,13 @@ class PrivateMariaDB:
     """A mariadbd of its own on a temporary directory, to be killed, stopped and started at will.
 
     `with PrivateMariaDB() as server:` starts it; the end of the block, or of the tests however they end, removes it.
-    `options` are further options of mariadbd, such as `--max-connections=20`.
+    `options` are further options of mariadbd, such as `--max-connections=20`. `clock` is how far its clock is wrong,
+    such as `+2s`.
     """
 
-    def __init__(self, *options: str) -> None:
+    def __init__(self, *options: str, clock: str | None = None) -> None:
         self._options = options
+        self._clock = clock
         self._account = _account()
         self._directory = Path(tempfile.mkdtemp(prefix="rota-mariadb-"))
         guard().remove(self._directory)
@@ -268,34 +270,53 @@ class PrivateMariaDB:
         for path in [self._directory, *self._directory.rglob("*")]:
             shutil.chown(path, self._account)
 
+    def _wrong_clock(self) -> dict[str, str]:
+        """What sets its clock wrong: the library in a place that its account may read."""
+        if self._clock is None:
+            return {}
+        environment = shifted_host_clock(self._clock)
+        library = shutil.copy(environment["LD_PRELOAD"], self._directory)
+        return {**environment, "LD_PRELOAD": str(library)}
+
     def _spawn(self) -> None:
-        as_root = os.geteuid() == 0
+        command = self._command(*self._start_options())
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [
-                    _program("mariadbd"),
-                    "--no-defaults",  # must be first
-                    *_account_options(),
-                    f"--datadir={self._directory / 'data'}",
-                    f"--tmpdir={self._directory}",
-                    f"--socket={self.socket}",
-                    f"--pid-file={self._directory / 'pid'}",
-                    f"--port={self.port}",
-                    "--bind-address=127.0.0.1",
-                    "--skip-networking=0",
-                    *SERVER_OPTIONS,
-                    *self._options,
-                ],
-                cwd=self._directory,
-                env=marked_environment(os.environ),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                user=self._account if as_root else None,
-                group=pwd.getpwnam(self._account).pw_gid if as_root else None,
-                extra_groups=[] if as_root else None,
+                command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, **self._identity()
             )
+
+    def _start_options(self) -> Sequence[str]:
+        """Further options for the next start alone."""
+        return ()
+
+    def _command(self, *options: str) -> list[str]:
+        return [
+            _program("mariadbd"),
+            "--no-defaults",  # must be first
+            *_account_options(),
+            f"--datadir={self._directory / 'data'}",
+            f"--tmpdir={self._directory}",
+            f"--socket={self.socket}",
+            f"--pid-file={self._directory / 'pid'}",
+            f"--port={self.port}",
+            "--bind-address=127.0.0.1",
+            "--skip-networking=0",
+            *SERVER_OPTIONS,
+            *self._options,
+            *options,
+        ]
+
+    def _identity(self) -> dict[str, Any]:
+        """As whom and where its programs run: arguments of subprocess."""
+        as_root = os.geteuid() == 0
+        return {
+            "cwd": self._directory,
+            "env": marked_environment({**os.environ, **self._wrong_clock()}),
+            "stdin": subprocess.DEVNULL,
+            "user": self._account if as_root else None,
+            "group": pwd.getpwnam(self._account).pw_gid if as_root else None,
+            "extra_groups": [] if as_root else None,
+        }
 
 
 class ContainerMariaDB:

@@ -20,13 +20,22 @@ CHUNK = 256 * 1024
 @contextmanager
 def far(url: str, round_trip_seconds: float) -> Iterator[str]:
     """The URL of the same database at this distance."""
+    with relay(url, round_trip_seconds) as (_, port):
+        yield make_url(url).set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
+
+
+@contextmanager
+def relay(url: str, round_trip_seconds: float = 0.0) -> Iterator[tuple["subprocess.Popen[str]", int]]:
+    """A process by which the database is reached at this distance, and its port on this machine.
+
+    SIGSTOP makes a host of it that hangs, and SIGKILL one that is gone.
+    """
     parts = make_url(url)
     server = [parts.host or "127.0.0.1", str(parts.port or 3306), str(round_trip_seconds / 2)]
     with subprocess.Popen([sys.executable, "-m", __name__, *server], stdout=subprocess.PIPE, text=True) as proxy:
         try:
             assert proxy.stdout is not None
-            port = int(proxy.stdout.readline())
-            yield parts.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
+            yield proxy, int(proxy.stdout.readline())
         finally:
             proxy.kill()
 

@@ -8,6 +8,7 @@ from sqlalchemy.engine.default import DefaultDialect
 from rota.shared.database.backend import Backend
 from rota.shared.database.backends import BACKENDS, Entry, all_backends, backend_of
 from rota.shared.database.constructs import RowsUpdate, by_index, by_primary_key, read_by, unindexed
+from rota.shared.database.servers import Servers
 from rota.shared.database.sqlite import SQLite
 from rota.shared.database.transactions import Database, normalised
 from rota.shared.domain.errors import ConfigurationError
@@ -23,7 +24,7 @@ class Third(SQLite):
     def with_driver(self, url: URL) -> URL:
         return url.set(drivername="postgresql+psycopg")
 
-    def engine(self, url: URL, call_timeout: float) -> Engine:
+    def engine(self, url: URL, call_timeout: float, servers: Servers) -> Engine:
         return create_engine("sqlite://")
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 from pydantic import SecretStr
-from sqlalchemy.engine import make_url
 
 from rota.cli.options import settings_options
 from rota.cli.shell import Shell, database_option, json_option, pass_shell
 from rota.cli.show.output import note, show_json, show_table
+from rota.shared.database.urls import parsed, shown
 from rota.shared.settings import Settings
 
 PREFIX = "ROTA_"
@@ -67,9 +67,9 @@ def shown_value(value: Any) -> Any:
 
 def without_password(text: str) -> str:
     """A database URL with its password masked, also a password in its query."""
-    url = make_url(text)
+    url = parsed(text)
     hidden = {key: "***" for key in url.query if "pass" in key.lower()}
-    return url.update_query_dict(hidden).render_as_string(hide_password=True).replace("%2A", "*")
+    return shown(url.update_query_dict(hidden)).replace("%2A", "*")
 
 
 def unknown_variables(environment: Mapping[str, str]) -> dict[str, str | None]:
