@@ -63,6 +63,10 @@ class Reaper:
     an outage, after such a step and after its own start, the reaper first watches a worker for its whole liveness limit
     before it declares that worker dead. After a step back beats are in the future: the reaper watches each of them for
     the limit, and a worker that beats meanwhile lives.
+
+    The servers of a cluster have a clock each, and beats are of several. To move to another server counts as a step of
+    the clock. And no clock of a server decides alone who is silent: the reaper must have seen the same beat for the
+    limit.
     """
 
     def __init__(self, database: Database, settings: Settings, by: str) -> None:
@@ -74,7 +78,11 @@ class Reaper:
         asked = self._clock.monotonic()
         self._seen = ClockReading(asked, database.read(database_time), self._clock.monotonic())
         self._watching_since = self._heard = self._seen.answered
+        self._servers, self._moves = database.servers, database.servers.moves
         self._ahead: dict[tuple[int, datetime], float] = {}
+        self._beats: dict[tuple[int, datetime], float] = {}
+        """When the reaper has first seen a beat of a worker, where several clocks tell the time of beats."""
+
         self._without_beat: dict[int, float] = {}
         self._looked_for_unstarted = float("-inf")
 
@@ -115,7 +123,10 @@ class Reaper:
     def _check_clock(self, look: ClockReading, limits: Collection[int]) -> None:
         step, self._seen = look.step_since(self._seen), look
         shortest = min([self._settings.liveness_seconds, *limits])
-        if abs(step) > min(CLOCK_STEP_SECONDS, shortest * CLOCK_STEP_SHARE):
+        if self._servers.moves != self._moves:
+            self._moves = self._servers.moves
+            self._watch(f"moved to another server, whose clock differs by {step:+.1f} s")
+        elif abs(step) > min(CLOCK_STEP_SECONDS, shortest * CLOCK_STEP_SHARE):
             self._watch(f"saw the database's clock step {step:+.1f} s")
 
     def _watch(self, why: str) -> None:
@@ -124,8 +135,11 @@ class Reaper:
 
     def _declare_dead(self, seen: Census) -> int:
         self._ahead = {beat: self._ahead.get(beat, self._heard) for beat in seen.ahead.items()}
+        beats = seen.beats.items() if self._servers.are_several else ()
+        self._beats = {beat: self._beats.get(beat, self._heard) for beat in beats}
         since = dict.fromkeys(seen.silent, self._watching_since)
-        since.update((worker_id, max(first, self._watching_since)) for (worker_id, _), first in self._ahead.items())
+        for (worker_id, _), first in (*self._ahead.items(), *self._beats.items()):
+            since[worker_id] = max(first, since.get(worker_id, first))
         silent = [worker_id for worker_id, limit in seen.silent.items() if limit <= self._heard - since[worker_id]]
         buried = self._bury(silent, workers.bury_silent, "silent")
         return buried + self._bury(seen.condemned, workers.condemn, "condemned")

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, case, literal_column, null, or_, select, union_all
 
+from rota.shared.database.causal import CAUSALLY
 from rota.shared.database.constructs import SecondsBefore, UtcNow
 from rota.shared.domain.states import WorkerState
 from rota.shared.store.tables import schedule_instance, schedule_kept_slot, schedule_worker_beat, schedule_worker_node
@@ -42,6 +43,9 @@ class Census:
     ahead: dict[int, datetime]
     """The beats that are in the future, by id."""
 
+    beats: dict[int, datetime]
+    """The last beats of those that live, by id: naive UTC, by the clock of the server that wrote each."""
+
     holders: set[int]
     """The ids of all workers that hold an instance, or an overlap slot of one that has ended; dead ones included."""
 
@@ -64,20 +68,21 @@ _unshown = or_(
     _worker.last_heartbeat < SecondsBefore(_beat.last_beat, SHOWN_SECONDS), _worker.last_heartbeat > _beat.last_beat
 )
 _limit_of_silent = case((or_(SILENT, AHEAD), _beat.liveness_seconds))
-_beat_ahead = case((AHEAD, _beat.last_beat))
 _census = union_all(
     select(
         _moment.c.time, _worker.id, _worker.state,
         case((and_(_beat.last_beat.is_not(None), LIVES), _YES)).label("lives"),
-        _limit_of_silent.label("patience"), case((_unshown, _YES)).label("unshown"), _beat_ahead.label("ahead"),
+        _limit_of_silent.label("patience"), case((_unshown, _YES)).label("unshown"), _beat.last_beat.label("beat"),
+        case((AHEAD, _YES)).label("is_ahead"),
     ).select_from(
         _moment.outerjoin(schedule_worker_node, SHOWN_ALIVE).outerjoin(schedule_worker_beat, OF_ITS_WORKER)
     ),
-    select(null(), _beat.schedule_worker_node_id, null(), _YES, _limit_of_silent, null(), _beat_ahead)
+    select(null(), _beat.schedule_worker_node_id, null(), _YES, _limit_of_silent, null(), _beat.last_beat,
+        case((AHEAD, _YES)))
     .outerjoin_from(schedule_worker_beat, schedule_worker_node, OF_ITS_WORKER)
     .where(LIVES, or_(_worker.id.is_(None), _worker.state == WorkerState.DEAD.value)),
-    select(null(), _held.c.schedule_worker_node_id, null(), null(), null(), null(), null()),
-    select(null(), schedule_kept_slot.c.schedule_worker_node_id, null(), null(), null(), null(), null()),
+    select(null(), _held.c.schedule_worker_node_id, null(), null(), null(), null(), null(), null()),
+    select(null(), schedule_kept_slot.c.schedule_worker_node_id, null(), null(), null(), null(), null(), null()),
 )  # fmt: skip
 """The first part selects the workers whose rows do not say dead, each with the time, or the time alone if there is
 none. The second selects those that beat although their rows say dead, or are gone. The others select the holders. It is
@@ -85,8 +90,11 @@ one snapshot: a holder that is listed in neither of the others was already dead.
 
 
 def take(connection: Connection) -> Census:
-    """Take one snapshot: which workers are alive, which are silent, which hold instances, and the time."""
-    rows = connection.execute(_census).all()
+    """Take one snapshot: which workers are alive, which are silent, which hold instances, and the time.
+
+    On a cluster it waits for what was committed elsewhere before: by a stale beat a worker that lives looks silent.
+    """
+    rows = connection.execute(_census, execution_options=CAUSALLY).all()
     shown = [row for row in rows if row.time is not None and row.id is not None]
     living = [row for row in shown if row.lives]
     condemned = [row for row in rows if row.time is None and row.lives]
@@ -94,7 +102,8 @@ def take(connection: Connection) -> Census:
         alive={row.id: row.state for row in living},
         condemned={row.id for row in condemned},
         unshown={row.id for row in shown if row.unshown or not row.lives},
-        ahead={row.id: row.ahead for row in (*living, *condemned) if row.ahead is not None},
+        ahead={row.id: row.beat for row in (*living, *condemned) if row.is_ahead},
+        beats={row.id: row.beat for row in (*living, *condemned)},
         silent={row.id: _limit(row.patience) for row in (*living, *condemned) if row.patience is not None},
         holders={row.id for row in rows if row.time is None and not row.lives},
         time=next(row.time for row in rows if row.time is not None),

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row, and_, bindparam, case, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
+from rota.shared.database.causal import CAUSALLY
 from rota.shared.database.constructs import SecondsBefore, UtcNow, bound, by_index, by_primary_key, json_rows
 from rota.shared.domain.errors import NameTaken
 from rota.shared.domain.states import InstanceStatus, WorkerState
@@ -208,7 +209,7 @@ def may_still_run(connection: Connection, worker_id: int) -> bool | None:
 
     None: nobody knows, because its beat is gone.
     """
-    said = connection.scalar(_may_run, {"worker": worker_id})
+    said = connection.scalar(_may_run, {"worker": worker_id}, execution_options=CAUSALLY)
     return None if said is None else bool(said)
 
 

@@ -190,6 +190,65 @@ def test_a_beat_in_the_future_that_sql_wrote_kills_no_worker_that_beats_again(
     assert (state(rows, dead), state(rows, live)) == ("dead", "live")
 
 
+@pytest.mark.parametrize("moves", [0, 1])
+def test_after_a_move_to_another_server_nobody_is_declared_dead_for_a_liveness_limit(
+    rows: Scenario, clock: SettableClock, caplog: pytest.LogCaptureFixture, moves: int
+) -> None:
+    """Its clock may be ahead by less than what counts as a step; and it may show beats of before."""
+    worker = rows.worker()
+    reaper = Reaper(rows.database, Settings.load(), "test")
+    for _ in range(4):
+        clock.advance(6)
+        beat(rows, worker)
+        reaper.step()
+    silence(rows)
+    for _ in range(moves):
+        rows.database.servers.moved(clock.monotonic(), clock.now(), clock.monotonic())
+    seen = []
+    for _ in range(4):
+        reaper.step()
+        seen.append(state(rows, worker))
+        clock.advance(5)
+    assert seen == (3 * ["live"] + ["dead"] if moves else 4 * ["dead"])
+    assert caplog.text.count("moved to another server, whose clock differs by") == moves
+
+
+def test_on_a_cluster_whose_clocks_differ_a_worker_is_dead_when_the_same_beat_was_seen_for_its_limit(
+    rows: Scenario, clock: SettableClock
+) -> None:
+    """The worker beats at a server whose clock is behind the reaper's by more than the limit."""
+    rows.database.servers.are_several = True
+    dead, live = rows.worker(), rows.worker()
+    reaper = Reaper(rows.database, Settings.load(), "test")
+    for _ in range(6):
+        clock.advance(4)
+        beat(rows, dead, live)
+        set_back(rows, dead, live)
+        reaper.step()
+    assert (state(rows, dead), state(rows, live)) == ("live", "live")
+    seen = []
+    for _ in range(5):
+        clock.advance(4)
+        beat(rows, live)
+        set_back(rows, live)
+        reaper.step()
+        seen.append((state(rows, dead), state(rows, live)))
+    assert seen == 3 * [("live", "live")] + 2 * [("dead", "live")]
+
+
+def set_back(rows: Scenario, *worker_ids: int) -> None:
+    """The beats were written by a clock that is 20 s behind."""
+    for worker in worker_ids:
+        (beaten,) = rows.sql(
+            "SELECT last_beat FROM schedule_worker_beat WHERE schedule_worker_node_id = :id", id=worker
+        )
+        moment = beaten[0] if isinstance(beaten[0], datetime) else datetime.fromisoformat(beaten[0])
+        before = (moment - timedelta(seconds=20)).strftime("%Y-%m-%d %H:%M:%S.%f")
+        rows.sql(
+            "UPDATE schedule_worker_beat SET last_beat = :at WHERE schedule_worker_node_id = :id", at=before, id=worker
+        )
+
+
 def test_who_says_by_sql_that_a_worker_is_dead_is_believed_when_its_lease_is_over(
     rows: Scenario, clock: SettableClock
 ) -> None:

@@ -22,13 +22,13 @@ SELECT moment.time, schedule_worker_node.id, schedule_worker_node.state,
             (-1 * :seconds_before_1) || ' seconds'
         )
           OR schedule_worker_node.last_heartbeat > schedule_worker_beat.last_beat
-    ) THEN 1 END AS unshown,
+    ) THEN 1 END AS unshown, schedule_worker_beat.last_beat AS beat,
     CASE WHEN (
         strftime(
             '%Y-%m-%d %H:%M:%f000', schedule_worker_beat.last_beat,
             (-1 * schedule_worker_beat.liveness_seconds) || ' seconds'
         ) > (strftime('%Y-%m-%d %H:%M:%f000', 'now'))
-    ) THEN schedule_worker_beat.last_beat END AS ahead
+    ) THEN 1 END AS is_ahead
 FROM (SELECT (strftime('%Y-%m-%d %H:%M:%f000', 'now')) AS time) AS moment
 LEFT OUTER JOIN schedule_worker_node
   ON schedule_worker_node.state IN (:state_1, …)
@@ -46,12 +46,13 @@ SELECT NULL AS anon_1, schedule_worker_beat.schedule_worker_node_id, NULL AS ano
               (-1 * schedule_worker_beat.liveness_seconds) || ' seconds'
           ) > (strftime('%Y-%m-%d %H:%M:%f000', 'now'))
     ) THEN schedule_worker_beat.liveness_seconds END AS anon_2, NULL AS anon__2,
+    schedule_worker_beat.last_beat,
     CASE WHEN (
         strftime(
             '%Y-%m-%d %H:%M:%f000', schedule_worker_beat.last_beat,
             (-1 * schedule_worker_beat.liveness_seconds) || ' seconds'
         ) > (strftime('%Y-%m-%d %H:%M:%f000', 'now'))
-    ) THEN schedule_worker_beat.last_beat END AS anon_3
+    ) THEN 1 END AS anon_3
 FROM schedule_worker_beat
 LEFT OUTER JOIN schedule_worker_node
   ON schedule_worker_beat.schedule_worker_node_id = schedule_worker_node.id
@@ -59,7 +60,7 @@ WHERE schedule_worker_beat.gmt_dead IS NULL
   AND (schedule_worker_node.id IS NULL OR schedule_worker_node.state = :state_2)
 UNION ALL
 SELECT NULL AS anon_1, held.schedule_worker_node_id, NULL AS anon__1, NULL AS anon__2,
-    NULL AS anon__3, NULL AS anon__4, NULL AS anon__5
+    NULL AS anon__3, NULL AS anon__4, NULL AS anon__5, NULL AS anon__6
 FROM (
     SELECT DISTINCT schedule_instance.status AS status,
         schedule_instance.schedule_worker_node_id AS schedule_worker_node_id
@@ -69,7 +70,7 @@ FROM (
 ) AS held
 UNION ALL
 SELECT NULL AS anon_1, schedule_kept_slot.schedule_worker_node_id, NULL AS anon__1, NULL AS anon__2,
-    NULL AS anon__3, NULL AS anon__4, NULL AS anon__5
+    NULL AS anon__3, NULL AS anon__4, NULL AS anon__5, NULL AS anon__6
 FROM schedule_kept_slot;
 
 -- The reaper marks dead who is silent beyond its limit.
