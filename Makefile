@@ -19,7 +19,7 @@ test: ## run the tests, on SQLite and on MariaDB
 LONG = tests/long tests/unit/test_cron_properties.py tests/store/test_random_moves.py tests/store/test_turns.py
 
 test-long: ## run the long ones: kills under load, outages, a million tasks, simulated days, all random examples
-	@tests/setup.sh
+	@tests/setup.sh long
 	ROTA_TEST_EXAMPLES=all .venv/bin/pytest $(LONG) -n 2 --dist loadfile $(ARGS)
 
 test-compose: ## build the images and test them under Docker Compose

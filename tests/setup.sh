@@ -3,6 +3,7 @@
 #   tests/setup.sh run     .venv with Rota
 #   tests/setup.sh venv    .venv with Rota and its development tools
 #   tests/setup.sh         that and a MariaDB for the tests: Docker's, an installed one, or one from apt (as root)
+#   tests/setup.sh long    that and Galera for the test of a cluster, where apt can install it (as root)
 #   tests/setup.sh quick   the same for the quick benchmark: an installed MariaDB, or one from apt
 #   tests/setup.sh bench   that and what the peers want: Redis, PostgreSQL and npm
 set -eu
@@ -80,6 +81,20 @@ ensure_mariadb() {
             "or set ROTA_TEST_MARIADB=mysql+pymysql://user:password@host"
 }
 
+has_galera() {
+    [ -e /usr/lib/galera/libgalera_smm.so ] || [ -e /usr/lib64/galera-4/libgalera_smm.so ] || return 1
+    command -v wsrep_sst_rsync >/dev/null && command -v rsync >/dev/null
+}
+
+ensure_galera() { # without it the test of a cluster is skipped, and says so
+    has_galera && return
+    if may_apt; then
+        say "installing Galera"
+        apt_install 'galera-4 mariadb-server rsync iproute2' && has_galera && return
+    fi
+    say "no Galera here: the test of a cluster is skipped"
+}
+
 ensure_own_mariadb() { # the benchmark starts it with settings of its own
     has_mariadbd || install_mariadb || fail "the benchmark needs MariaDB 10.6 or newer: install mariadb-server"
 }
@@ -112,5 +127,6 @@ quick | bench)
 *)
     ensure_venv '.[dev]' "Rota and its development tools"
     ensure_mariadb
+    [ "${1:-}" != long ] || ensure_galera
     ;;
 esac

@@ -1,0 +1,113 @@
+"""A Galera cluster of three nodes with writers on all of them: nodes are killed and join again, and nothing is lost or
+doubled. The clock of one node is two seconds ahead."""
+
+from collections import Counter
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url
+
+from rota.migrations import upgrade
+from tests.harness import invariants
+from tests.harness.cluster import Cluster
+from tests.harness.cluster_fixtures import running
+from tests.harness.databases import run_sql
+from tests.harness.galera import GaleraCluster, GaleraNode, why_not
+from tests.harness.processes import wait_until
+
+TASKS = 45
+TYPES = ("NOTE", "STEPS", "NOTE_THREAD")
+AHEAD_SECONDS = 2
+TABLES = ("schedule_instance", "schedule_task_node", "schedule_task", "schedule_kept_slot")
+EXPLAINED = ("overlap: instance", "its task was off when it was due")
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_nodes_that_are_killed_and_join_again_cost_no_worker_and_lose_and_double_nothing(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with GaleraCluster((None, None, f"+{AHEAD_SECONDS}s")) as galera:
+        name = str(make_url(galera.nodes[0].create_database()).database)
+        assert upgrade(galera.url(name)).changed
+        with running(galera.nodes[0].url(name), tmp_path / "cluster", request.session) as cluster:
+            cluster.database_failed = True
+            cluster.repeats_journal = True
+            cluster.clocks_differ = timedelta(seconds=AHEAD_SECONDS)
+            for number in range(len(galera.nodes)):
+                cluster.reached_by = galera.url(name, first=number)
+                cluster.worker(f"w{number}")
+                cluster.scheduler()
+            live = cluster.wait_live("w0", "w1", "w2", deadline=60)
+            for number in range(TASKS):
+                cluster.add_task(
+                    f"each second {number}",
+                    TYPES[number % 3],
+                    "* * * * * *",
+                    overlap_policy=("skip", "allow")[number % 2],
+                )
+            held = cluster.add_instances(
+                cluster.add_task("held", "HOLD", param={"gate": "go"}, overlap_policy="allow"), 3
+            )
+            cluster.wait_status(held, "running")
+            wait_for_more_runs(cluster)
+            assert all(int(node.state("wsrep_replicated")) > 0 for node in galera.nodes), "all take writes"
+            for number, node in enumerate(galera.nodes):
+                kill_and_join_again(cluster, node, galera.nodes[number - 1], name)
+            check(cluster, held, live)
+            wait_until(
+                lambda: len({rows_of(node, name) for node in galera.nodes}) == 1, 10, "all nodes to have the same"
+            )
+
+
+def rows_of(node: GaleraNode, database: str) -> tuple[tuple[str, int], ...]:
+    """The checksums of the tables that tell what has run."""
+    tables = ", ".join(f"{database}.{table}" for table in TABLES)
+    return tuple(run_sql(node.admin_url(), f"CHECKSUM TABLE {tables}"))
+
+
+def kill_and_join_again(cluster: Cluster, node: GaleraNode, other: GaleraNode, name: str) -> None:
+    """Kill a node under load, wait until all goes on without it, start it, and wait until all goes on with it."""
+    cluster.url = other.url(name)
+    since = cluster.now()
+    node.kill()
+    wait_for_more_runs(cluster)
+    print(f"without the node: the latest start was {latest_start(cluster, since):.1f} s late")
+    since = cluster.now()
+    node.start()
+    wait_for_more_runs(cluster)
+    print(f"when it had joined: the latest start was {latest_start(cluster, since):.1f} s late")
+
+
+def wait_for_more_runs(cluster: Cluster, fires: int = 3) -> None:
+    """Wait until every task has run some fires that are due from now on."""
+    now = cluster.now() + cluster.clocks_differ
+    query = """SELECT COUNT(*) AS n FROM (
+        SELECT schedule_task_id FROM schedule_instance WHERE origin = 'cron' AND status = 'succeed' AND due_at > %s
+        GROUP BY schedule_task_id HAVING COUNT(*) >= %s) AS ran"""
+    wait_until(lambda: cluster.row(query, now, fires)["n"] == TASKS, 60, "every task to run again")
+
+
+def latest_start(cluster: Cluster, since: datetime) -> float:
+    """How late the latest start was of what is due since then."""
+    late = (
+        "SELECT MAX(TIMESTAMPDIFF(MICROSECOND, due_at, gmt_started)) AS late FROM schedule_instance WHERE due_at > %s"
+    )
+    return int(cluster.row(late, since)["late"]) / 1_000_000
+
+
+def check(cluster: Cluster, held: list[int], live: dict[str, int]) -> None:
+    """Nothing is lost or doubled, and no worker was given up."""
+    cluster.open_gate("go")
+    cluster.wait_status(held, "succeed")
+    cluster.wait_quiet()
+    assert all(process.alive for process in cluster.processes)
+    assert cluster.wait_live(*live) == live, "no worker was given up"
+    assert [cluster.instance(i)["attempt"] for i in held] == [1, 1, 1]
+    rows = cluster.rows("SELECT status, reason, attempt, worker_losses FROM schedule_instance")
+    print(f"instances: {dict(Counter(row['status'] for row in rows))}")
+    for row in rows:
+        assert row["status"] == "succeed" or row["reason"].startswith(EXPLAINED), row
+        assert (row["attempt"] <= 1, row["worker_losses"]) == (True, 0), row
+    print(f"misfires counted: {cluster.row('SELECT SUM(misfires) AS n FROM schedule_task')['n']}")
+    invariants.check(cluster)
