@@ -1,6 +1,8 @@
 """Params are read and written in portions that are bounded in bytes: SQL may write one of many megabytes."""
 
+import operator
 from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import reduce
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, String, case, func, literal_column, select, type_coerce
@@ -53,6 +55,11 @@ def small(param: ColumnElement[Any]) -> ColumnElement[Any]:
 def size_if_large(param: ColumnElement[Any]) -> ColumnElement[Any]:
     """The size of a large param, otherwise NULL."""
     return case((size(param) > literal_column(str(LARGE)), size(param)))
+
+
+def bytes_of_large(*values: ColumnElement[Any]) -> ColumnElement[int]:
+    """How many bytes those of these JSON values have that are large; 0 if none is."""
+    return reduce(operator.add, (func.coalesce(size_if_large(value), literal_column("0")) for value in values))
 
 
 def may_list_nodes(param: ColumnElement[Any]) -> ColumnElement[bool]:

@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, Connection, String, bindparam, case, func,
 from rota.shared.database.constructs import UtcNow, UtcTime, among, by_index, read_by
 from rota.shared.domain.states import PLANNED_ORIGINS, InstanceStatus, NodeStatus, TaskStatus, WorkerLostPolicy
 from rota.shared.domain.times import is_time
-from rota.shared.store import overlap, passed_over
+from rota.shared.store import large_values, overlap, params, passed_over
 from rota.shared.store.node_types import NodeTypeNames
 from rota.shared.store.overlap import SkipCandidate, Waiting
 from rota.shared.store.plans import TERMS_KEPT
@@ -105,6 +105,7 @@ class _RunTerms:
     retry_backoff: str
     on_worker_lost: str
     timeout_seconds: int | None
+    large_param: int
 
 
 _TERMS: dict[str, ColumnElement[Any]] = {
@@ -123,6 +124,7 @@ _TERMS: dict[str, ColumnElement[Any]] = {
     "retry_backoff": type_coerce(_task.retry_backoff, String),
     "on_worker_lost": type_coerce(_task.on_worker_lost, String),
     "timeout_seconds": _task.timeout_seconds,
+    "large_param": params.bytes_of_large(_instance.param),
 }
 """The fields of _RunTerms by their names."""
 
@@ -149,6 +151,12 @@ class Wanted:
 
     holder_id: int | None = None
     """The instance in the first slot of its task, if that was read."""
+
+    large: int = 0
+    """How many bytes of large params and results it and its nodes have. These are read apart (``large_values``)."""
+
+    large_nodes: tuple[int, ...] = ()
+    """The ids of its nodes with large ones."""
 
     @property
     def origin(self) -> str:
@@ -206,6 +214,7 @@ _NODE_TERMS: dict[str, ColumnElement[Any]] = {
     "sequence": _node.sequence,
     "status": type_coerce(_node.status, String),
     "failures": _node.failures,
+    "large": params.bytes_of_large(_node.param, _node.execution_result),
 }
 """The fields of _NodeTerms by their names."""
 
@@ -215,13 +224,13 @@ _unlocked = by_index(
         _instance.schedule_task_id,
         _instance.schedule_datetime,
         func.nullif(_instance.due_at, _instance.schedule_datetime, type_=UtcTime),
-        _instance.param,
+        params.small(_instance.param),
         _task.name,
         func.json_array(*_TERMS.values(), type_=String()),
         _node.id,
         func.json_array(*_NODE_TERMS.values(), type_=String()),
-        _node.param,
-        _node.execution_result,
+        params.small(_node.param),
+        params.small(_node.execution_result),
         case((_instance.id == bindparam("first"), UtcNow())),
     )
     .join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id)
@@ -311,12 +320,17 @@ def read_wanted(
                 continue
             wanted.append(Wanted(instance_id, task_id, fire, due_at or fire, param, name, _parsed_terms(terms)))
             wanted[-1].holder_id = None if lock else row[12]
+            wanted[-1].large = wanted[-1].terms.large_param
         if node_id is not None:
-            type_id, sequence, status, failures = _parsed_node(node_terms)
+            type_id, sequence, status, failures, large = _parsed_node(node_terms)
             named = types.of(connection, type_id)
             wanted[-1].nodes.append(NodeRun(node_id, *named, sequence, status, node_param, result, failures))
             if status != NodeStatus.SUCCEED and wanted[-1].first_node is None:
                 wanted[-1].first_node = node_id
+            if large:
+                wanted[-1].large += large
+                wanted[-1].large_nodes += (node_id,)
+    large_values.read(connection, [row for row in wanted if row.large])
     return wanted, time
 
 
@@ -327,6 +341,7 @@ class _NodeTerms(NamedTuple):
     sequence: int
     status: str
     failures: int
+    large: int
 
 
 @lru_cache(TERMS_KEPT)

@@ -1,4 +1,4 @@
-"""However large the params of what waits are, a scheduler takes them from the database a few megabytes at a time."""
+"""However large params and results are, Rota's processes take them from the database a few megabytes at a time."""
 
 import gc
 import json
@@ -15,7 +15,7 @@ from rota.scheduler_service.duties.assigner import Assigner
 from rota.scheduler_service.duties.materializer import Materializer
 from rota.shared.database.constructs import written
 from rota.shared.settings import Settings
-from rota.shared.store import params
+from rota.shared.store import params, runs
 from rota.shared.store.tables import schedule_instance
 from tests.harness.scenario import Scenario
 from tests.harness.statements import executed
@@ -52,6 +52,19 @@ def peak(work: Callable[[], object]) -> int:
     try:
         work()
         return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def peak_beyond(work: Callable[[], object]) -> int:
+    """The most bytes that Python held during the work, beyond those that its outcome holds."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        outcome = work()
+        held, most = tracemalloc.get_traced_memory()
+        del outcome
+        return most - held
     finally:
         tracemalloc.stop()
 
@@ -133,6 +146,40 @@ def test_a_param_that_lists_nodes_is_known_however_sql_wrote_it(rows: Scenario, 
     Assigner(rows.database, Settings.load()).step()
     assert rows.row(instance).schedule_worker_node_id == worker
     assert len(rows.node_statuses(instance)) == (1 if lists else 2)
+
+
+def test_a_claim_reads_a_large_param_once_and_a_few_at_a_time(rows: Scenario) -> None:
+    worker, task = rows.worker(), rows.task(overlap_policy="allow")
+    given = [rows.assigned(worker, task, param=PARAM) for _ in range(60)]
+    claimed: list[runs.Claim] = []
+    beyond = peak_beyond(lambda: claimed.append(rows.claim(worker, *given)))
+    print(f"{beyond / MB:.0f} MB")
+    assert beyond <= 30 * MB
+    assert [run.id for run in claimed[0].runs] == given
+    assert all(run.param == PARAM for run in claimed[0].runs)
+
+
+def test_a_run_gets_all_that_is_large_and_all_that_is_not(rows: Scenario) -> None:
+    worker, task = rows.worker(), rows.task(overlap_policy="allow")
+    plain, large = rows.assigned(worker, task, param={"day": 1}), rows.assigned(worker, task, param=PARAM)
+    first, second = (node for (node,) in rows.sql("SELECT id FROM schedule_task_node ORDER BY id DESC LIMIT 2"))
+    result = "UPDATE schedule_task_node SET status = 'succeed', execution_result = :text WHERE id = :node"
+    rows.sql(result, text=TEXT, node=second)
+    rows.sql("UPDATE schedule_task_node SET param = :text WHERE id = :node", text=TEXT, node=first)
+    found = {run.id: run for run in rows.claim(worker, plain, large).runs}
+    assert [(node.param, node.result) for node in found[large].nodes] == [(None, PARAM), (PARAM, None)]
+    assert [(node.param, node.result) for node in found[plain].nodes] == [(None, None), (None, None)]
+    assert (found[plain].param, found[large].param) == ({"day": 1}, PARAM)
+
+
+def test_a_claim_reads_apart_only_what_is_large(rows: Scenario) -> None:
+    worker, task = rows.worker(), rows.task(overlap_policy="allow")
+    of_params = "SELECT schedule_instance.id, schedule_instance.param"
+    for param, number in (({"text": "x" * 3_000}, 0), (PARAM, 1)):
+        three = [rows.assigned(worker, task, param=param) for _ in range(3)]
+        with executed(rows.database.engine) as statements:
+            assert [run.param for run in rows.claim(worker, *three).runs] == [param] * 3
+        assert len([text for text in statements if text.startswith(of_params)]) == number
 
 
 def test_a_portion_is_bounded_in_bytes_and_a_larger_row_is_alone() -> None:

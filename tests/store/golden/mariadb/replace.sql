@@ -4,19 +4,36 @@
 SELECT STRAIGHT_JOIN schedule_instance.id, schedule_instance.schedule_task_id,
     schedule_instance.schedule_datetime,
     nullif(schedule_instance.due_at, schedule_instance.schedule_datetime) AS nullif_1,
-    schedule_instance.param, schedule_task.name,
+    CASE WHEN (length(schedule_instance.param) <= 4096) THEN schedule_instance.param END AS anon_1,
+    schedule_task.name,
     json_array(
         schedule_instance.status, schedule_instance.attempt, schedule_instance.run_number,
         schedule_instance.origin, schedule_instance.failures, schedule_task.status,
         schedule_task.is_deleted, schedule_task.overlap_policy, schedule_task.max_instances,
         schedule_task.timezone, schedule_task.retries, schedule_task.retry_delay_seconds,
-        schedule_task.retry_backoff, schedule_task.on_worker_lost, schedule_task.timeout_seconds
+        schedule_task.retry_backoff, schedule_task.on_worker_lost, schedule_task.timeout_seconds,
+        coalesce(
+            CASE WHEN (
+                length(schedule_instance.param) > 4096
+            ) THEN length(schedule_instance.param) END, 0
+        )
     ) AS json_array_1, schedule_task_node.id AS id_1,
     json_array(
         schedule_task_node.schedule_task_node_type_id, schedule_task_node.sequence,
-        schedule_task_node.status, schedule_task_node.failures
-    ) AS json_array_2, schedule_task_node.param AS param_1, schedule_task_node.execution_result,
-    CASE WHEN (schedule_instance.id = :first) THEN (UTC_TIMESTAMP(6)) END AS anon_1
+        schedule_task_node.status, schedule_task_node.failures,
+        coalesce(CASE WHEN (length(schedule_task_node.param) > 4096) THEN length(schedule_task_node.param) END, 0) + coalesce(
+            CASE WHEN (
+                length(schedule_task_node.execution_result) > 4096
+            ) THEN length(schedule_task_node.execution_result) END, 0
+        )
+    ) AS json_array_2,
+    CASE WHEN (
+        length(schedule_task_node.param) <= 4096
+    ) THEN schedule_task_node.param END AS anon_2,
+    CASE WHEN (
+        length(schedule_task_node.execution_result) <= 4096
+    ) THEN schedule_task_node.execution_result END AS anon_3,
+    CASE WHEN (schedule_instance.id = :first) THEN (UTC_TIMESTAMP(6)) END AS anon_4
 FROM schedule_instance FORCE INDEX (PRIMARY)
 INNER JOIN schedule_task
   ON schedule_task.id = schedule_instance.schedule_task_id
