@@ -132,6 +132,11 @@ def instance_document(row: Row[Any], nodes: Iterable[Row[Any]] | None = None) ->
     return document if nodes is None else document | {"nodes": [values_of(node, NODE_FIELDS) for node in nodes]}
 
 
+def instance_in_list(row: Row[Any]) -> Document:
+    """An instance of a list: a large param or result is None, and ``result_begins`` is the beginning of the result."""
+    return instance_document(row) | {"result_begins": row.result_begins}
+
+
 def worker_document(row: Row[Any]) -> Document:
     """A worker: its columns."""
     return values_of(row, WORKER_FIELDS) | {"labels": object_in(row.labels)}

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from rota.shared.control.documents import Document, instance_document
+from rota.shared.control.documents import Document, instance_in_list
 from rota.shared.database.transactions import Database
 from rota.shared.domain.states import TERMINAL, InstanceStatus
 from rota.shared.store import instances
@@ -29,7 +29,7 @@ long before."""
 
 
 class Follower:
-    """Returns each instance that ends after the follower was made, exactly once.
+    """Returns each instance that ends after the follower was made, exactly once, as it is in a list.
 
     follower = Follower(database)
     for instance in follower.ended(): ...
@@ -61,7 +61,7 @@ class Follower:
             self._watch_again(instance_id, states.pop(instance_id, None), now)
         for instance_id, status in states.items():
             self._watch_again(instance_id, status, now)
-        return [instance_document(row) for row in rows]
+        return [instance_in_list(row) for row in rows]
 
     def _read(self, connection: Connection, watched: Collection[int]) -> tuple[dict[int, str], list[Row[Any]]]:
         return instances.ended_since(connection, self._last_id, watched, BATCH)

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Row
 from rota.shared.control import audit
 from rota.shared.control.actor import Actor
 from rota.shared.control.acts import Act, perform
-from rota.shared.control.documents import Document, instance_document, plain, values_of
+from rota.shared.control.documents import Document, instance_document, instance_in_list, plain, values_of
 from rota.shared.database.transactions import Database
 from rota.shared.store import instances, tasks
 
@@ -16,17 +16,20 @@ CANCELED = ("status", "reason", "gmt_cancel_requested")
 """The columns that canceling may change."""
 
 
-def listed(database: Database, limit: int, *, task: str | None = None, status: str | None = None) -> list[Document]:
+def listed(
+    database: Database, limit: int, *, task: str | None = None, status: str | None = None, whole: bool = False
+) -> list[Document]:
     """At most ``limit`` instances, the newest first; those of one ``task`` by ``schedule_datetime``.
 
+    Unless they are to be ``whole``, they come without large params and results (``documents.instance_in_list``).
     Raises NotFound for a task that does not exist.
     """
 
     def read(connection: Connection) -> list[Row[Any]]:
         task_id = None if task is None else tasks.find(connection, task).id
-        return instances.listed(connection, limit, task_id=task_id, status=status)
+        return instances.listed(connection, limit, task_id=task_id, status=status, whole=whole)
 
-    return [instance_document(row) for row in database.read(read)]
+    return [instance_document(row) if whole else instance_in_list(row) for row in database.read(read)]
 
 
 def get(database: Database, instance_id: int) -> Document:

@@ -181,7 +181,7 @@ def show(database: Database, name: str) -> Document:
 
     def read(connection: Connection) -> tuple[Row[Any], Document]:
         row = tasks.find(connection, name)
-        last = instances.listed(connection, INSTANCES_SHOWN, task_id=row.id)
+        last = instances.listed(connection, INSTANCES_SHOWN, task_id=row.id, whole=True)
         declared = row.declared is not None
         return row, {
             "declaration": declaration_document(row, declarations.carriers(connection, name)) if declared else None,

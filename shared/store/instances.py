@@ -4,12 +4,13 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select
+from sqlalchemy import Connection, Row, Select, String, case, func, insert, select, type_coerce
 
 from rota.shared.database.constructs import UtcNow
 from rota.shared.domain.errors import NotFound, NotPossible
 from rota.shared.domain.jsontext import UnreadableJson
 from rota.shared.domain.states import TERMINAL, InstanceStatus, Origin
+from rota.shared.store import params
 from rota.shared.store.tables import (
     owns_node,
     schedule_instance,
@@ -28,11 +29,27 @@ _worker = schedule_worker_node.c
 
 UNSUCCESSFUL = (InstanceStatus.FAILED, InstanceStatus.CANCELED)
 
-_seen = (
-    select(schedule_instance, _task.name.label("task_name"), _task.timezone, _worker.name.label("worker_name"))
-    .join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id, isouter=True)
-    .join(schedule_worker_node, _worker.id == _instance.schedule_worker_node_id, isouter=True)
+RESULT_SHOWN = 100
+"""So many characters of a large result are read for a list."""
+
+
+def _with_names(*columns: Any) -> Select[Any]:
+    return (
+        select(*columns, _task.name.label("task_name"), _task.timezone, _worker.name.label("worker_name"))
+        .join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id, isouter=True)
+        .join(schedule_worker_node, _worker.id == _instance.schedule_worker_node_id, isouter=True)
+    )
+
+
+_seen = _with_names(schedule_instance)
+_result = type_coerce(_instance.execution_result, String)
+_in_list = _with_names(
+    *(column for column in _instance if column.name not in ("param", "execution_result")),
+    params.small(_instance.param).label("param"),
+    params.small(_instance.execution_result).label("execution_result"),
+    case((params.bytes_of_large(_result) > 0, func.substr(_result, 1, RESULT_SHOWN))).label("result_begins"),
 )
+"""Without large params and results, of which a page may have gigabytes; of a large result it has the beginning."""
 
 
 def find(connection: Connection, instance_id: int, *, lock: bool = False) -> Row[Any]:
@@ -68,12 +85,14 @@ def listed(
     task_id: int | None = None,
     status: str | None = None,
     after_id: int | None = None,
+    whole: bool = False,
 ) -> list[Row[Any]]:
     """At most ``limit`` instances, the newest first; those of one task by ``schedule_datetime``.
 
-    ``after_id`` keeps only instances with a greater id.
+    ``after_id`` keeps only instances with a greater id. Unless they are to be ``whole``, they come without large params
+    and results, and with ``result_begins``: the beginning of a large result as a JSON text.
     """
-    statement = _seen.limit(limit)
+    statement = (_seen if whole else _in_list).limit(limit)
     if after_id is not None:
         statement = statement.where(_instance.id > after_id)
     if task_id is None:
@@ -173,7 +192,7 @@ def live_ids(connection: Connection, limit: int) -> list[int]:
 def ended_since(
     connection: Connection, after_id: int, watched: Collection[int], limit: int
 ) -> tuple[dict[int, str], list[Row[Any]]]:
-    """Read what a follower needs: the states of instances by id, and the whole rows of those that have ended.
+    """Read what a follower needs: the states of instances by id, and the rows of those that have ended, as in a list.
 
     The instances are the ``watched`` ones and the first ``limit`` after ``after_id``. They are read by the primary key
     alone, so the cost depends on what happens, not on the size of the table. A follower watches the instances that have
@@ -187,5 +206,5 @@ def ended_since(
     ended = sorted(i for i, status in states.items() if InstanceStatus(status) in TERMINAL)
     if not ended:
         return states, []
-    rows = connection.execute(_seen.where(_instance.id.in_(ended)).order_by(_instance.gmt_completed, _instance.id))
+    rows = connection.execute(_in_list.where(_instance.id.in_(ended)).order_by(_instance.gmt_completed, _instance.id))
     return states, list(rows)

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, insert
 
+from rota.cli.show.instances import outcome
 from rota.scheduler_service.duties.assigner import Assigner
 from rota.scheduler_service.duties.materializer import Materializer
+from rota.shared.control import instances
+from rota.shared.control.following import Follower
 from rota.shared.database.constructs import written
 from rota.shared.settings import Settings
 from rota.shared.store import params, runs
@@ -180,6 +183,35 @@ def test_a_claim_reads_apart_only_what_is_large(rows: Scenario) -> None:
         with executed(rows.database.engine) as statements:
             assert [run.param for run in rows.claim(worker, *three).runs] == [param] * 3
         assert len([text for text in statements if text.startswith(of_params)]) == number
+
+
+@pytest.mark.parametrize("follows", [False, True], ids=["list", "follower"])
+def test_a_page_of_instances_with_large_params_and_results_takes_little_memory(
+    rows: Scenario, *, follows: bool
+) -> None:
+    task = rows.task(overlap_policy="allow")
+    follower = Follower(rows.database)
+    waiting(rows, task, OWN, PARAM)
+    rows.sql("UPDATE schedule_instance SET status = 'succeed', execution_result = param")
+    look = follower.ended if follows else partial(instances.listed, rows.database, OWN)
+    most = peak(look)
+    print(f"{most / MB:.0f} MB")
+    assert most <= 5 * MB
+
+
+def test_a_list_shows_small_values_and_the_beginning_of_a_large_result(rows: Scenario) -> None:
+    task = rows.task(overlap_policy="allow")
+    for param, result in (({"day": 1}, '{"rows":42}'), (PARAM, TEXT)):
+        waiting(rows, task, 1, param)
+        rows.sql("UPDATE schedule_instance SET status = 'succeed', execution_result = :result", result=result)
+        [found] = instances.listed(rows.database, 1)
+        [whole] = instances.listed(rows.database, 1, whole=True)
+        assert (whole["param"], whole["execution_result"]) == (param, json.loads(result))
+        if param is PARAM:
+            assert (found["param"], found["execution_result"]) == (None, None)
+            assert outcome(found) == TEXT[:59] + "…"
+        else:
+            assert (found["param"], found["execution_result"], found["result_begins"]) == (param, {"rows": 42}, None)
 
 
 def test_a_portion_is_bounded_in_bytes_and_a_larger_row_is_alone() -> None:

@@ -42,7 +42,7 @@ def list_(shell: Shell, task_name: str | None, status: str | None, limit: int, a
       rota instance list --task nightly --status failed --json
     """
     with shell.database() as database:
-        found = instances.listed(database, limit, task=task_name, status=status)
+        found = instances.listed(database, limit, task=task_name, status=status, whole=as_json)
     if as_json:
         show_json(found)
     else:

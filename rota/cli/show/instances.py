@@ -34,7 +34,8 @@ def outcome(instance: Document, limit: int = 60) -> str:
     """The outcome on one line: the reason if there is one, else the result."""
     if instance["reason"]:
         return shortened(instance["reason"], limit)
-    return "" if instance["execution_result"] is None else shortened(instance["execution_result"], limit)
+    result = instance.get("result_begins") or instance["execution_result"]
+    return "" if result is None else shortened(result, limit)
 
 
 def worker_of(instance: Document) -> str | None:
