@@ -4,17 +4,17 @@ A unique key decides it. While an instance runs, its ``overlap_key`` is the task
 slot; otherwise it is NULL. So two workers cannot both take a slot (docs/decisions/0006-overlap-at-the-claim.md).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 
-from sqlalchemy import Connection, or_, select
+from sqlalchemy import Connection, select
 
 from rota.shared.database.constructs import among, by_index
 from rota.shared.domain.states import PLANNED_ORIGINS, SKIP, OverlapPolicy, TaskStatus
 from rota.shared.domain.times import is_time
-from rota.shared.store import turns
+from rota.shared.store import taken_slots, turns
 from rota.shared.store.tables import OVERLAP_SLOTS, schedule_instance, schedule_task
 from rota.shared.store.transitions import canceling
 from rota.shared.store.transitions.guards import leaves
@@ -98,7 +98,7 @@ def slots_waited_for(policy: str | None, max_instances: int | None) -> int | Non
 
 def full(connection: Connection, slots: Mapping[int, int]) -> set[int]:
     """The tasks whose overlap slots are all taken. ``slots``: how many instances may run at once, by task id."""
-    taken = _taken(connection, slots)
+    taken = taken_slots.of(connection, slots)
     return {task for task, used in taken.items() if len(used) >= slots[task]}
 
 
@@ -121,7 +121,7 @@ def free_slots(connection: Connection, rows: Sequence[Contender]) -> list[tuple[
         for row in rows
         if (number := slots_waited_for(row.overlap_policy, row.max_instances)) is not None
     }
-    taken = _taken(connection, numbers)
+    taken = taken_slots.of(connection, numbers)
     if numbers:
         unused = {task: number - len(taken.get(task, ())) for task, number in numbers.items()}
         rows = [row for row in rows if unused.get(row.schedule_task_id, 1) > 0]
@@ -142,19 +142,6 @@ def free_slots(connection: Connection, rows: Sequence[Contender]) -> list[tuple[
                 used.add(free)
                 slots.append((row.id, free))
     return slots
-
-
-def _taken(connection: Connection, task_ids: Collection[int]) -> dict[int, set[int]]:
-    """The slots of these tasks that are taken, also those from a number on that a task has no more."""
-    if not task_ids:
-        return {}
-    of_tasks = or_(
-        *(_instance.overlap_key.between(t * OVERLAP_SLOTS, (t + 1) * OVERLAP_SLOTS - 1) for t in sorted(task_ids))
-    )
-    taken: dict[int, set[int]] = {}
-    for key in connection.scalars(select(_instance.overlap_key).where(of_tasks)):
-        taken.setdefault(key // OVERLAP_SLOTS, set()).add(key % OVERLAP_SLOTS)
-    return taken
 
 
 def supersede(connection: Connection, worker_id: int, rows: Sequence[Contender], now: datetime) -> set[int]:

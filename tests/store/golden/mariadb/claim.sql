@@ -68,10 +68,12 @@ WHERE schedule_task_node.id IN (:nodes);
 
 -- runs.read_wanted: as above
 
--- overlap._taken
-SELECT schedule_instance.overlap_key
-FROM schedule_instance
-WHERE schedule_instance.overlap_key BETWEEN :overlap_key_1 AND :overlap_key_2;
+-- taken_slots.of
+SELECT STRAIGHT_JOIN schedule_instance.overlap_key
+FROM JSON_TABLE(:rows, '$[*]' COLUMNS (task BIGINT UNSIGNED PATH '$[0]')) AS asked
+INNER JOIN schedule_instance FORCE INDEX (uq_schedule_instance_overlap_key)
+  ON schedule_instance.overlap_key BETWEEN asked.task * :task_1
+  AND asked.task * :task_1 + :param_1;
 
 -- turns._places
 SELECT asked.task,

@@ -1,9 +1,11 @@
 -- The assigner asks which tasks have all their overlap slots taken.
 
--- overlap._taken
-SELECT schedule_instance.overlap_key
-FROM schedule_instance
-WHERE schedule_instance.overlap_key BETWEEN :overlap_key_1 AND :overlap_key_2;
+-- taken_slots.of
+SELECT STRAIGHT_JOIN schedule_instance.overlap_key
+FROM JSON_TABLE(:rows, '$[*]' COLUMNS (task BIGINT UNSIGNED PATH '$[0]')) AS asked
+INNER JOIN schedule_instance FORCE INDEX (uq_schedule_instance_overlap_key)
+  ON schedule_instance.overlap_key BETWEEN asked.task * :task_1
+  AND asked.task * :task_1 + :param_1;
 
 -- The assigner writes why instances stay pending.
 

@@ -71,10 +71,12 @@ WHERE schedule_task_node.id IN (SELECT value FROM json_each(:nodes));
 
 -- runs.read_wanted: as above
 
--- overlap._taken
+-- taken_slots.of
 SELECT schedule_instance.overlap_key
-FROM schedule_instance
-WHERE schedule_instance.overlap_key BETWEEN :overlap_key_1 AND :overlap_key_2;
+FROM (SELECT json_extract(value, '$[0]') AS task FROM json_each(:rows)) AS asked
+JOIN schedule_instance
+  ON schedule_instance.overlap_key BETWEEN asked.task * :task_1
+  AND asked.task * :task_1 + :param_1;
 
 -- turns._places
 SELECT asked.task,

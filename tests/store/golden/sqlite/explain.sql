@@ -1,9 +1,11 @@
 -- The assigner asks which tasks have all their overlap slots taken.
 
--- overlap._taken
+-- taken_slots.of
 SELECT schedule_instance.overlap_key
-FROM schedule_instance
-WHERE schedule_instance.overlap_key BETWEEN :overlap_key_1 AND :overlap_key_2;
+FROM (SELECT json_extract(value, '$[0]') AS task FROM json_each(:rows)) AS asked
+JOIN schedule_instance
+  ON schedule_instance.overlap_key BETWEEN asked.task * :task_1
+  AND asked.task * :task_1 + :param_1;
 
 -- The assigner writes why instances stay pending.
 
