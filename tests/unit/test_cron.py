@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
 from types import ModuleType
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -324,6 +325,7 @@ def test_what_croniter_chokes_on_is_refused_too(monkeypatch: pytest.MonkeyPatch)
         raise AssertionError("an assertion within")
 
     monkeypatch.setattr(cron_module, "croniter", choke)
+    forget_fields()
     with pytest.raises(InvalidCron, match=r"croniter does not read it \(an assertion within\)"):
         Cron("0 0 * * *")
 
@@ -432,3 +434,24 @@ def test_an_unknown_zone_is_refused_with_names_that_are_spelt_alike(name: str, a
     assert ascii(name[:60]) in str(refused.value)
     assert alike in str(refused.value)
     assert str(refused.value).isascii()
+
+
+def forget_fields() -> None:
+    """As in a process that has just started."""
+    for cached in (cron_module._parse, cron_module._expand_time, cron_module._expand_days):
+        cached.cache_clear()
+
+
+def test_of_thousands_of_expressions_croniter_expands_each_field_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    expanded: list[str] = []
+    real = vars(cron_module)["croniter"]
+
+    def counted(text: str, **options: Any) -> Any:
+        expanded.append(text)
+        return real(text, **options)
+
+    monkeypatch.setattr(cron_module, "croniter", counted)
+    forget_fields()
+    expressions = [f"{minute} {hour} * * {day}" for minute in range(60) for hour in range(24) for day in (1, 5)]
+    assert len({Cron.parse(one).describe() for one in expressions}) == len(expressions)
+    assert len(expanded) <= 60 + 24 + 2 + 2, "minutes, hours, days, and the seconds and months that all have"

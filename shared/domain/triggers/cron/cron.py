@@ -23,14 +23,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Self
+from typing import Any, Self
 from zoneinfo import ZoneInfo
 
 from croniter import croniter
 
 from rota.shared.domain.errors import InvalidCron
 from rota.shared.domain.triggers.cron.description import MONTH_NAMES, describe, listing
-from rota.shared.domain.triggers.cron.syntax import normalise, read_fields, refusal
+from rota.shared.domain.triggers.cron.syntax import FIELDS_KEPT, normalise, read_fields, refusal
 from rota.shared.domain.triggers.cron.wall_clock import FIRST_YEAR, LAST, LAST_YEAR, WallClock
 from rota.shared.domain.triggers.inputs import TriggerInputs
 from rota.shared.domain.triggers.zones import SECOND, load_zone, offset_at, offsets_of, transition_between
@@ -235,27 +235,48 @@ def _whole_second(moment: datetime) -> datetime:
 
 
 def _expand(text: str, fields: tuple[str, ...]) -> WallClock:
-    """The values that the fields allow, expanded by croniter, which takes the seconds as the last field."""
+    """The values that the fields allow, expanded by croniter.
+
+    The two fields of days are expanded together, because they bear on each other, and each of the others alone. So
+    thousands of different expressions cost croniter only as many expansions as they have different fields.
+    """
+    seconds, minutes, hours, days, months, weekdays = fields
     try:
-        parsed = croniter(" ".join((*fields[1:], fields[0])), start_time=0.0)
+        clock = WallClock(
+            seconds=_expand_time(seconds) or tuple(range(60)),
+            minutes=_expand_time(minutes) or tuple(range(60)),
+            hours=_expand_time(hours, place=1) or tuple(range(24)),
+            months=_expand_time(months, place=3) or tuple(range(1, 13)),
+            **_expand_days(days, weekdays),
+        )
     except Exception as error:
         raise refusal(text, f"croniter does not read it ({error})", "write it in the form of crontab(5)") from error
-    minutes, hours, days, months, weekdays, seconds = parsed.expanded
-    nth = {(day, LAST if n == "l" else n) for day, those in parsed.nth_weekday_of_month.items() for n in those}
-    nearest: int | None = next(iter(parsed.nearest_weekday), None)
-    clock = WallClock(
-        seconds=_values(seconds) or tuple(range(60)),
-        minutes=_values(minutes) or tuple(range(60)),
-        hours=_values(hours) or tuple(range(24)),
-        months=_values(months) or tuple(range(1, 13)),
-        days=_values(days) if nearest is None else (),
-        last_day="l" in days,
-        nearest_weekday=nearest,
-        weekdays=None if nth else _values(weekdays),
-        nth_weekdays=tuple(sorted(nth)),
-    )
     _check_that_days_come(text, clock)
     return clock
+
+
+@lru_cache(FIELDS_KEPT)
+def _expand_time(one: str, place: int = 0) -> tuple[int, ...] | None:
+    """The values of one field of the five: 0 minutes, which are as seconds are, 1 hours, 3 months."""
+    fields = ["*"] * 5
+    fields[place] = one
+    return _values(croniter(" ".join(fields), start_time=0.0).expanded[place])
+
+
+@lru_cache(FIELDS_KEPT)
+def _expand_days(days: str, weekdays: str) -> dict[str, Any]:
+    """What the two fields of days mean, as arguments of a ``WallClock``."""
+    parsed = croniter(f"* * {days} * {weekdays}", start_time=0.0)
+    values, of_week = parsed.expanded[2], parsed.expanded[4]
+    nth = {(day, LAST if n == "l" else n) for day, those in parsed.nth_weekday_of_month.items() for n in those}
+    nearest: int | None = next(iter(parsed.nearest_weekday), None)
+    return {
+        "days": _values(values) if nearest is None else (),
+        "last_day": "l" in values,
+        "nearest_weekday": nearest,
+        "weekdays": None if nth else _values(of_week),
+        "nth_weekdays": tuple(sorted(nth)),
+    }
 
 
 def _check_that_days_come(text: str, clock: WallClock) -> None:

@@ -8,12 +8,16 @@ writes it, instead of firing at a time that nobody meant.
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NoReturn
 
 from rota.shared.domain.errors import InvalidCron
 
 MAX_LENGTH = 127
 """The most characters in an expression: the width of the column ``schedule_task.cron``."""
+
+FIELDS_KEPT = 4096
+"""How many fields are cached. Thousands of different expressions have far fewer different fields."""
 
 ALIASES = {
     "@hourly": "0 * * * *",
@@ -127,10 +131,7 @@ def read_fields(text: str, *, seconds: bool) -> tuple[str, ...]:
     """
     try:
         written = _split(text, seconds=seconds)
-        fields = tuple(
-            ",".join(_read_item(rule, item) for item in whole.split(","))
-            for rule, whole in zip(FIELDS, written, strict=True)
-        )
+        fields = tuple(_read_field(place, whole) for place, whole in enumerate(written))
         _check_days(fields[3].split(","), fields[5].split(","))
     except _Refused as refused:
         raise refusal(text, refused.reason, refused.remedy) from None
@@ -159,6 +160,11 @@ def _split(text: str, *, seconds: bool) -> list[str]:
     order = "second minute hour day-of-month month day-of-week"
     wanted = f"six fields: {order}" if seconds else f"five fields: {order.removeprefix('second ')}"
     raise _Refused(f"it has {len(fields)} field{'s' if len(fields) > 1 else ''}", f"write {wanted}")
+
+
+@lru_cache(FIELDS_KEPT)
+def _read_field(place: int, whole: str) -> str:
+    return ",".join(_read_item(FIELDS[place], item) for item in whole.split(","))
 
 
 def _read_item(rule: Field, item: str) -> str:
