@@ -51,6 +51,9 @@ class Scale:
 
     drain: int = 50_000
     herds: tuple[int, ...] = (1_000, 10_000)
+    different: tuple[int, ...] = (10_000,)
+    """Tasks that differ in everything."""
+
     rates: tuple[int, ...] = (50, 200, 1_000)
     seconds: int = 60
     registered: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
@@ -84,6 +87,7 @@ QUICK = Scale(
     peer_rounds=1,
     drain=10_000,
     herds=(1_000,),
+    different=(1_000,),
     rates=(200,),
     seconds=10,
     registered=(100_000,),
@@ -100,7 +104,16 @@ QUICK = Scale(
     distances=(),
     recovery=False,
 )
-PAIRS = replace(QUICK, drain=50_000, herds=(10_000,), seconds=20, asked=12, finished=(300_000,))
+PAIRS = replace(
+    QUICK,
+    drain=50_000,
+    herds=(10_000,),
+    different=(10_000,),
+    seconds=20,
+    asked=12,
+    finished=(300_000,),
+    piped=1.0,
+)
 """For ``compare``: as much as tells two commits apart in a minute and a half each."""
 
 SCALES = {"full": FULL, "quick": QUICK, "pairs": PAIRS}

@@ -19,6 +19,9 @@ COMPARED = {
     "steady": ("steady:rota:200/s", "p50"),
     "steady p99": ("steady:rota:200/s", "p99"),
     "run-now": ("run_now:rota:", "p50"),
+    "different": ("different:rota:herd of 10,000", "done after s"),
+    "different drain": ("different:rota:drain of 10,000", "instances/s"),
+    "pipeline": ("pipeline:rota:async, 1 KB", "instances/s"),
     "history": ("history:rota:300,000", "instances/s"),
 }
 """What may be compared: the case, and its figure. Of instances/s more is better, of the others less."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf
 
 from benchmarks.samples import Sample, Samples, spread
-from benchmarks.tables import CEILING_KEY, ROTA, Key, ratios, rounds, shown, was_repeated
+from benchmarks.tables import CEILING, CEILING_KEY, ROTA, Key, ratios, rounds, shown, was_repeated
 
 NOT_MEASURED = "not measured"
 
@@ -141,6 +141,17 @@ GOALS = (
         at_most=1.5,
         unit="s",
     ),
+    *(
+        Goal(
+            "different",
+            f"herd of 10,000: {what} within twice what equal tasks of one node take",
+            _ratio(_rota("different", "herd of 10,000"), _rota("herd", "10,000"), figure),
+            ("herd of 10,000",),
+            at_most=2,
+            unit="times",
+        )
+        for what, figure in (("started", "started within s"), ("done", "done after s"))
+    ),
     _steady("200/s", "p50", 1),
     _steady("200/s", "p99", 5),
     _steady("1,000/s", "p99", 20),
@@ -167,6 +178,13 @@ GOALS = (
     Goal("fleet", "16 workers at least 0.9 of the best number of workers", _fleet_of_16, at_least=0.9),
     Goal("fleet", "no deadlock reaches a user", _fleet_deadlocks, unit="met and retried in a round"),
     Goal("fleet", "at most 2 statements/s per idle worker", _fleet_idle, at_most=2),
+    Goal(
+        "pipeline",
+        "async, 1 KB: at least 0.5 of its ceiling",
+        _ratio(_rota("pipeline", "async, 1 KB"), ("pipeline", CEILING, "1 KB"), "instances/s"),
+        ("async, 1 KB",),
+        at_least=0.5,
+    ),
     Goal("run_now", "p50 0.6 s", _figure(_rota("run_now"), "p50"), at_most=600, unit="ms"),
     Goal("run_now", "p99 1.3 s", _figure(_rota("run_now"), "p99"), at_most=1_300, unit="ms"),
     Goal(

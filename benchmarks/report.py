@@ -24,6 +24,7 @@ WHAT = {
         " whole life, by three processes that decide nothing and run nothing: what this database and driver allow."
     ),
     "herd": "Cron tasks that are all due at the same second. Lateness in ms, from due to the entry of the handler.",
+    "different": "Tasks that differ in everything, all due at one moment; each node of each runs once.",
     "steady": "So many fires a second. Lateness in ms, from due to the entry of the handler.",
     "registry": "Tasks that are registered; what a tick of the scheduler costs, and what it costs to be idle.",
     "edit": "One statement edits many tasks while others fire every second: how late those are, in ms.",
@@ -31,7 +32,10 @@ WHAT = {
     "fleet": "Drain by so many processes.",
     "run_now": "An instance asked for by hand in an idle system: ms from the insert's commit to the handler.",
     "recovery": "kill -9 of a worker and of a scheduler.",
-    "pipeline": "Five nodes for each instance, by executor and by size of a node's result.",
+    "pipeline": (
+        "Five nodes for each instance, by executor and by size of a node's result. The ceiling is the bare writes of"
+        " such a life."
+    ),
     "processes": (
         'Nodes with execution="process": how many in a second where processes are reused, and how late the first is.'
     ),

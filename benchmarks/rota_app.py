@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from benchmarks.different import KINDS, ON_THREADS
 from benchmarks.record import record
 from rota import NodeContext, Rota
 from rota.worker_service.authoring import Execution
@@ -69,3 +70,20 @@ for execution, kind in PIPES.items():
     task_type = app.task_type(kind)
     for name in PIPE_NODES:
         task_type.node(name, execution=execution)(async_pipe if execution == "async" else pipe)
+
+
+def different(ctx: NodeContext[Any]) -> dict[str, int]:
+    """One of one to three nodes of a task that is like no other."""
+    record(f"{_key(ctx)}/{ctx.node_type.rpartition('_')[2]}", ctx.due_at.timestamp())
+    return {"number": ctx.param["number"]}
+
+
+async def async_different(ctx: NodeContext[Any]) -> dict[str, int]:
+    """The same on the event loop."""
+    return different(ctx)
+
+
+for number, (kind, names) in enumerate(KINDS.items()):
+    task_type = app.task_type(kind)
+    for name in names:
+        task_type.node(name)(different if number % ON_THREADS == 0 else async_different)

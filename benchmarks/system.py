@@ -3,7 +3,7 @@
 import json
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -192,6 +192,19 @@ class System:
             f" WHERE live_name LIKE '{prefix}%'"
         )
 
+    def add_planned(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Insert planned tasks with these columns, and their lock rows, in one transaction: it makes them due."""
+        names = ", ".join(rows[0])
+        values = ", ".join(f"({', '.join(map(literal, row.values()))})" for row in rows)
+        self.sql(
+            "START TRANSACTION",
+            f"INSERT INTO schedule_task ({names}) VALUES {values}",
+            f"UPDATE schedule_task SET planned_inputs = {plan_inputs_text()} WHERE planned_inputs IS NULL",
+            f"INSERT INTO schedule_task_lock (schedule_task_id, locked_by) SELECT id, '{LAST_HOLDER}'"
+            " FROM schedule_task",
+            "COMMIT",
+        )
+
     def fire_all(self, moment: datetime, prefix: str = "t") -> None:
         """Let every task of a prefix be due at a moment, and daily at that time, in one transaction."""
         self._replan(f"next_fire_at = '{written(moment)}', cron = '{daily_at(moment)}'", prefix)
@@ -244,6 +257,11 @@ def settle() -> None:
 def daily_at(moment: datetime) -> str:
     """The cron expression, with seconds, that fires every day at this time."""
     return f"{moment.second} {moment.minute} {moment.hour} * * *"
+
+
+def literal(value: str | int | None) -> str:
+    """A value that needs no escapes, in SQL."""
+    return "NULL" if value is None else str(value) if isinstance(value, int) else f"'{value}'"
 
 
 def written(moment: datetime) -> str:

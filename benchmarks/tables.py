@@ -14,10 +14,12 @@ Key = tuple[str, str, str]
 
 ROTA, CEILING = "rota", "database"
 CEILING_KEY: Key = ("ceiling", CEILING, "")
+CEILING_SECTION = "drain"
 
 SECTIONS = (
     "drain",
     "herd",
+    "different",
     "steady",
     "registry",
     "edit",
@@ -53,7 +55,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One workload; the ceiling stands in the drain's."""
+    """One workload; a ceiling stands beside what it is the ceiling of."""
 
     workload: str
     figures: tuple[str, ...]
@@ -73,14 +75,22 @@ def tables(samples: Samples) -> list[Table]:
 
 
 def _section(workload: str) -> str:
-    return "drain" if workload == CEILING_KEY[0] else workload
+    return CEILING_SECTION if workload == CEILING_KEY[0] else workload
+
+
+def ceiling_of(key: Key) -> Key | None:
+    """The case of the bare writes that a case compares with: pipelines have one for each size of a result."""
+    workload, _, variant = key
+    if workload == "pipeline":
+        return (workload, CEILING, variant.rpartition(", ")[2])
+    return CEILING_KEY if _section(workload) == CEILING_SECTION else None
 
 
 def _table(samples: Samples, workload: str) -> Table:
     of_it = [sample for sample in samples.all if _section(sample.workload) == workload]
     keys = in_order(sample.key for sample in of_it)
     figures = list(dict.fromkeys(name for key in keys for sample in samples.of(key) for name in sample.figures))
-    if samples.of(CEILING_KEY) and workload == "drain":
+    if any(samples.of(key) for key in {ceiling_of(key) for key in keys} if key is not None):
         figures.insert(1, OF_THE_CEILING)
     return Table(workload, tuple(figures), tuple(_row(samples, key, figures) for key in keys))
 
@@ -98,7 +108,8 @@ def _row(samples: Samples, key: Key, figures: Iterable[str]) -> Row:
 
 def _spread(samples: Samples, key: Key, figure: str) -> Spread | None:
     if figure == OF_THE_CEILING:
-        return None if key == CEILING_KEY else spread(ratios(samples, key, CEILING_KEY, "instances/s"))
+        to = ceiling_of(key)
+        return None if to is None or key == to else spread(ratios(samples, key, to, "instances/s"))
     return samples.spread(key, figure)
 
 

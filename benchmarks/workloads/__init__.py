@@ -4,6 +4,7 @@ from benchmarks import peers
 from benchmarks.cases import Case, Scale
 from benchmarks.workloads import (
     ceiling,
+    different,
     distance,
     drain,
     edit,
@@ -23,6 +24,7 @@ ALL = (
     ceiling,
     drain,
     herd,
+    different,
     steady,
     distance,
     registry,

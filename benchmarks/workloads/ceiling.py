@@ -1,18 +1,22 @@
 """The ceiling: the bare writes of an instance's whole life, as many as this database and this driver can take.
 
-The same rows, columns, indexes and durability as Rota's: the instance and its node inserted, the task's plan advanced,
-both ``running``, both ``succeed`` with a result; three transactions for each batch, three processes, each with its own
-tasks. No locks, no reads, no decisions, no handler: nothing that does the work can reach it.
+The same rows, columns, indexes and durability as Rota's: the instance and its nodes inserted, the task's plan advanced,
+the instance and its first node ``running``; then each node ``succeed`` with a result, and the next one ``running``; in
+the end the instance ``succeed``, too. For one node that is three transactions for each batch, and one more for each
+further node. Three processes, each with its own tasks. No locks, no reads, no decisions, no handler: nothing that does
+the work can reach it.
 """
 
 import json
 import multiprocessing
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
+
+from pymysql.connections import Connection
 
 from benchmarks.cases import Case, Outcome, Scale
 from benchmarks.cpu import Meter
@@ -22,8 +26,9 @@ from tests.harness.databases import connect
 
 PROCESSES = 3
 BATCH = 1000
+BATCH_BYTES = 4 * 1024 * 1024
 DEADLINE = 120.0
-RESULT = json.dumps({"ok": True})
+RESULT = {"ok": True}
 
 INSERT = (
     "INSERT INTO schedule_instance (schedule_task_id, status, schedule_datetime, due_at, run_number, origin, priority,"
@@ -59,8 +64,8 @@ def cases(scale: Scale) -> list[Case]:
     return [Case("ceiling", "database", "", scale.rounds, lambda lab: ceiling(lab, scale.drain))]
 
 
-def ceiling(lab: Lab, count: int) -> Outcome:
-    """One run over an empty history."""
+def ceiling(lab: Lab, count: int, nodes: int = 1, result: object = RESULT) -> Outcome:
+    """One run over an empty history: instances of so many nodes, each with this result."""
     context = multiprocessing.get_context("spawn")
     with lab.rota_database() as url, lab.records() as records, System(url, records) as rota:
         rota.add_tasks(count)
@@ -69,8 +74,9 @@ def ceiling(lab: Lab, count: int) -> Outcome:
         ((first, last),) = rota.sql("SELECT MIN(id), MAX(id) FROM schedule_task")
         bounds = [first + (last + 1 - first) * part // PROCESSES for part in range(PROCESSES + 1)]
         ready, go = context.Semaphore(0), context.Event()
+        life = (moment, nodes, json.dumps(result))
         lives = [
-            context.Process(target=_live, daemon=True, args=(url, range(low, high), worker, moment, (ready, go)))
+            context.Process(target=_live, daemon=True, args=(url, range(low, high), worker, life, (ready, go)))
             for worker, (low, high) in enumerate(pairwise(bounds), start=1)
         ]
         try:
@@ -95,18 +101,18 @@ def ceiling(lab: Lab, count: int) -> Outcome:
                 "SELECT COUNT(*) FROM schedule_instance i JOIN schedule_task_node n ON n.schedule_instance_id = i.id"
                 " WHERE i.status = 'succeed' AND n.status = 'succeed'"
             )
-            assert ended == [(count,)], ended
+            assert ended == [(count * nodes,)], ended
             return Outcome(figures)
         finally:
             for process in lives:
                 process.kill()
 
 
-def _live(url: str, tasks: range, worker: int, moment: datetime, gate: tuple[Any, Any]) -> None:
+def _live(url: str, tasks: range, worker: int, life: tuple[datetime, int, str], gate: tuple[Any, Any]) -> None:
     """The lives of one process's tasks, a batch at a time."""
     ready, go = gate
-    following = written(moment + timedelta(days=1))
-    row = INSERT_ROW.replace("{moment}", written(moment)).replace("{worker}", str(worker))
+    moment, nodes, result = life
+    size = max(1, min(BATCH, BATCH_BYTES // len(result)))
     with closing(connect(url)) as connection, connection.cursor() as cursor:
         cursor.execute(
             "SET time_zone = '+00:00', tx_isolation = 'READ-COMMITTED', autocommit = 0,"
@@ -114,24 +120,46 @@ def _live(url: str, tasks: range, worker: int, moment: datetime, gate: tuple[Any
         )
         ready.release()
         go.wait()
-        for at in range(0, len(tasks), BATCH):
-            batch = tasks[at : at + BATCH]
-            cursor.execute(INSERT + ", ".join(row.format(task) for task in batch))
-            first = cursor.lastrowid
-            ids = range(first, first + len(batch))  # consecutive: innodb_autoinc_lock_mode = 1
-            cursor.execute(INSERT_NODES + ", ".join(f"({i}, UTC_TIMESTAMP(6), 1, 1, 'bench', 'bench')" for i in ids))
-            nodes = range(cursor.lastrowid, cursor.lastrowid + len(batch))
-            cursor.execute(ADVANCE.format(listed(batch), quoted([following] * len(batch))))
-            connection.commit()
-            cursor.execute(START.format(listed(ids)))
-            cursor.execute(START_NODES.format(listed(nodes)))
-            connection.commit()
-            times, results = quoted([written(now())] * len(batch)), quoted([RESULT] * len(batch))
-            for table, keys, more in (("schedule_task_node", nodes, ""), ("schedule_instance", ids, SIGNED)):
-                cursor.execute(END.format(table=table, ids=listed(keys), results=results, times=times, more=more))
-            connection.commit()
+        for at in range(0, len(tasks), size):
+            ids, first_nodes = _begin(connection, tasks[at : at + size], worker, moment, nodes)
+            for number in range(nodes):
+                _end(connection, ids, [node + number for node in first_nodes], result, is_last=number == nodes - 1)
         ready.release()
         time.sleep(600)  # its CPU seconds are read before it is killed
+
+
+def _begin(
+    connection: Connection, tasks: range, worker: int, moment: datetime, nodes: int
+) -> tuple[range, Sequence[int]]:
+    """Let the tasks fire and their instances start; returns the instances' ids and those of their first nodes."""
+    row = INSERT_ROW.replace("{moment}", written(moment)).replace("{worker}", str(worker))
+    with connection.cursor() as cursor:
+        cursor.execute(INSERT + ", ".join(row.format(task) for task in tasks))
+        ids = range(cursor.lastrowid, cursor.lastrowid + len(tasks))  # consecutive: innodb_autoinc_lock_mode = 1
+        rows = (f"({i}, UTC_TIMESTAMP(6), 1, {n}, 'bench', 'bench')" for i in ids for n in range(1, nodes + 1))
+        cursor.execute(INSERT_NODES + ", ".join(rows))
+        first_nodes = range(cursor.lastrowid, cursor.lastrowid + nodes * len(tasks), nodes)
+        following = written(moment + timedelta(days=1))
+        cursor.execute(ADVANCE.format(listed(tasks), quoted([following] * len(tasks))))
+        connection.commit()
+        cursor.execute(START.format(listed(ids)))
+        cursor.execute(START_NODES.format(listed(first_nodes)))
+        connection.commit()
+    return ids, first_nodes
+
+
+def _end(connection: Connection, ids: range, nodes: Sequence[int], result: str, *, is_last: bool) -> None:
+    """Let these nodes succeed; and then the next ones start, or the instances end."""
+    times, results = quoted([written(now())] * len(ids)), quoted([result] * len(ids))
+    with connection.cursor() as cursor:
+        ended: list[tuple[str, Sequence[int], str]] = [("schedule_task_node", nodes, "")]
+        if is_last:
+            ended.append(("schedule_instance", ids, SIGNED))
+        for table, keys, more in ended:
+            cursor.execute(END.format(table=table, ids=listed(keys), results=results, times=times, more=more))
+        if not is_last:
+            cursor.execute(START_NODES.format(listed(node + 1 for node in nodes)))
+        connection.commit()
 
 
 def listed(numbers: Iterable[int]) -> str:

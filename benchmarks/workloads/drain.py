@@ -3,7 +3,9 @@
 The clock covers what the ceiling's covers: materializing, assigning, claiming, running, reporting.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 
 from benchmarks.cases import Case, Outcome, Scale
@@ -17,6 +19,16 @@ DEADLINE = 300.0
 
 
 TUNED = {"ROTA_CAPACITY": "500", "ROTA_BATCH": "2000", "ROTA_PREFETCH": "50000"}
+
+
+@dataclass(frozen=True, slots=True)
+class Herd:
+    """So many fires of tasks with a prefix, due at one moment (naive UTC), and what their handlers write down."""
+
+    due: datetime
+    count: int
+    expected: Sequence[str]
+    prefix: str
 
 
 def cases(scale: Scale) -> list[Case]:
@@ -39,22 +51,27 @@ def drain(
 
 def drained(rota: System, server: PrivateMariaDB, count: int, prefix: str = "t", nodes: Sequence[str] = ()) -> Outcome:
     """One drain of tasks that are there, by processes that are at rest."""
+    due = now().replace(microsecond=0)
+    keys = [key_of(f"{prefix}{number}", epoch(due)) for number in range(count)]
+    herd = Herd(due, count, [f"{key}/{node}" for key in keys for node in nodes] or keys, prefix)
+    return timed(rota, server, herd, lambda: rota.fire_all(due, prefix))
+
+
+def timed(rota: System, server: PrivateMariaDB, herd: Herd, fire: Callable[[], None]) -> Outcome:
+    """One drain of what ``fire`` makes due."""
     ((before,),) = rota.sql("SELECT COALESCE(MAX(id), 0) FROM schedule_instance")
     earlier = rota.records.count()
-    due = now().replace(microsecond=0)
-    rota.fire_all(due, prefix)
+    fire()
     window = Window(rota, server)
-    keys = [key_of(f"{prefix}{number}", epoch(due)) for number in range(count)]
-    expected = [f"{key}/{node}" for key in keys for node in nodes] or keys
-    rota.wait_drained(earlier + len(expected), DEADLINE)
-    figures = window.figures(count)
+    rota.wait_drained(earlier + len(herd.expected), DEADLINE)
+    figures = window.figures(herd.count)
     ((unsuccessful,),) = rota.sql(f"SELECT COUNT(*) FROM schedule_instance WHERE id > {before} AND status <> 'succeed'")
     if unsuccessful:
         raise WrongRun(f"{unsuccessful:,} instances did not end well")
-    check([start for start in rota.records.starts() if start.key.startswith(prefix)], expected)
+    check([start for start in rota.records.starts() if start.key.startswith(herd.prefix)], herd.expected)
     ((seconds,),) = rota.sql(
         "SELECT TIMESTAMPDIFF(MICROSECOND,"
-        f" (SELECT MIN(locked_at) FROM schedule_task_lock WHERE locked_at >= '{written(due)}'),"
+        f" (SELECT MIN(locked_at) FROM schedule_task_lock WHERE locked_at >= '{written(herd.due)}'),"
         f" (SELECT MAX(gmt_modified) FROM schedule_instance WHERE id > {before})) / 1000000"
     )
-    return Outcome({"instances/s": count / float(seconds), "seconds": float(seconds), **figures})
+    return Outcome({"instances/s": herd.count / float(seconds), "seconds": float(seconds), **figures})

@@ -29,10 +29,11 @@ def herd(lab: Lab, count: int, settings: Mapping[str, str] | None = None) -> Out
         rota.wait_drained(count, DEADLINE)
         starts = rota.records.starts()
         expected = {key_of(f"t{number}", epoch(due)) for number in range(count)}
-        figures = {"started within s": starts[-1].entered - epoch(due), "done after s": _last_end(rota) - epoch(due)}
+        figures = {"started within s": starts[-1].entered - epoch(due), "done after s": last_end(rota) - epoch(due)}
         return punctuality(starts, expected, figures)
 
 
-def _last_end(rota: System) -> float:
+def last_end(rota: System) -> float:
+    """When the last instance ended, in seconds since the epoch."""
     ((last,),) = rota.sql("SELECT MAX(gmt_completed) FROM schedule_instance")
     return epoch(last)

@@ -1,4 +1,7 @@
-"""Pipeline: five nodes per instance by each executor, with small and large results; a drain, 1 scheduler, 2 workers."""
+"""Pipeline: five nodes per instance by each executor, with small and large results; a drain, 1 scheduler, 2 workers.
+
+The ceiling is the bare writes of as many such lives, as for the drain.
+"""
 
 from functools import partial
 
@@ -6,14 +9,15 @@ from benchmarks.cases import Case, Outcome, Scale
 from benchmarks.lab import Lab
 from benchmarks.rota_app import PIPE_NODES, PIPES
 from benchmarks.system import fresh_system
+from benchmarks.workloads.ceiling import ceiling
 from benchmarks.workloads.drain import drained
 from rota.worker_service.authoring import Execution
 
 SIZES = {"1 KB": 1_000, "100 KB": 100_000}
 COUNTS: dict[tuple[Execution, str], int] = {
-    ("async", "1 KB"): 2_000,
+    ("async", "1 KB"): 10_000,
     ("async", "100 KB"): 200,
-    ("thread", "1 KB"): 2_000,
+    ("thread", "1 KB"): 10_000,
     ("thread", "100 KB"): 200,
     ("process", "1 KB"): 150,
     ("process", "100 KB"): 100,
@@ -24,8 +28,23 @@ SETTINGS: dict[Execution, dict[str, str]] = {"process": {"ROTA_CAPACITY": "4"}}
 
 
 def cases(scale: Scale) -> list[Case]:
-    """A case for each executor and size."""
-    return [
+    """A ceiling for each size, and a case for each executor and size."""
+    ceilings = [
+        Case(
+            "pipeline",
+            "database",
+            size,
+            scale.rounds,
+            partial(
+                ceiling,
+                count=int(COUNTS["async", size] * scale.piped),
+                nodes=len(PIPE_NODES),
+                result="x" * SIZES[size],
+            ),
+        )
+        for size in scale.results
+    ]
+    return ceilings + [
         Case(
             "pipeline",
             "rota",

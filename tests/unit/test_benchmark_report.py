@@ -34,6 +34,9 @@ def samples(tmp_path: Path) -> Samples:
         for count, speed in ((1, 4_000), (2, 6_000), (16, 5_700)):
             variant = f"{count} worker" + "s" * (count > 1)
             add(made, at, ("fleet", "rota", variant), {"instances/s": speed, "deadlocks": 1})
+        add(made, at, ("pipeline", "database", "1 KB"), {"instances/s": 4_000 * drift})
+        add(made, at, ("pipeline", "rota", "async, 1 KB"), {"instances/s": 1_800 * drift})
+        add(made, at, ("pipeline", "rota", "async, 100 KB"), {"instances/s": 60})
         add(made, at, ("mystery", "rota", "odd"), {"quarks": 3})
     add(made, 0, ("recovery", "rota", "worker killed"), {"work elsewhere s": 15})
     add(made, 1, ("recovery", "rota", "worker killed"), error="WrongRun: of 320: 1 missing\n| [and] more")
@@ -53,6 +56,7 @@ def verdict(samples: Samples, goal: str) -> Verdict:
     ("goal", "measured", "met"),
     [
         ("of the ceiling", "0.6, n=3", "yes"),
+        ("of its ceiling", "0.45, n=3", "no"),
         ("times Celery", "12 times, n=3", "yes"),
         ("ahead of graphile-worker", "0.75 times, n=3", "no"),
         ("all started within", "1.46 [1.4–1.52] s, n=3", "yes (in 2 of 3 runs)"),  # noqa: RUF001
@@ -102,6 +106,16 @@ def test_failed_samples_are_shown_and_their_figures_are_not(samples: Samples) ->
     page = report.markdown(samples, [])
     assert r"| Recovery | Rota | worker killed | 2 | WrongRun: of 320: 1 missing \| [and] more | no |" in page
     assert "| worker killed | **Rota** | 1, 1 failed | 15 |" in page
+
+
+def test_a_pipeline_is_told_as_a_part_of_the_ceiling_for_its_size(samples: Samples) -> None:
+    (pipeline,) = (one for one in tables(samples) if one.workload == "pipeline")
+    told = {row.key[1:]: row.cells[pipeline.figures.index("of the ceiling")] for row in pipeline.rows}
+    assert {key: cell and cell.median for key, cell in told.items()} == {
+        ("database", "1 KB"): None,
+        ("rota", "async, 1 KB"): pytest.approx(0.45),
+        ("rota", "async, 100 KB"): None,
+    }
 
 
 def test_a_peer_that_started_nothing_is_told_as_missing_it_all(samples: Samples) -> None:
