@@ -93,7 +93,7 @@ class Engine:
         """Start the threads and loops."""
         for thread in self._threads:
             thread.start()
-        for loop in (self._poll_loop, self._claim_loop, self._runner.deadlines):
+        for loop in (self._poll_loop, self._claim_loop, self._runner.deadlines, self._runner.proceeding.loop):
             loop.start()
 
     def load(self) -> Load:
@@ -127,6 +127,7 @@ class Engine:
         self._poll_loop.join(CLOSING_SECONDS)  # a comparison under way could hand back the runs that end below
         self._runner.deadlines.stop()
         all_ended = self._end_the_rest(stop_now)
+        self._runner.proceeding.loop.stop()
         hurries = stop_now.is_set() and self._rows.away
         self._reporter.flush(0 if hurries else CLOSING_SECONDS)
         self._reporter.close()

@@ -78,6 +78,19 @@ class Report:
         )
 
     @property
+    def is_plain_step(self) -> bool:
+        """Whether it reports exactly one node, which succeeded, and the next one, which starts."""
+        if self.instance is not None or len(self.nodes) != 2:
+            return False
+        done, following = self.nodes
+        return (
+            done.status is NodeStatus.SUCCEED
+            and following.status is NodeStatus.RUNNING
+            and done.gmt_started is not None
+            and done.failures is None
+        )
+
+    @property
     def size(self) -> int:
         """About how many bytes the report takes in a statement."""
         size = 200 * (len(self.nodes) + 1)
@@ -89,9 +102,14 @@ class Report:
 
 def report(connection: Connection, worker_id: int, reports: Collection[Report]) -> set[int]:
     """Write a batch of reports; returns the ids of the instances that this worker no longer holds."""
-    plain = [r for r in reports if r.is_plain_success]
-    rest = [r for r in reports if not r.is_plain_success] if len(plain) < len(reports) else []
+    plain: list[Report] = []
+    steps: list[Report] = []
+    rest: list[Report] = []
+    for one in reports:
+        (plain if one.is_plain_success else steps if one.is_plain_step else rest).append(one)
     lost = _succeed(connection, worker_id, plain) if plain else set()
+    if steps:
+        lost |= _proceed(connection, worker_id, steps)
     return lost | _report(connection, worker_id, rest) if rest else lost
 
 
@@ -109,6 +127,19 @@ def _succeed(connection: Connection, worker_id: int, reports: Collection[Report]
             for n in r.nodes
         ],
     )  # fmt: skip
+
+
+def _proceed(connection: Connection, worker_id: int, reports: Collection[Report]) -> set[int]:
+    held = reporting.lock(connection, worker_id, [(r.instance_id, r.attempt) for r in reports])
+    kept = [r.nodes for r in reports if (r.instance_id, r.attempt) in held]
+    reporting.proceed(
+        connection,
+        [
+            (done.id, done.result, done.gmt_started, done.gmt_completed, following.id, following.gmt_started)
+            for done, following in kept
+        ],
+    )
+    return {r.instance_id for r in reports if (r.instance_id, r.attempt) not in held}
 
 
 def _report(connection: Connection, worker_id: int, reports: Collection[Report]) -> set[int]:

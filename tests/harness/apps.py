@@ -19,6 +19,7 @@ from rota import NodeContext, Rota
 EVIDENCE_FILE, GATE_FOLDER = "CLUSTER_EVIDENCE", "CLUSTER_GATES"
 LOOK_SECONDS = 0.02
 TRIAL_SUMMANDS = 1_000_000
+NAP_SECONDS = 0.01
 
 Context = NodeContext[dict[str, Any]]
 
@@ -173,6 +174,28 @@ async def third(ctx: Context) -> dict[str, Any]:
     """Succeeds, and tells what it was given."""
     with recorded(ctx):
         return {"after": ctx.results["SECOND"]}
+
+
+naps = app.task_type("NAPS")
+
+
+async def nap(ctx: Context) -> dict[str, int]:
+    """Takes a hundredth of a second."""
+    with recorded(ctx):
+        await asyncio.sleep(NAP_SECONDS)
+        return {"attempt": ctx.attempt}
+
+
+def nap_on_thread(ctx: Context) -> dict[str, int]:
+    """The same on a thread."""
+    with recorded(ctx):
+        time.sleep(NAP_SECONDS)
+        return {"attempt": ctx.attempt}
+
+
+naps.node("FIRST")(nap)
+naps.node("SECOND")(nap_on_thread)
+naps.node("THIRD")(nap)
 
 
 @late_app.task("LATECOMER")

@@ -96,7 +96,7 @@ class Puller:
         """Claim once; returns what is to start, in the order in which it is to, and forgets it."""
         self.claimer.claim()
         queue = self.starter._queue
-        claimed = [run.id for run in queue.take(lambda: 1000)] if len(queue) else []
+        claimed = [run.id for _, run, _ in queue.take(lambda: 1000)] if len(queue) else []
         for instance in claimed:
             self.runner.drop(instance)
         return claimed

@@ -237,6 +237,16 @@ def ended(run: runs.Run, status: InstanceStatus = InstanceStatus.SUCCEED, result
     return reports.Report(run.id, run.attempt, nodes, instance)
 
 
+def stepped(run: runs.Run) -> reports.Report:
+    """A report that the first node of two succeeded after a second, and that the second one has started."""
+    first, second = run.nodes
+    completed = run.due_at + timedelta(seconds=1)
+    done = reports.NodeReport(first.id, NodeStatus.SUCCEED, '{"rows":42}', run.due_at, completed)
+    return reports.Report(
+        run.id, run.attempt, [done, reports.NodeReport(second.id, NodeStatus.RUNNING, gmt_started=completed)]
+    )
+
+
 def succeeded(run: runs.Run, result: str = "42") -> reports.Report:
     """A report that a run's last node, and so the run, succeeded."""
     moment = run.due_at

@@ -26,7 +26,7 @@ from rota.shared.store.loads import assigned_to
 from rota.shared.store.loads import fleet as read_fleet
 from rota.shared.store.transitions import canceling, giving
 from tests.harness.databases import DATABASES
-from tests.harness.scenario import Scenario, ended, succeeded
+from tests.harness.scenario import Scenario, ended, stepped, succeeded
 from tests.harness.sql_layout import laid_out, with_names
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -249,7 +249,11 @@ def skip(rows: Scenario) -> Subject:
 
 def report(rows: Scenario) -> Subject:
     worker = rows.worker()
-    first, second, third = (rows.running(worker) for _ in range(3))
+    first, second, third, stepping = (rows.running(worker) for _ in range(4))
+    yield (
+        "A worker reports plain steps: a node has succeeded, and the next one of its run starts.",
+        lambda c: reports.report(c, worker, [stepped(stepping)]),
+    )
     yield (
         "A worker reports plain successes: instances first, since they fence, then their last nodes.",
         lambda c: reports.report(c, worker, [succeeded(first)]),

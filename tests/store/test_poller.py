@@ -142,7 +142,7 @@ def test_what_is_not_due_is_claimed_a_moment_before_and_starts_when_it_is(rows: 
     claimed_at = rows.now()
     assert due - CLAIM_AHEAD <= claimed_at
     assert rows.row(instance).gmt_started == due
-    assert [run.id for run in puller.starter._queue.take(lambda: 1)] == [instance]
+    assert [run.id for _, run, _ in puller.starter._queue.take(lambda: 1)] == [instance]
     assert rows.now() >= due
 
 

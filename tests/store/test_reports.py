@@ -15,7 +15,7 @@ from rota.shared.store.reports import NodeReport, Report
 from rota.shared.store.runs import Run
 from rota.shared.store.transitions import giving
 from tests.harness.databases import MariaDBServer
-from tests.harness.scenario import Scenario, ended, succeeded, to_retry
+from tests.harness.scenario import Scenario, ended, stepped, succeeded, to_retry
 from tests.harness.together import impatient, together, uncommitted, wait_for_lock_wait
 
 SECOND = timedelta(seconds=1)
@@ -25,23 +25,10 @@ def everything(rows: Scenario, run: Run) -> tuple[Row[Any], list[Row[Any]]]:
     return rows.row(run.id), rows.database.read(lambda c: instances.nodes(c, run.id))
 
 
-def step(run: Run) -> Report:
-    """The first node succeeded, the second has started."""
-    first, second = run.nodes
-    return Report(
-        run.id,
-        run.attempt,
-        [
-            NodeReport(first.id, NodeStatus.SUCCEED, '{"rows":42}', run.due_at, run.due_at + SECOND),
-            NodeReport(second.id, NodeStatus.RUNNING, gmt_started=run.due_at + SECOND),
-        ],
-    )
-
-
 def test_a_step_is_written_and_the_instance_runs_on(rows: Scenario) -> None:
     worker = rows.worker()
     run = rows.running(worker)
-    assert rows.report(worker, step(run)) == set()
+    assert rows.report(worker, stepped(run)) == set()
     row, (first, second) = everything(rows, run)
     assert (row.status, row.attempt, row.gmt_completed) == ("running", 1, None)
     assert (first.status, first.execution_result) == ("succeed", {"rows": 42})
@@ -60,7 +47,7 @@ def test_a_plain_success_is_written_with_its_result_and_its_times(rows: Scenario
     before = everything(rows, other)
     rows.sql("UPDATE schedule_instance SET reason = 'an earlier one' WHERE id = :id", id=run.id)
     node = replace(report.nodes[0], gmt_started=started, gmt_completed=completed)
-    assert rows.report(worker, step(run), replace(report, nodes=[node], instance=None)) == set()
+    assert rows.report(worker, stepped(run), replace(report, nodes=[node], instance=None)) == set()
     assert rows.report(worker, replace(report, nodes=[node], instance=instance)) == set()
     row, (first, second) = everything(rows, run)
     assert (row.status, row.execution_result, row.reason, row.failures) == ("succeed", {"rows": 42}, None, 0)
@@ -77,7 +64,7 @@ def test_what_is_no_plain_success_is_not_taken_for_one(rows: Scenario) -> None:
     assert plain.instance is not None
     others = [
         ended(run),
-        step(run),
+        stepped(run),
         to_retry(run, rows.start),
         replace(plain, instance=None),
         replace(plain, instance=replace(plain.instance, status=InstanceStatus.FAILED)),
@@ -86,14 +73,47 @@ def test_what_is_no_plain_success_is_not_taken_for_one(rows: Scenario) -> None:
     assert [report.is_plain_success for report in (plain, *others)] == [True] + [False] * len(others)
 
 
+def test_what_is_no_plain_step_is_not_taken_for_one(rows: Scenario) -> None:
+    run = rows.running(rows.worker())
+    plain = stepped(run)
+    done, following = plain.nodes
+    others = [
+        succeeded(run),
+        ended(run),
+        to_retry(run, rows.start),
+        replace(plain, nodes=[done]),
+        replace(plain, nodes=[replace(done, failures=1), following]),
+        replace(plain, nodes=[done, replace(following, status=NodeStatus.CANCELED)]),
+    ]
+    assert [report.is_plain_step for report in (plain, *others)] == [True] + [False] * len(others)
+
+
+def test_steps_of_many_are_written_each_to_its_own_but_for_those_that_were_lost(rows: Scenario) -> None:
+    worker = rows.worker()
+    lost, *started = (rows.running(worker) for _ in range(5))
+    rows.report(worker, ended(lost, InstanceStatus.CANCELED))
+    batch = []
+    for number, run in enumerate([lost, *reversed(started)]):
+        done, following = stepped(run).nodes
+        began = run.due_at + number * SECOND
+        nodes = [replace(done, result=str(run.id), gmt_completed=began), replace(following, gmt_started=began)]
+        batch.append(Report(run.id, run.attempt, nodes))
+    assert rows.report(worker, *batch) == {lost.id}
+    assert rows.node_statuses(lost.id) == ["canceled", "canceled"]
+    for number, run in enumerate(reversed(started), start=1):
+        row, (first, second) = everything(rows, run)
+        assert (row.status, first.execution_result, second.execution_result) == ("running", run.id, None)
+        assert first.gmt_completed == second.gmt_started == run.due_at + number * SECOND
+
+
 def test_plain_successes_and_others_go_together(rows: Scenario) -> None:
     worker = rows.worker()
-    plain, failed, stepping, lost, lost_too = (rows.running(worker) for _ in range(5))
+    plain, failed, going, lost, lost_too = (rows.running(worker) for _ in range(5))
     for run in (lost, lost_too):
         rows.report(worker, ended(run, InstanceStatus.CANCELED))
-    batch = [succeeded(lost), ended(failed, InstanceStatus.FAILED), succeeded(plain), ended(lost_too), step(stepping)]
+    batch = [succeeded(lost), ended(failed, InstanceStatus.FAILED), succeeded(plain), ended(lost_too), stepped(going)]
     assert rows.report(worker, *batch) == {lost.id, lost_too.id}
-    statuses = [rows.status(run.id) for run in (plain, failed, stepping, lost, lost_too)]
+    statuses = [rows.status(run.id) for run in (plain, failed, going, lost, lost_too)]
     assert statuses == ["succeed", "failed", "running", "canceled", "canceled"]
     assert rows.node_statuses(lost.id) == ["canceled", "canceled"]
 
@@ -134,7 +154,7 @@ def test_results_of_many_are_written_each_to_its_own(rows: Scenario) -> None:
 def test_the_last_word_about_a_node_is_the_one_that_stays(rows: Scenario) -> None:
     worker = rows.worker()
     run = rows.running(worker)
-    assert rows.report(worker, step(run), ended(run, result="43")) == set()
+    assert rows.report(worker, stepped(run), ended(run, result="43")) == set()
     assert rows.status(run.id) == "succeed"
     assert rows.node_statuses(run.id) == ["succeed", "succeed"]
 
@@ -142,7 +162,7 @@ def test_the_last_word_about_a_node_is_the_one_that_stays(rows: Scenario) -> Non
 def test_a_report_written_again_after_a_lost_commit_changes_nothing_more(rows: Scenario) -> None:
     worker = rows.worker()
     run, other = rows.running(worker), rows.running(worker)
-    for batch in ([step(run), ended(other)], [ended(run)]):
+    for batch in ([stepped(run), ended(other)], [ended(run)]):
         first = rows.report(worker, *batch)
         before = everything(rows, run), everything(rows, other)
         again = rows.report(worker, *batch)
@@ -337,7 +357,7 @@ def test_of_one_worker_a_report_that_stands_holds_up_no_other(mariadb_rows: Scen
 def test_what_is_handed_back_is_pending_again_and_costs_no_failure(rows: Scenario) -> None:
     worker = rows.worker()
     run = rows.running(worker)
-    rows.report(worker, step(run))
+    rows.report(worker, stepped(run))
     fences = [(run.id, run.attempt)]
     assert rows.database.write(lambda c: reports.hand_back(c, worker, fences, "its worker drains")) == 1
     row, _ = everything(rows, run)

@@ -179,6 +179,54 @@ def test_what_a_node_waits_for_is_not_held_up(world: World) -> None:
         assert world.result(102)
 
 
+def taking(world: World, seconds: float) -> None:
+    def answer(batch: list[Report]) -> set[int]:
+        world.clock.sleep(seconds)
+        return set()
+
+    world.answer = answer
+
+
+def let_go(world: World, *numbers: int) -> None:
+    """Let so many runs go on at their next node."""
+    taking(world, 0.01)
+    world.put(*(step(number) for number in numbers))
+    for number in numbers:
+        assert world.result(number)
+
+
+def test_runs_that_were_let_go_together_stay_together_while_their_nodes_are_quick(world: World) -> None:
+    with world.running():
+        let_go(world, 1, 2, 3)
+        world.put(step(1))
+        world.clock.advance(0.005)
+        world.put(report(2))
+        world.clock.advance(0.004)
+        world.put(step(3))
+        assert world.result(3)
+    assert world.ids()[-1] == [1, 2, 3]
+
+
+def test_a_node_that_takes_long_holds_up_the_others_no_longer_than_their_batch_took(world: World) -> None:
+    with world.running():
+        let_go(world, 1, 2, 3)
+        world.clock.advance(1)
+        began = world.clock.monotonic()
+        world.put(step(1), step(2))
+        assert world.result(2)
+        assert world.clock.monotonic() - began <= 0.01 + 0.01 + 0.001
+    assert [1, 2, 3] not in world.ids()[1:]
+
+
+def test_a_lone_run_waits_for_nobody_between_its_nodes(world: World) -> None:
+    with world.running():
+        let_go(world, 1)
+        taking(world, 0)
+        with world.no_time_passing():
+            world.put(step(1))
+            assert world.result(1)
+
+
 def test_a_batch_that_took_an_outage_is_not_followed_by_a_rest_as_long(world: World) -> None:
     def after_an_hour(batch: list[Report]) -> set[int]:
         world.clock.sleep(3600)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, timedelta
@@ -19,7 +20,7 @@ from rota.shared.store.runs import NodeRun, Run
 from rota.worker_service.authoring import Node
 from rota.worker_service.context import NodeContext
 from rota.worker_service.executors.base import Call, Done, Failure, NoThread, Outcome, Refused
-from rota.worker_service.pulling.slots import FEWEST_ENDS, Slots
+from rota.worker_service.pulling.slots import FEWEST_ENDS, Slot, Slots
 from rota.worker_service.running.runner import (
     DEADLINE_SECONDS,
     LONGEST_LOOK_SECONDS,
@@ -100,10 +101,10 @@ class Executor:
 class World:
     """A runner with its stand-ins."""
 
-    def __init__(self) -> None:
+    def __init__(self, capacity: int = 50) -> None:
         self.clock = SettableClock(NOON)
         self.executor, self.reports, self.told = Executor(self.clock), Reports(), 0
-        self.slots = Slots(50, 1000, self.clock)
+        self.slots = Slots(capacity, 1000, self.clock)
         self.slots.on_free(self._count)
         self.runner = Runner(
             NODES, {"thread": self.executor}, self.reports, self.slots, self.clock, result_limit_bytes=LIMIT
@@ -114,7 +115,7 @@ class World:
 
     def start(self, *runs: Run) -> None:
         assert self.runner.accept(runs) == list(runs)
-        self.runner.start(runs)
+        assert self.runner.start(runs) == set()
 
     def ended(self, result: Any = None, **how: Any) -> Report:
         """End the newest call, and return what is reported of it."""
@@ -202,7 +203,9 @@ def slots(world: World) -> tuple[int, int]:
     return world.slots.busy, world.slots.capacity - world.slots.idle()
 
 
-def test_a_slot_is_taken_from_the_claim_to_the_end_of_the_last_handler(world: World) -> None:
+def test_a_slot_is_taken_from_the_claim_to_the_end_of_the_last_handler_but_while_a_node_is_reported(
+    world: World,
+) -> None:
     one = run("EXTRACT", "SEND")
     assert slots(world) == (0, 0)
     world.runner.accept([one])
@@ -210,13 +213,176 @@ def test_a_slot_is_taken_from_the_claim_to_the_end_of_the_last_handler(world: Wo
     world.runner.start([one])
     assert slots(world) == (1, 1)
     world.ended(1)
-    assert slots(world) == (1, 1)
+    assert (slots(world), world.told) == ((1, 1), 1)
     world.reports.commit()
-    assert (slots(world), world.told) == ((1, 1), 0)
+    assert (slots(world), world.told) == ((1, 1), 1)
     world.ended(2)
-    assert (slots(world), len(world.runner), world.told) == ((0, 0), 1, 1)
+    assert (slots(world), len(world.runner), world.told) == ((0, 0), 1, 2)
     world.reports.commit()
     assert (slots(world), len(world.runner)) == ((0, 0), 0)
+
+
+def in_line(world: World) -> tuple[Run, Run]:
+    """Two runs and one slot: the first waits for the slot of its next node, while the second has it."""
+    first, second = run("EXTRACT", "SEND", id=1), run("EXTRACT", "LOG", id=2)
+    world.start(first)
+    world.ended(1)
+    world.start(second)
+    world.reports.commit()
+    assert ([c.context.instance_id for c in world.executor.calls], world.slots.line) == ([1, 2], 1)
+    return first, second
+
+
+def test_a_run_whose_node_is_reported_lends_its_slot_and_gets_the_next_free_one_before_a_new_run() -> None:
+    world = World(capacity=1)
+    in_line(world)
+    new = run("EXTRACT", id=3)
+    world.runner.accept([new])
+    world.runner.proceeding.loop.start()
+    world.executor.calls[1].end(2)
+    world.clock.advance(0)
+    assert world.executor.started == ["EXTRACT", "EXTRACT", "SEND"]
+    assert world.slots.idle() <= 0
+    assert world.runner.start([new]) == {3}
+    world.reports.commit()  # the second waits in turn
+    world.executor.calls[2].end(3)
+    world.clock.advance(0)
+    assert (world.executor.started[-1], slots(world)[1], world.slots.line) == ("LOG", 1, 0)
+    world.executor.calls[3].end(4)
+    assert world.runner.start([new]) == set()
+    world.runner.proceeding.loop.stop()
+
+
+def test_while_runs_wait_for_the_slot_of_their_next_node_no_new_one_may_start() -> None:
+    world = World(capacity=1)
+    in_line(world)
+    world.executor.calls[1].end(2)
+    assert world.slots.idle() <= 0, "the slot is free, and the first run is the next to have it"
+    assert world.slots.next_in_line() is not None
+    assert world.slots.next_in_line() is None
+
+
+@pytest.mark.parametrize("when", ["in the line", "before the commit"])
+def test_what_is_canceled_between_two_nodes_waits_for_no_slot(when: str) -> None:
+    world = World(capacity=1)
+    if when == "in the line":
+        in_line(world)
+        world.runner.stop(1, 1, "canceled", canceled=True)
+    else:
+        world.start(run("EXTRACT", "SEND", id=1))
+        world.ended(1)
+        world.start(run("EXTRACT", id=2))
+        world.runner.stop(1, 1, "canceled", canceled=True)
+        world.reports.commit()
+    canceled = world.reports.seen[-1]
+    assert (canceled.instance_id, instance(canceled).status) == (1, InstanceStatus.CANCELED)
+    assert (slots(world), world.slots.line, len(world.executor.calls)) == ((1, 1), 0, 2)
+
+
+@pytest.mark.parametrize("how", ["dropped", "detached"])
+def test_what_leaves_the_line_gets_no_slot(how: str) -> None:
+    world = World(capacity=1)
+    in_line(world)
+    if how == "dropped":
+        world.runner.drop(1)
+    else:
+        assert len(world.runner.detach_unfinished()) == 2
+    assert (world.slots.line, world.slots.next_in_line()) == (0, None)
+    assert slots(world) == ((1, 1) if how == "dropped" else (0, 0))
+
+
+def test_a_timeout_does_not_count_the_wait_for_a_slot() -> None:
+    world = World(capacity=1)
+    in_line(world)
+    world.clock.advance(3600)
+    world.runner.expire()
+    assert world.slots.line == 1
+    assert [report.instance_id for report in world.reports.seen] == [1]
+
+
+def test_an_abandoned_thread_keeps_the_slot_from_those_in_the_line() -> None:
+    world = World(capacity=1)
+    in_line(world)
+    world.slots.abandon(+1)
+    world.executor.calls[1].end(2)
+    assert world.slots.next_in_line() is None
+    world.slots.abandon(-1)
+    assert world.slots.next_in_line() is not None
+
+
+def begin_many(world: World, number: int) -> int:
+    """Start so many runs of two nodes, one after another, of which no report is committed; returns how many began."""
+    began = 0
+    for run_id in range(1000, 1000 + number):
+        if world.slots.idle() > 0:
+            world.start(run("EXTRACT", "SEND", id=run_id))
+            world.executor.calls[-1].end(1)
+            began += 1
+    return began
+
+
+@pytest.mark.parametrize(("took", "began"), [(0.001, 1050), (0.01, 550), (1.0, 55), (60.0, 50)])
+def test_as_many_runs_may_have_begun_beyond_the_capacity_as_the_slots_serve_in_a_tenth_of_a_second(
+    world: World, took: float, began: int
+) -> None:
+    for run_id in range(FEWEST_ENDS):
+        world.start(run("EXTRACT", id=run_id))
+        world.clock.advance(took)
+        world.ended(1)
+    assert begin_many(world, 2_000) == pytest.approx(began, abs=1)
+
+
+def test_before_some_runs_have_ended_no_more_begin_than_there_are_slots(world: World) -> None:
+    assert begin_many(world, 100) == world.slots.capacity
+
+
+def test_large_results_of_runs_that_have_begun_bound_how_many_begin(world: World) -> None:
+    live_through(world, number=FEWEST_ENDS, took=0.001)
+    world.runner._outcomes._result_limit_bytes = 10**9
+    began = 0
+    while world.slots.idle() > 0:
+        world.start(run("EXTRACT", "SEND", id=1000 + began))
+        world.executor.calls[-1].end("x" * 1_000_000)
+        began += 1
+    assert began == world.slots.capacity
+
+
+def test_no_more_are_claimed_than_may_begin(world: World) -> None:
+    live_through(world, number=FEWEST_ENDS, took=0.001)
+    begin_many(world, 2_000)
+    world.clock.advance(60)
+    assert world.slots.claimable(0.1) == 0
+
+
+def test_no_handler_runs_beyond_the_capacity_whoever_starts_at_once() -> None:
+    """The thread of the reports and the thread that starts new runs take slots at the same time."""
+    slots = Slots(3, 1000, SettableClock(NOON))
+    most: list[int] = []
+
+    def live(number: int) -> None:
+        for _ in range(number):
+            slots.claim(1)
+            slot = Slot()
+            while not slots.start([slot]):
+                if (other := slots.next_in_line()) is not None:
+                    slots.end(other)
+            for _ in range(3):
+                most.append(slots.capacity - slots._running)
+                slots.lend(slot, 0)
+                if not slots.take_back(slot):
+                    break
+            else:
+                slots.end(slot)
+
+    threads = [threading.Thread(target=live, args=(300,)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    while (other := slots.next_in_line()) is not None:
+        slots.end(other)
+    assert min(most) >= 0
+    assert (slots.idle(), slots.line) == (3, 0)
 
 
 @pytest.mark.parametrize("how", ["ended", "failed", "retried", "canceled", "refused", "unknown", "without nodes"])
@@ -692,7 +858,7 @@ def test_a_run_that_is_not_ours_any_more_is_dropped(world: World) -> None:
     world.start(run("EXTRACT", "SEND"))
     world.ended(1)
     world.reports.commit(ours=False)
-    assert (world.executor.started, len(world.runner), world.told) == (["EXTRACT"], 0, 1)
+    assert (world.executor.started, len(world.runner), world.told) == (["EXTRACT"], 0, 2)
 
 
 def test_an_instance_that_runs_here_is_not_taken_again(world: World) -> None:

@@ -1,6 +1,7 @@
 """The worker's slots: how many are taken, how many are free, and how many are expected to become free soon.
 
-An instance takes a slot from its claim until its last handler has ended. Its report is written later, without a slot.
+An instance takes a slot from its claim until its last handler has ended. While the report of a node is written, it
+lends its slot to another instance. It gets one again before its next node starts, and before any new instance does.
 """
 
 import threading
@@ -19,9 +20,18 @@ SHORTEST_SECONDS = 0.001
 An instance counts as if it took at least ``SHORTEST_SECONDS``."""
 
 
-CLAIMED, STARTED, ENDED, GONE = range(4)
-"""How far an instance has come in this process; a slot never goes back. ``ENDED``: the last handler has ended, and the
-report is not written yet. ``GONE``: this process no longer holds the instance."""
+LENT_SECONDS = 0.1
+"""More instances may have begun than there are slots: as many as the slots serve in this time, one after another, at
+the mean time of the last ones. So an instance waits about this long for its next slot at most. Where handlers take
+long, no new one begins beyond the slots."""
+
+LENT_BYTES = 16 * 1024 * 1024
+"""Nothing more is lent while the results of the instances between two nodes take so many bytes."""
+
+CLAIMED, STARTED, BETWEEN, ENDED, GONE = range(5)
+"""How far an instance has come in this process. ``STARTED``: it has a slot. ``BETWEEN``: it has lent its slot, and gets
+one again for its next node. From no other stage it goes back. ``ENDED``: the last handler has ended, and the report is
+not written yet. ``GONE``: this process no longer holds the instance."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,8 +39,14 @@ class Slot:
     """The slot of one instance. Only ``Slots`` changes it."""
 
     stage: int = field(default=CLAIMED, init=False)
-    started: float = field(default=0.0, init=False)
-    """When the instance was started, in seconds of the timer's ``monotonic``."""
+    since: float = field(default=0.0, init=False)
+    """When the instance got its slot, in seconds of the timer's ``monotonic``."""
+
+    had: float = field(default=0.0, init=False)
+    """For how many seconds it had slots before."""
+
+    size: int = field(default=0, init=False)
+    """About how many bytes the results are that it keeps for its next nodes."""
 
 
 S = TypeVar("S", bound=Slot)
@@ -42,6 +58,7 @@ class Slots:
         slots = Slots(capacity=50, batch=1000, timer=clock)
         slots.on_free(queue.room_made)
         slots.claim(2); slots.start([slot]); slots.end(slot); slots.leave(slot)
+        slots.lend(slot, size=200); slots.take_back(slot) or slots.next_in_line()   # between two nodes
 
     A thread is abandoned when its call was stopped and has not returned. It takes a slot, as an instance does.
     """
@@ -54,10 +71,15 @@ class Slots:
         self._held = 0
         self._ended = 0
         self._running = 0
+        self._between = 0
+        self._between_size = 0
         self._started = 0
         self._abandoned = 0
+        self._line: dict[Slot, None] = {}
+        """Those between two nodes that wait for a slot, in their order."""
+
         self._ends: deque[tuple[float, float]] = deque()
-        """When each of the last instances ended, and how long it took, in seconds."""
+        """When each of the last instances ended, and how long it had a slot, in seconds."""
 
         self._took = 0.0
         self._listeners: tuple[Callable[[], None], ...] = ()
@@ -68,7 +90,7 @@ class Slots:
 
     @property
     def busy(self) -> int:
-        """How many slots are taken by instances and by abandoned threads."""
+        """How many slots are taken by instances and by abandoned threads. More than there are, if some are lent."""
         return self._held - self._ended + self._abandoned
 
     @property
@@ -76,9 +98,15 @@ class Slots:
         """How many instances have been started."""
         return self._started
 
+    @property
+    def line(self) -> int:
+        """How many instances wait for the slot of their next node."""
+        return len(self._line)
+
     def idle(self) -> int:
-        """How many of the claimed instances may start now."""
-        return self.capacity - self._running - self._abandoned
+        """How many of the claimed instances may start now. Those that wait for their next node come before them."""
+        beyond = self._between - self._lendable() if self._between else 0
+        return self.capacity - self._running - max(self._abandoned + len(self._line), beyond)
 
     def claimable(self, seconds: float) -> int:
         """How many instances may be claimed: the free slots, and those expected to become free within ``seconds``.
@@ -86,7 +114,8 @@ class Slots:
         At most a batch at a time. And at most two batches are held beyond the capacity: when reports cannot be
         written, the worker claims no more.
         """
-        free = self.capacity - self.busy
+        lent = min(self._between, self._lendable()) if self._between else 0
+        free = self.capacity + lent - self.busy
         bound = self.capacity + 2 * self._batch - self._held
         return min(free + self.expected(seconds), bound, self._batch)
 
@@ -99,7 +128,7 @@ class Slots:
         Where handlers take long, both are small.
         """
         idle = max(self.idle(), 0)
-        waiting = self._held - self._ended - self._running
+        waiting = self._held - self._ended - self._running - self._between
         since = self._monotonic() - seconds
         with self._lock:
             if len(self._ends) < FEWEST_ENDS:
@@ -114,24 +143,68 @@ class Slots:
             self._held += number
 
     def start(self, slots: Iterable[S]) -> list[S]:
-        """Count these as started. Returns them without those that have left since their claim."""
+        """Give these a slot, while some are free; returns those that got one.
+
+        The others stay ``CLAIMED``, or have left since their claim.
+        """
         with self._lock:
             now = self._monotonic()
-            starting = [slot for slot in slots if slot.stage == CLAIMED]
+            free = max(self.capacity - self._running - self._abandoned - len(self._line), 0)
+            starting = [slot for slot in slots if slot.stage == CLAIMED][:free]
             for slot in starting:
-                slot.stage, slot.started = STARTED, now
+                slot.stage, slot.since = STARTED, now
             self._running += len(starting)
             self._started += len(starting)
         return starting
+
+    def lend(self, slot: Slot, size: int) -> None:
+        """Free the slot until the instance's next node. ``size``: about how many bytes this node's result is."""
+        with self._lock:
+            if slot.stage != STARTED:
+                return
+            slot.stage = BETWEEN
+            slot.had += self._monotonic() - slot.since
+            slot.size += size
+            self._running -= 1
+            self._between += 1
+            self._between_size += slot.size
+        self._notify()
+
+    def take_back(self, slot: Slot) -> bool:
+        """Give a slot to an instance between two nodes. False: it waits in the line for one, or has left."""
+        with self._lock:
+            if slot.stage != BETWEEN:
+                return False
+            if self._line or self._is_full():
+                self._line[slot] = None
+                return False
+            self._serve(slot)
+            return True
+
+    def next_in_line(self) -> Slot | None:
+        """Give a free slot to the first that waits for its next node; returns it, or None."""
+        with self._lock:
+            if not self._line or self._is_full():
+                return None
+            first = next(iter(self._line))
+            self._serve(first)
+            return first
+
+    def leave_line(self, slot: Slot) -> bool:
+        """Let it wait for no slot any more: it will run no node. Returns whether it waited."""
+        with self._lock:
+            waited = slot in self._line
+            self._line.pop(slot, None)
+            return waited
 
     def end(self, slot: Slot) -> None:
         """Free the slot: the instance's last handler has ended. Does nothing when the slot is free already."""
         with self._lock:
             if slot.stage >= ENDED:
                 return
-            if slot.stage == STARTED:
-                self._running -= 1
-                self._note_end(slot.started)
+            if slot.stage != CLAIMED:
+                self._note_end(slot)
+            self._part(slot)
             slot.stage = ENDED
             self._ended += 1
         self._notify()
@@ -159,18 +232,44 @@ class Slots:
         if change < 0:
             self._notify()
 
+    def _lendable(self) -> int:
+        """How many instances may be between two nodes at most while new ones start."""
+        if len(self._ends) < FEWEST_ENDS or self._between_size > LENT_BYTES:
+            return 0
+        mean = max(self._took / len(self._ends), SHORTEST_SECONDS)
+        return min(int(self.capacity * LENT_SECONDS / mean), self._batch)
+
+    def _is_full(self) -> bool:
+        return self._running + self._abandoned >= self.capacity
+
+    def _serve(self, slot: Slot) -> None:
+        """Under the lock: give a slot to an instance between two nodes."""
+        self._part(slot)
+        slot.stage, slot.since = STARTED, self._monotonic()
+        self._running += 1
+
+    def _part(self, slot: Slot) -> None:
+        """Under the lock: the instance is not ``STARTED`` or ``BETWEEN`` any more."""
+        if slot.stage == STARTED:
+            self._running -= 1
+        elif slot.stage == BETWEEN:
+            self._between -= 1
+            self._between_size -= slot.size
+            self._line.pop(slot, None)
+
     def _remove(self, slot: Slot) -> None:
         self._held -= 1
-        self._running -= slot.stage == STARTED
+        self._part(slot)
         self._ended -= slot.stage == ENDED
         slot.stage = GONE
 
-    def _note_end(self, started: float) -> None:
+    def _note_end(self, slot: Slot) -> None:
         now = self._monotonic()
+        took = slot.had + (now - slot.since if slot.stage == STARTED else 0.0)
         if len(self._ends) == ENDS_KEPT:
             self._took -= self._ends.popleft()[1]
-        self._ends.append((now, now - started))
-        self._took += now - started
+        self._ends.append((now, took))
+        self._took += took
 
     def _notify(self) -> None:
         for listener in self._listeners:

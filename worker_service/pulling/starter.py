@@ -14,6 +14,9 @@ from rota.worker_service.running.runner import Runner
 
 log = logging.getLogger(__name__)
 
+Start = tuple[datetime, Run, int]
+"""When a claimed instance is started (naive UTC), the instance, and its priority."""
+
 
 class Starter:
     """Starts claimed instances, on the thread that calls ``run``."""
@@ -23,36 +26,43 @@ class Starter:
         self._runner = runner
         self._slots = slots
         self._clock = clock
-        self._queue: DelayQueue[Run] = DelayQueue(clock)
+        self._queue: DelayQueue[Start] = DelayQueue(clock)
         slots.on_free(self._queue.room_made)
 
     def put(self, claimed: Sequence[Run], now: datetime, priorities: Mapping[int, int]) -> None:
         """Start these when they are due, and not before ``now`` (naive UTC). If the worker stops, hand them back."""
         accepted = self._runner.accept(claimed)
-        starts = [(max(run.due_at, now), run, priorities.get(run.id, 0)) for run in accepted]
-        if accepted and not self._queue.put_all(starts):  # the queue was closed while the claim was under way
-            self._hand_back(accepted, "its worker stopped")
+        starts: list[Start] = [(max(run.due_at, now), run, priorities.get(run.id, 0)) for run in accepted]
+        if accepted:
+            self._put(starts)
 
     def run(self) -> None:
         """Start instances as they become due, until closed."""
         while not self._queue.closed:
             due = self._queue.take(self._slots.idle)
             try:
-                self._runner.start(due)
+                left = self._runner.start([run for _, run, _ in due])
             except BaseException:  # this thread must go on: later instances wait for it
                 log.exception("%d instances could not be started", len(due))
+                continue
+            if left:  # a next node has taken the slot meanwhile
+                self._put([start for start in due if start[1].id in left])
 
     def give_back_late(self) -> None:
         """Hand back the instances that no slot became free for in time: another worker may have one."""
-        late = self._queue.remove(before=self._clock.now() - GIVE_BACK_AFTER)
+        late = [run for _, run, _ in self._queue.remove(before=self._clock.now() - GIVE_BACK_AFTER)]
         if late:
             self._hand_back(late, "its worker had no slot for it")
             log.info("worker: handed back %d instances that it had no slot for", len(late))
 
     def close(self, *, hurries: bool = False) -> None:
         """Start no more instances, and hand back those that have not started, unless it ``hurries``."""
-        unstarted = self._queue.close()
+        unstarted = [run for _, run, _ in self._queue.close()]
         self._hand_back([] if hurries else unstarted, "its worker stopped")
+
+    def _put(self, starts: Sequence[Start]) -> None:
+        if not self._queue.put_all((start[0], start, start[2]) for start in starts):
+            self._hand_back([run for _, run, _ in starts], "its worker stopped")
 
     def _hand_back(self, unstarted: Sequence[Run], reason: str) -> None:
         for run in unstarted:

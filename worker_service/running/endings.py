@@ -82,7 +82,7 @@ def report(run: Run, node: NodeRun, ending: Ending, span: Span, retries: int) ->
 
     ``retries`` is how often this node is retried. Only its own failures count, not those of other nodes.
     """
-    rest = run.nodes[run.nodes.index(node) + 1 :]
+    rest = run.nodes[_place(run, node) + 1 :]
     retried = ending.retry and node.failures < retries
     status = NodeStatus.PENDING if retried else ending.status
     failures = node.failures + 1 if ending.status is NodeStatus.FAILED else None
@@ -97,6 +97,10 @@ def report(run: Run, node: NodeRun, ending: Ending, span: Span, retries: int) ->
         return Report(run.id, run.attempt, [reported], _instance_retry(run, node, ending, span.left, retries))
     canceled = [NodeReport(n.id, NodeStatus.CANCELED) for n in rest]
     return Report(run.id, run.attempt, [reported, *canceled], _instance_end(run, node, ending, span))
+
+
+def _place(run: Run, node: NodeRun) -> int:
+    return next(at for at, one in enumerate(run.nodes) if one is node)
 
 
 def begun(run: Run, first: NodeRun, now: datetime) -> Report:

@@ -35,7 +35,10 @@ PACE_SECONDS = 0.02
 LONGEST_REST_SECONDS = 0.2
 """Two batches begin at least ``PACE_SECONDS`` apart, when no report in the queue holds up a next node. The rest after a
 batch is at least as long as the batch took: then many workers use the database, and larger batches help. The rest is
-``LONGEST_REST_SECONDS`` at most, because a batch also takes long when the database is away."""
+``LONGEST_REST_SECONDS`` at most, because a batch also takes long when the database is away.
+
+A report that holds up a next node waits only for its equals: for as many as the last batch let go on, as long as that
+batch took, and ``PACE_SECONDS`` at most. So a lone run waits for nobody, and many runs of quick nodes stay together."""
 
 REPORT_ROUND_TRIPS = 2
 """A batch is on the way to the database and back for so many round trips, which is no sign of a busy database."""
@@ -71,6 +74,15 @@ class Reporter:
         self._urgent = 0
         """How many of the queued reports hold up a next node."""
 
+        self._let_go = 0
+        """How many runs the last batch let go on at their next node."""
+
+        self._enough = BATCH_ROWS
+        """How many queued reports end a rest."""
+
+        self._gathers = False
+        """Whether reports that hold up a next node wait for others, too."""
+
         self._aside: Batch = []
         """The reports that were put aside, in their order. Only the thread that calls ``run`` changes it."""
 
@@ -82,7 +94,7 @@ class Reporter:
         with self._changed:
             self._queue.append((report, written))
             self._urgent += not report.is_over
-            if self._urgent or not self._busy or len(self._queue) == BATCH_ROWS:
+            if not self._busy or (self._urgent and not self._gathers) or len(self._queue) == self._enough:
                 self._changed.notify_all()
 
     def run(self) -> None:
@@ -105,8 +117,7 @@ class Reporter:
                 self._write(batch)
             took = max(self._clock.monotonic() - began - REPORT_ROUND_TRIPS * self._clock.round_trip(), 0.0)
             with self._changed:
-                rest = min(max(took, PACE_SECONDS - took), LONGEST_REST_SECONDS)
-                self._changed.wait_for(self._must_write_now, rest)
+                self._rest(took)
 
     def flush(self, timeout: float) -> bool:
         """Wait until all reports are written; False if that takes longer than ``timeout`` seconds."""
@@ -123,8 +134,17 @@ class Reporter:
             self._closed = True
             self._changed.notify_all()
 
+    def _rest(self, took: float) -> None:
+        """Let reports gather, after a batch that took so many seconds."""
+        self._changed.wait_for(self._must_write_now, min(max(took, PACE_SECONDS - took), LONGEST_REST_SECONDS))
+        if self._urgent and len(self._queue) < self._let_go:
+            self._enough, self._gathers = self._let_go, True
+            self._changed.wait_for(self._must_write_now, min(took, PACE_SECONDS))
+            self._enough, self._gathers = BATCH_ROWS, False
+
     def _must_write_now(self) -> bool:
-        return bool(self._urgent or self._flushing or self._closed or len(self._queue) >= BATCH_ROWS)
+        is_full = len(self._queue) >= self._enough
+        return bool(is_full or (self._urgent and not self._gathers) or self._flushing or self._closed)
 
     def _next_batch(self) -> Batch:
         batch: Batch = []
@@ -164,6 +184,7 @@ class Reporter:
                 self._write_apart(batch, error, refused=refused)
                 return
         self._surprises.over("a batch")
+        self._let_go = sum(not report.is_over for report, _ in batch)
         for report, written in batch:
             _call_back(report, written, ours=report.instance_id not in lost)
 

@@ -2,11 +2,11 @@
 
     accept → start → _run_next → _start_node → _node_ended → _report_node → _committed → _run_next, until it is dropped
 
+While a report is written, the run lends its slot to another (``proceeding``).
 The runner keeps every instance that it holds in a map. So no instance runs twice in this process. The reconciler
 compares that map with the rows that are ``running`` under this worker.
 """
 
-import json
 import logging
 import math
 import threading
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from rota.shared.clock import NOISE, Clock
+from rota.shared.clock import Clock
 from rota.shared.domain.errors import RotaError
 from rota.shared.domain.jsontext import UnreadableJson
 from rota.shared.domain.nodes import given_param
@@ -24,11 +24,13 @@ from rota.shared.store.reports import Report
 from rota.shared.store.runs import NodeRun, Run
 from rota.worker_service.authoring import Execution, Node
 from rota.worker_service.executors.base import Call, Executor, NoThread, Outcome, Running
-from rota.worker_service.pulling.slots import Slots
+from rota.worker_service.pulling.slots import CLAIMED, Slots
 from rota.worker_service.running import endings
 from rota.worker_service.running.active import Active, context_of, keep_result
-from rota.worker_service.running.endings import Ending, Span, Stop
+from rota.worker_service.running.endings import Ending, Stop
 from rota.worker_service.running.lingering import Lingering
+from rota.worker_service.running.outcomes import Outcomes
+from rota.worker_service.running.proceeding import Proceeding
 from rota.worker_service.running.reporter import Reports
 
 log = logging.getLogger(__name__)
@@ -64,11 +66,12 @@ class Runner:
         self._reports = reports
         self._slots = slots
         self._clock = clock
-        self._result_limit_bytes = result_limit_bytes
+        self._outcomes = Outcomes(nodes, clock, result_limit_bytes)
         self._ended = ended
         self._lock = threading.Lock()
         self._active: dict[int, Active] = {}
         self.lingering = Lingering(slots, clock)
+        self.proceeding = Proceeding(slots, self._run_next, clock)
         self._earliest = math.inf
         self.deadlines = Loop("deadlines", self.expire, clock)
         """Stops the nodes that timed out, once this loop is started."""
@@ -91,16 +94,18 @@ class Runner:
         self._active.update((run.id, Active(run)) for run in new)
         return new
 
-    def start(self, runs: Iterable[Run]) -> None:
-        """Start instances that are due."""
+    def start(self, runs: Iterable[Run]) -> set[int]:
+        """Start instances that are due, as long as there are slots; returns the ids of those that wait for one."""
         due = [active for run in runs if (active := self._active.get(run.id)) is not None]
-        for active in self._slots.start(due):
+        starting = self._slots.start(due)
+        for active in starting:
             try:
                 self._begin(active)
             except BaseException:  # the others must start all the same
                 log.exception("instance %d could not be started", active.run.id)
         for executor in self._executors.values():
             executor.begin()
+        return {active.run.id for active in due if active.stage == CLAIMED} if len(starting) < len(due) else set()
 
     def stop(self, instance_id: int, attempt: int, reason: str, *, canceled: bool) -> None:
         """Stop a run. It ends as canceled if ``canceled``, else as failed."""
@@ -116,6 +121,8 @@ class Runner:
         active.cancellation.request()
         if active.running is not None:
             self._stop_call(active, active.running)
+        else:
+            self.proceeding.stop(active)
 
     def expire(self) -> float:
         """Stop the nodes that timed out; returns the seconds until the next one will."""
@@ -263,7 +270,7 @@ class Runner:
             if not outcome.stopped and active.stop is not None and not active.stop.canceled:
                 active.stop = None  # the handler ended by itself just as it timed out: its own ending counts
         try:
-            ending = self._ending_of(active, node, outcome)
+            ending = self._outcomes.ending(active, node, outcome)
         except BaseException as error:  # the code of a result's class may raise anything: the run must end all the same
             log.exception("the end of %s of instance %d could not be read from its outcome", node.type, active.run.id)
             ending = endings.failed(f"{type(error).__name__}: {error}")
@@ -273,20 +280,11 @@ class Runner:
         """The worker is stopping. What succeeds all the same is kept for who detached it."""
         if active.stop is None and not active.abandoned and (outcome.finished or not outcome.stopped):
             try:
-                ending = self._ending_of(active, node, replace(outcome, stopped=False))
+                ending = self._outcomes.ending(active, node, replace(outcome, stopped=False))
                 if ending.status is NodeStatus.SUCCEED:
-                    active.last = self._report_of(active, node, ending, outcome)
+                    active.last = self._outcomes.report(active, node, ending, outcome)
             except BaseException:
                 log.exception("the end of %s of instance %d could not be read", node.type, active.run.id)
-
-    def _ending_of(self, active: Active, node: NodeRun, outcome: Outcome) -> Ending:
-        if outcome.stopped:
-            return endings.stopped(active.stop)
-        ending = endings.succeeded_or_failed(node.type, outcome, self._result_limit_bytes)
-        has_next = active.done + 1 < len(active.run.nodes)
-        if has_next and ending.status is NodeStatus.SUCCEED and ending.result is not None:
-            keep_result(active, node, json.loads(ending.result))
-        return ending
 
     def _linger(self, active: Active) -> None:
         """Under the lock: its call was stopped, and its handler still runs."""
@@ -302,7 +300,7 @@ class Runner:
             if not active.lingers or active.abandoned:
                 return
             active.deadline = None
-            report = self._report_of(active, active.run.nodes[active.done], endings.stopped(active.stop), None)
+            report = self._outcomes.report(active, active.run.nodes[active.done], endings.stopped(active.stop), None)
             if (end := report.instance) is None:  # a stopped node ends its run, or lets it be retried
                 return
             if end.status is InstanceStatus.PENDING:
@@ -317,22 +315,13 @@ class Runner:
             self.drop(active.run.id)
 
     def _report_node(self, active: Active, node: NodeRun, ending: Ending, outcome: Outcome | None) -> None:
-        self._queue_report(active, self._report_of(active, node, ending, outcome))
-
-    def _report_of(self, active: Active, node: NodeRun, ending: Ending, outcome: Outcome | None) -> Report:
-        run = active.run
-        entered = self._clock.now() if outcome is None else self._clock.at(outcome.entered)
-        if run.due_at - NOISE < entered < run.due_at:  # the offset was measured anew since, and has moved a little
-            entered = run.due_at
-        left = max(entered, self._clock.now() if outcome is None else self._clock.at(outcome.left))
-        active.entered = active.entered or entered
-        known = self._nodes.get(node.type)
-        retries = endings.retries_of(run, known.retries if known else None) if ending.retry else 0
-        return endings.report(run, node, ending, Span(entered, left, active.entered), retries)
+        self._queue_report(active, self._outcomes.report(active, node, ending, outcome))
 
     def _queue_report(self, active: Active, report: Report) -> None:
         if is_over := report.is_over:
             self._slots.end(active)
+        else:
+            self._slots.lend(active, report.size)
         self._reports.put(report, partial(self._committed, active, ended=is_over))
 
     def _committed(self, active: Active, ours: bool, *, ended: bool) -> None:
@@ -347,4 +336,4 @@ class Runner:
             self.drop(active.run.id)
             self._ended(active.run.task_id)
             return
-        self._run_next(active)
+        self.proceeding.go_on(active)

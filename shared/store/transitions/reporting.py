@@ -26,6 +26,9 @@ Success = tuple[
 """An instance whose last node succeeded: (id, attempt, result, start, end, node id, node's result, node's start, node's
 end). Results are JSON text; times are the database's, naive UTC."""
 
+Step = tuple[int, str | None, datetime | None, datetime | None, int, datetime | None]
+"""A node that succeeded and the next one, which starts: (node id, result, start, end, next node's id, its start)."""
+
 NodeRow = tuple[int, str, str | None, datetime | None, datetime | None, int | None]
 """A node: (id, status, result, start, end, failures)."""
 
@@ -200,6 +203,33 @@ _succeed_nodes = RowsUpdate(
     started="time",
     ended="time",
 )
+
+
+_start_nodes = RowsUpdate(
+    schedule_task_node,
+    lambda good: (
+        update(schedule_task_node)
+        .where(good.match)
+        .values(
+            status=PROCEED.first_node,
+            execution_result=None,
+            gmt_started=good.c["started"],
+            gmt_completed=None,
+        )
+    ),
+    started="time",
+)
+
+
+def proceed(connection: Connection, steps: Collection[Step]) -> None:
+    """Let runs that this transaction has locked make the move "proceed": a node has succeeded, and the next starts."""
+    if not steps:
+        return
+    ids, *done, _, _ = zip(*sorted(steps, key=itemgetter(0)), strict=True)
+    lists = [Listed.of(values) for values in done]
+    _succeed_nodes.later(connection, Listed(ids), *lists)
+    following, starts = zip(*sorted(step[4:] for step in steps), strict=True)
+    _start_nodes.later(connection, Listed(following), lists[2] if starts == done[2] else Listed.of(starts))
 
 
 def succeed(connection: Connection, worker_id: int, successes: Collection[Success]) -> set[int]:

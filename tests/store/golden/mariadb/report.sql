@@ -1,3 +1,30 @@
+-- A worker reports plain steps: a node has succeeded, and the next one of its run starts.
+
+-- transitions.reporting.lock
+SELECT STRAIGHT_JOIN count(*) AS count_1
+FROM JSON_TABLE(
+    :rows, '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$[0]', attempt INT PATH '$[1]')
+) AS fence
+INNER JOIN schedule_instance FORCE INDEX (PRIMARY)
+  ON schedule_instance.id = fence.id
+  AND schedule_instance.schedule_worker_node_id = :worker
+  AND schedule_instance.attempt = fence.attempt
+WHERE schedule_instance.status = :param_1
+FOR UPDATE;
+
+-- transitions.reporting.proceed
+UPDATE schedule_task_node FORCE INDEX (PRIMARY)
+SET status=:status, gmt_started=ELT(INTERVAL(schedule_task_node.id, :ids), :started_listed),
+    gmt_completed=ELT(INTERVAL(schedule_task_node.id, :ids), :ended_listed),
+    execution_result=ELT(INTERVAL(schedule_task_node.id, :ids), :result_listed)
+WHERE schedule_task_node.id IN (:ids);
+
+-- transitions.reporting.proceed
+UPDATE schedule_task_node FORCE INDEX (PRIMARY)
+SET status=:status, gmt_started=ELT(INTERVAL(schedule_task_node.id, :ids), :started_listed),
+    gmt_completed=:gmt_completed, execution_result=:execution_result
+WHERE schedule_task_node.id IN (:ids);
+
 -- A worker reports plain successes: instances first, since they fence, then their last nodes.
 
 -- transitions.reporting.succeed
@@ -35,17 +62,7 @@ WHERE schedule_instance.status = :param_1;
 
 -- A worker reports what else became of its runs: failures, retries, single nodes.
 
--- transitions.reporting.lock
-SELECT STRAIGHT_JOIN count(*) AS count_1
-FROM JSON_TABLE(
-    :rows, '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$[0]', attempt INT PATH '$[1]')
-) AS fence
-INNER JOIN schedule_instance FORCE INDEX (PRIMARY)
-  ON schedule_instance.id = fence.id
-  AND schedule_instance.schedule_worker_node_id = :worker
-  AND schedule_instance.attempt = fence.attempt
-WHERE schedule_instance.status = :param_1
-FOR UPDATE;
+-- transitions.reporting.lock: as above
 
 -- transitions.reporting.report
 UPDATE JSON_TABLE(

@@ -1,3 +1,38 @@
+-- A worker reports plain steps: a node has succeeded, and the next one of its run starts.
+
+-- transitions.reporting.lock
+SELECT count(*) AS count_1
+FROM (
+    SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS attempt
+    FROM json_each(:rows)
+) AS fence
+JOIN schedule_instance
+  ON schedule_instance.id = fence.id
+  AND +schedule_instance.schedule_worker_node_id = :worker
+  AND schedule_instance.attempt = fence.attempt
+WHERE +schedule_instance.status = :param_1;
+
+-- transitions.reporting.proceed
+UPDATE schedule_task_node NOT INDEXED
+SET status=:status, gmt_started=joined.started, gmt_completed=joined.ended,
+    execution_result=joined.result
+FROM (
+    SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS result,
+        json_extract(value, '$[2]') AS started, json_extract(value, '$[3]') AS ended
+    FROM json_each(:rows)
+) AS joined
+WHERE schedule_task_node.id = joined.id;
+
+-- transitions.reporting.proceed
+UPDATE schedule_task_node NOT INDEXED
+SET status=:status, gmt_started=joined.started, gmt_completed=:gmt_completed,
+    execution_result=:execution_result
+FROM (
+    SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS started
+    FROM json_each(:rows)
+) AS joined
+WHERE schedule_task_node.id = joined.id;
+
 -- A worker reports plain successes: instances first, since they fence, then their last nodes.
 
 -- transitions.reporting.succeed
@@ -45,17 +80,7 @@ WHERE +schedule_instance.status = :param_1;
 
 -- A worker reports what else became of its runs: failures, retries, single nodes.
 
--- transitions.reporting.lock
-SELECT count(*) AS count_1
-FROM (
-    SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS attempt
-    FROM json_each(:rows)
-) AS fence
-JOIN schedule_instance
-  ON schedule_instance.id = fence.id
-  AND +schedule_instance.schedule_worker_node_id = :worker
-  AND schedule_instance.attempt = fence.attempt
-WHERE +schedule_instance.status = :param_1;
+-- transitions.reporting.lock: as above
 
 -- transitions.reporting.report
 UPDATE schedule_task_node NOT INDEXED
