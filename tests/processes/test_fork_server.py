@@ -282,14 +282,37 @@ def executor() -> Iterator[ProcessExecutor]:
     wait_until(lambda: not process_groups._groups, DEADLINE, "no process group left")
 
 
-def test_children_that_come_and_go_leave_nothing_in_the_server(executor: ProcessExecutor) -> None:
+Run = Callable[..., Told]
+
+
+@pytest.fixture
+def run(executor: ProcessExecutor) -> Run:
     nodes = load_app("tests.harness.process_app:app").nodes
 
-    def run(node: str, param: Any = None) -> Told:
+    def start(node: str, param: Any = None) -> Told:
         told = Told()
-        executor.start(Call(nodes[node], NodeContext(param=param)), told)
+        told.running = executor.start(Call(nodes[node], NodeContext(param=param)), told)
         return told
 
+    return start
+
+
+def test_a_call_that_finds_the_server_killed_runs_in_a_child_of_the_next(executor: ProcessExecutor, run: Run) -> None:
+    for _ in range(3):
+        assert run("PLAIN_END", {"how": 3}).failure, "no child is left"
+        os.kill(executor.server(lambda: False).pid, signal.SIGKILL)
+        assert run("PLAIN_PID").one.failure is None
+
+
+def test_a_call_is_stopped_though_the_server_does_not_answer(executor: ProcessExecutor, run: Run) -> None:
+    assert run("PLAIN_END", {"how": 3}).failure, "no child is left"
+    os.kill(executor.server(lambda: False).pid, signal.SIGSTOP)
+    told = run("PLAIN_PID")
+    told.stop()
+    assert told.one.stopped
+
+
+def test_children_that_come_and_go_leave_nothing_in_the_server(executor: ProcessExecutor, run: Run) -> None:
     def size() -> tuple[int, int]:
         return server.num_fds(), len(server.children())
 
