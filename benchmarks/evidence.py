@@ -90,6 +90,13 @@ def check(starts: Sequence[Start], expected: Collection[str]) -> None:
         raise WrongRun(f"of {len(expected):,}: " + ", ".join(f"{count:,} {name}" for name, count in found.items()))
 
 
+def middle_rate(starts: Sequence[Start]) -> float:
+    """Starts a second, of the middle eight tenths: without the way in and the way out."""
+    tenth = len(starts) // 10
+    middle = starts[tenth : len(starts) - tenth]
+    return len(middle) / (middle[-1].entered - middle[0].entered)
+
+
 def lateness(starts: Sequence[Start]) -> dict[str, float]:
     """Percentiles of how late the starts were, in milliseconds."""
     late = sorted(start.late * 1000 for start in starts)

@@ -19,8 +19,12 @@ from operator import attrgetter
 from types import TracebackType
 from typing import Protocol
 
-SAMPLES = 10
-"""How many measurements are kept; the offset is that of the one with the shortest round trip."""
+SAMPLES = 60
+"""How many measurements are kept."""
+
+DRIFT = 0.00002
+"""Two clocks run apart by about so many seconds in each second, so a measurement gets worse with its age. The offset is
+that of the measurement which may be wrong by the least: by half of its round trip, and by the drift since."""
 
 RESOLUTION = timedelta(milliseconds=1)
 """A database may cut its time to milliseconds. The true time is up to so much later."""
@@ -218,6 +222,13 @@ class Sample:
 
     round_trip: float
     zero: datetime
+    taken: float
+    """When, in seconds of ``monotonic``."""
+
+    @property
+    def error(self) -> float:
+        """By how much it may be wrong now, in seconds, less something that is the same for all."""
+        return self.round_trip / 2 - DRIFT * self.taken
 
     def meets(self, other: "Sample") -> bool:
         """Whether one offset explains both: each is right to half of its round trip."""
@@ -226,7 +237,7 @@ class Sample:
 
 
 def _sample(asked: float, time: datetime, answered: float) -> Sample:
-    return Sample(answered - asked, time - timedelta(seconds=(asked + answered) / 2))
+    return Sample(answered - asked, time - timedelta(seconds=(asked + answered) / 2), answered)
 
 
 class DatabaseClock(HostTimer):
@@ -252,7 +263,7 @@ class DatabaseClock(HostTimer):
         self._zero: datetime | None = None
 
     def measure(self) -> None:
-        """Take one measurement. The one with the shortest round trip of the last ``SAMPLES`` gives the offset.
+        """Take one measurement. Of the last ``SAMPLES`` the one that may be wrong by the least gives the offset.
 
         Each measurement leaves an interval in which the offset must lie. An older one whose interval does not meet this
         one's is dropped: a clock was set since, or has drifted away, or another server answers.
@@ -279,7 +290,7 @@ class DatabaseClock(HostTimer):
 
     def _take(self, new: Sample, meeting: list[Sample]) -> None:
         self._samples = deque([*meeting, new], maxlen=SAMPLES)
-        self._zero = min(reversed(self._samples), key=attrgetter("round_trip")).zero
+        self._zero = min(reversed(self._samples), key=attrgetter("error")).zero
 
     def calibrate(self, times: int = 5) -> None:
         """Measure ``times`` times, because the first round trip may include opening a connection."""

@@ -1,24 +1,29 @@
 """The rows of one worker. Every write is fenced by the worker's id: each start of a worker gets a new id."""
 
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import TypeVar
 
+from sqlalchemy import Connection
+
+from rota.shared.database.later import Unexpected
 from rota.shared.database.transactions import Database
 from rota.shared.domain.states import REASON_LIMIT
-from rota.shared.store import afar, assignments, polling, recovery, reports, runs
+from rota.shared.store import assignments, polling, recovery, reports, runs
+from rota.shared.store.claims import Claims
 from rota.shared.store.node_types import NodeTypeNames
 from rota.shared.store.overlap import SkipCandidate
 from rota.shared.store.reports import Report
 from rota.shared.store.runs import Claim
 from rota.shared.store.transitions import canceling, keeping
+from rota.worker_service.pulling.pacing import FAR_SECONDS
+
+T = TypeVar("T")
 
 CLAIM_LIMIT = timedelta(seconds=0.25)
 CLAIM_LIMIT_ROUND_TRIPS = 10
 """Nothing is claimed longer before it is due, by the database's clock, than this and so many round trips. Workers claim
 later (``pacing.claim_at``)."""
-
-FAR_SECONDS = 0.005
-"""With a round trip of so much or more, workers claim from afar."""
 
 Held = tuple[int, int]
 """An instance that is ``running`` under this worker: id and attempt."""
@@ -49,47 +54,16 @@ class WorkerRows:
         self,
         ids: Collection[int],
         now: datetime,
-        tried: Container[int] = (),
         skip_candidates: Mapping[int, SkipCandidate] = runs.NO_SKIP_CANDIDATES,
-    ) -> Claim:
-        """Claim assigned instances: in one transaction, or from afar in two round trips."""
+    ) -> Iterator[Claim]:
+        """Claim assigned instances, in one round trip or two, and then those whose claim needs several.
+
+        The runs of each claim are to be started before the next one is asked for.
+        """
         round_trip = self._database.clock.round_trip()
         ahead = CLAIM_LIMIT + CLAIM_LIMIT_ROUND_TRIPS * timedelta(seconds=round_trip)
-        if round_trip < FAR_SECONDS:
-            return self._claim(ids, now, tried, skip_candidates, ahead)
-        plain, left = afar.claim(
-            self._database, self.worker_id, ids, now, self._types, skip_candidates=skip_candidates, ahead=ahead
-        )
-        if not left:
-            return plain
-        try:
-            rest = self._claim(left, now, tried, skip_candidates, ahead)
-        except Exception:
-            if not plain.runs:
-                raise
-            return plain  # those are won, and must start; the next poll brings the others again
-        return Claim(plain.runs + rest.runs, plain.waiting + rest.waiting, rest.time or plain.time)
-
-    def _claim(
-        self,
-        ids: Collection[int],
-        now: datetime,
-        tried: Container[int],
-        skip_candidates: Mapping[int, SkipCandidate],
-        ahead: timedelta,
-    ) -> Claim:
-        return self._database.write(
-            lambda c: runs.claim(
-                c,
-                self.worker_id,
-                list(ids),
-                now,
-                self._types,
-                tried=tried,
-                skip_candidates=skip_candidates,
-                ahead=ahead,
-            )
-        )
+        claims = Claims(self._database, self.worker_id, self._types, ahead, from_afar=round_trip >= FAR_SECONDS)
+        return claims.claim(ids, now, skip_candidates)
 
     def skip(self, instance_id: int, reason: str) -> None:
         """Cancel an instance that is assigned to the worker and that no claim can start."""
@@ -101,7 +75,7 @@ class WorkerRows:
 
     def report(self, batch: Sequence[Report]) -> set[int]:
         """Write reports; returns the ids of instances that do not belong to the worker any more."""
-        return self._database.write(lambda c: reports.report(c, self.worker_id, batch))
+        return self._at_once(lambda c, at_once: reports.report(c, self.worker_id, batch, at_once=at_once))
 
     def locked(self, instance_ids: Collection[int]) -> set[int]:
         """Those of the instances whose rows, or whose nodes' rows, somebody else has locked now."""
@@ -114,7 +88,9 @@ class WorkerRows:
         """
         if not held:
             return 0
-        return self._database.write(lambda c: reports.hand_back(c, self.worker_id, held, reason, unstarted=unstarted))
+        return self._at_once(
+            lambda c, at_once: reports.hand_back(c, self.worker_id, held, reason, unstarted=unstarted, at_once=at_once)
+        )
 
     def free_slots(self, instance_ids: Collection[int]) -> None:
         """Free the overlap slots that these ended instances kept while this worker's threads ran."""
@@ -128,6 +104,13 @@ class WorkerRows:
                 reports.hand_back(c, self.worker_id, strangers, reason),
             )
         )
+
+    def _at_once(self, work: Callable[[Connection, bool], T]) -> T:
+        """Write in one packet, relying on the worker's holding all of its runs; else in several steps."""
+        try:
+            return self._database.write(lambda c: work(c, True))
+        except Unexpected:
+            return self._database.write(lambda c: work(c, False))
 
     def hand_back_assigned(self, batch: int) -> None:
         """Hand back all instances that are assigned to the worker and not claimed, a batch at a time."""

@@ -10,7 +10,7 @@ from functools import partial
 
 from benchmarks.cases import Case, Outcome, Scale
 from benchmarks.cpu import Meter
-from benchmarks.evidence import Start, WrongRun, curve, faults, lateness
+from benchmarks.evidence import Start, WrongRun, curve, faults, lateness, middle_rate
 from benchmarks.lab import Lab
 from benchmarks.load import Load
 from benchmarks.peers.running import Peer, Run, due_soon, running
@@ -82,11 +82,9 @@ def drain(lab: Lab, peer: Peer, count: int) -> Outcome:
         metered = count - run.records.count()
         run.wait(deadline)
         starts = run.records.starts()
-        tenth = len(starts) // 10
-        middle = starts[tenth : len(starts) - tenth]
         return Outcome(
             {
-                "instances/s": len(middle) / (middle[-1].entered - middle[0].entered),
+                "instances/s": middle_rate(starts),
                 "seconds": starts[-1].entered - starts[0].entered,
                 "peer CPU s per 1,000": own.seconds() / metered * 1_000,
                 "database CPU s per 1,000": database.seconds() / metered * 1_000,

@@ -18,6 +18,7 @@ from rota.scheduler_service.out_of_reach import OutOfReach
 from rota.scheduler_service.params import portions, with_lists, with_params
 from rota.scheduler_service.placement import FULL, NOBODY
 from rota.shared.clock import TICK_PHASE_SECONDS, seconds_to_next
+from rota.shared.database.later import then_read
 from rota.shared.database.transactions import Database, sentence
 from rota.shared.domain.errors import InvalidInput, UnknownType
 from rota.shared.domain.nodes import PlannedNode
@@ -220,7 +221,11 @@ class Assigner:
         token = locks.new_token()
         task_ids = {p.task_id for p, *_ in placed}
         lease = self._settings.lock_lease_seconds
-        got = self._database.write(lambda c: locks.acquire(c, token, task_ids, lease))
+        got = self._database.write(
+            then_read(lambda c: locks.take(c, token, task_ids, lease), lambda c: locks.held(c, token, task_ids))
+        )
+        if new := task_ids - got:
+            got |= self._database.write(lambda c: locks.acquire(c, token, new, lease))
         given: set[int] = set()
         if got:
             self._database.write_by_halves(

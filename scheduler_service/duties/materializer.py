@@ -11,9 +11,10 @@ passes over it. A task that is passed over keeps its lease until it runs out, so
 
 import logging
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection
@@ -24,7 +25,9 @@ from rota.scheduler_service.fleet import FleetCache, FleetSnapshot
 from rota.scheduler_service.kinds import UnknownKinds
 from rota.scheduler_service.placement import Needs
 from rota.scheduler_service.wariness import Wariness
+from rota.scheduler_service.writing import BYTES_IN_WRITE, TaskWrite, WriteTimes, portions, write_tasks
 from rota.shared.clock import TICK_PHASE_SECONDS, seconds_to_next
+from rota.shared.database.later import Unexpected, then_read
 from rota.shared.database.transactions import Database, sentence
 from rota.shared.domain.errors import InvalidInput, RotaError, UnknownKind
 from rota.shared.domain.jsontext import json_text, json_value
@@ -32,16 +35,12 @@ from rota.shared.domain.nodes import PlannedNode
 from rota.shared.domain.planning import Decision, PlannedTask, TaskTerms, decide
 from rota.shared.domain.states import REASON_LIMIT
 from rota.shared.settings import Settings
-from rota.shared.store import fires, locks, others_locks, overlap, plans, turns
+from rota.shared.store import locks, overlap, plans, turns
 from rota.shared.store.fires import Fire
 from rota.shared.store.plans import Advance
 from rota.shared.surprises import Surprises
 
 log = logging.getLogger(__name__)
-
-FIRES_IN_WRITE = 5_000
-BYTES_IN_WRITE = 4 * 1024 * 1024
-"""What one transaction inserts at most: below ``max_allowed_packet``, whose default is 16 MiB."""
 
 EARLIER_SECONDS = 0.05
 SPREAD_SECONDS = 0.05
@@ -51,35 +50,6 @@ spread is a random part, by which several schedulers differ."""
 OUTRUN_SECONDS = 0.02
 """The longest rest after another scheduler had leased all that was found. It doubles each time in a row, up to a
 period. It is short because more tasks may be due behind those."""
-
-
-@dataclass(slots=True)
-class TaskWrite:
-    """What a tick writes for one task."""
-
-    advance: Advance
-    fires: list[Fire] = field(default_factory=list)
-    refused: str | None = None
-    """Why the database refused its fires, which are then written without their param, and canceled."""
-
-    @property
-    def size(self) -> int:
-        """About how many bytes its fires are."""
-        return sum(200 + len(fire.param or "") for fire in self.fires)
-
-
-@dataclass(frozen=True, slots=True)
-class WriteTimes:
-    """The moments of a batch, naive UTC."""
-
-    now: datetime
-    """When it was decided."""
-
-    passed_from: datetime
-    """Fires that passed earlier wait for no claim any more."""
-
-    within_seconds: float
-    """Leases that were taken longer ago have been decided about too long ago: a frozen scheduler took them."""
 
 
 class Materializer:
@@ -113,21 +83,32 @@ class Materializer:
             self._outrun = OUTRUN_SECONDS
             return self._until_next_tick()
         token = locks.new_token()
-        got = self._database.write(lambda c: locks.acquire(c, token, due, lease))
-        if not got:
+        tasks = self._lease(token, due)
+        if not tasks:
             longest = min(self._outrun, self._settings.tick_period)
             self._outrun = 2 * longest
             return random.uniform(0, longest)  # noqa: S311 - schedulers that meet part
         self._outrun = OUTRUN_SECONDS
-        tasks = self._database.read(lambda c: plans.locked(c, token, got))
         unfinished = False
         for some in params.of_due(self._database, tasks):
             writes = self._decide(some, now, horizon)
-            for portion in _portions(writes):
+            for portion in portions(writes):
                 self._write(token, portion, now)
             unfinished |= any(w.advance.next_fire_at is not None and w.advance.next_fire_at <= horizon for w in writes)
         self.unknown_kinds.give_back(token)
         return 0 if len(due) >= limit or unfinished else self._until_next_tick()
+
+    def _lease(self, token: str, due: Sequence[int]) -> list[PlannedTask]:
+        """Lease these tasks and read them; in one round trip, if they have been leased before."""
+        lease = self._settings.lock_lease_seconds
+        tasks = self._database.write(
+            then_read(lambda c: locks.take(c, token, due, lease), lambda c: plans.locked(c, token, due))
+        )
+        there = {task.id for task in tasks}
+        if new := [task_id for task_id in due if task_id not in there]:
+            got = self._database.write(lambda c: locks.acquire(c, token, new, lease))
+            tasks += self._database.read(lambda c: plans.locked(c, token, got)) if got else []
+        return tasks
 
     def _until_next_tick(self) -> float:
         return seconds_to_next(self._database.clock.now(), self._settings.tick_period, self._phase)
@@ -170,13 +151,16 @@ class Materializer:
         began = self._database.clock.monotonic()
         times = WriteTimes(now, now - self._longest_wait, self._within)
 
-        def write(connection: Connection, some: Sequence[TaskWrite]) -> None:
+        def write(connection: Connection, some: Sequence[TaskWrite], *, at_once: bool) -> None:
             wary = self._wariness.is_wary(waited=self._database.clock.monotonic() - began)
-            passed_over = _write(connection, token, some, times, wary=wary)
+            passed_over = write_tasks(connection, token, some, times, wary=wary, at_once=at_once)
             if passed_over:
                 self._wariness.passed_over(passed_over)
 
-        self._database.write_by_halves(writes, write, refused)
+        try:
+            self._database.write_by_halves(writes, partial(write, at_once=True), refused)
+        except Unexpected:  # another scheduler has taken a lease over
+            self._database.write_by_halves(writes, partial(write, at_once=False), refused)
 
 
 def _aside(task: PlannedTask, why: str) -> TaskWrite:
@@ -314,37 +298,3 @@ def _pending(task: PlannedTask, moments: Iterable[datetime], param: str | None, 
     said = reason[:REASON_LIMIT]
     in_turn = _in_turn(task.terms)
     return [Fire(task.id, moment, task.terms.priority, param, None, (), said, in_turn) for moment in moments]
-
-
-def _portions(writes: Sequence[TaskWrite]) -> Iterator[Sequence[TaskWrite]]:
-    """The writes of tasks, as many at a time as one transaction takes."""
-    begun = count = size = 0
-    for at, write in enumerate(writes):
-        more, larger = len(write.fires), write.size
-        if at > begun and (count + more > FIRES_IN_WRITE or size + larger > BYTES_IN_WRITE):
-            yield writes[begun:at]
-            begun, count, size = at, 0, 0
-        count, size = count + more, size + larger
-    yield writes[begun:]
-
-
-def _write(
-    connection: Connection, token: str, writes: Sequence[TaskWrite], times: "WriteTimes", *, wary: bool
-) -> set[str]:
-    """Write some tasks; returns the names of those that it passed over, because somebody else has locked them."""
-    tasks = {w.advance.task.id: w.advance.task for w in writes}
-    terms_of = {i: task.terms for i, task in tasks.items()}
-    replanned = {i for i, terms in terms_of.items() if terms.is_deleted or (terms.needs_replan and terms.was_planned)}
-    turned_on = {i for i, terms in terms_of.items() if terms.was_turned_on and not terms.is_deleted}
-    edited = replanned | turned_on
-    free = others_locks.not_locked(connection, tasks, edited, times.passed_from) if wary else set(tasks)
-    ours = locks.release(connection, token, free, times.within_seconds)
-    kept = [w for w in writes if w.advance.task.id in ours]
-    plans.drop_ahead(connection, replanned & ours, times.now)
-    plans.cancel_passed(connection, turned_on & ours, times.passed_from, times.now)
-    fires.materialize(connection, [fire for w in kept for fire in w.fires])
-    for w in kept:
-        if w.refused is not None:
-            plans.cancel_fires(connection, w.advance.task.id, [fire.schedule_datetime for fire in w.fires], w.refused)
-    plans.advance(connection, [w.advance for w in kept])
-    return {task.name for i, task in tasks.items() if i not in free}

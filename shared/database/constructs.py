@@ -263,10 +263,12 @@ class RowsUpdate:
         statement, parameters = self._of(connection, ids, columns)
         return connection.execute(statement, {**parameters, **values})
 
-    def later(self, connection: Connection, ids: Listed, *columns: Listed, **values: Any) -> Later:
+    def later(
+        self, connection: Connection, ids: Listed, *columns: Listed, expected: int | None = None, **values: Any
+    ) -> Later:
         """The same, executed ``later`` (``rota.shared.database.later``)."""
         statement, parameters = self._of(connection, ids, columns)
-        return execute_later(connection, statement, {**parameters, **values})
+        return execute_later(connection, statement, {**parameters, **values}, expected=expected)
 
     def _of(self, connection: Connection, ids: Listed, columns: Sequence[Listed]) -> tuple[Update, dict[str, Any]]:
         if not all(map(lt, ids, ids[1:])) or any(len(values) != len(ids) for values in columns):

@@ -1,12 +1,18 @@
 """Statements that need not be sent at once: on a server they travel with the next one, or with the COMMIT."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Executable
+from sqlalchemy import Connection, Executable, text
+
+T = TypeVar("T")
 
 LATER = "rota_later"
 """The execution option of a statement that need not be sent before the next one: a ``Later``."""
+
+
+class Unexpected(Exception):
+    """A statement changed another number of rows than its transaction relies on. Nothing of that is committed."""
 
 
 class Later:
@@ -18,16 +24,43 @@ class Later:
     waits = False
     """Whether the database's driver has kept the statement. If it has not, the statement was executed."""
 
+    def __init__(self, expected: int | None = None) -> None:
+        self.expected = expected
 
-def execute_later(connection: Connection, statement: Executable, values: Mapping[str, Any]) -> Later:
+    def tell(self, rows: int) -> None:
+        """Say how many rows the statement changed. Raises Unexpected if it should have been another number."""
+        self.rows = rows
+        if self.expected is not None and rows != self.expected:
+            raise Unexpected(f"{rows} rows instead of {self.expected}")
+
+
+def execute_later(
+    connection: Connection, statement: Executable, values: Mapping[str, Any], *, expected: int | None = None
+) -> Later:
     """Execute a write of which no later statement of the transaction needs the result.
 
     It may be sent with the next statement, or with the commit. If the database refuses it, that one raises the error.
+    If it changes another number of rows than ``expected``, that one raises Unexpected; the server then executes no
+    later statement, and nothing is committed. So a transaction of guarded writes is one packet.
 
         counted = execute_later(connection, update(task).values(priority=1), {})
     """
-    later = Later()
+    later = Later(expected)
     result = connection.execute(statement, values, execution_options={LATER: later})
     if not later.waits:
-        later.rows = result.rowcount
+        later.tell(result.rowcount)
     return later
+
+
+def then_read(write: Callable[[Connection], object], read: Callable[[Connection], T]) -> Callable[[Connection], T]:
+    """The work of a transaction that writes ``later`` only, commits, and then reads: all of it is one packet.
+
+    database.write(then_read(lambda c: locks.take(c, token, ids, 2), lambda c: locks.held(c, token, ids)))
+    """
+
+    def work(connection: Connection) -> T:
+        write(connection)
+        execute_later(connection, text("COMMIT"), {})
+        return read(connection)
+
+    return work

@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pymysql.connections import Connection as DriverConnection
-from pymysql.constants import CLIENT, SERVER_STATUS
+from pymysql.constants import CLIENT, ER, SERVER_STATUS
+from pymysql.err import OperationalError
 from sqlalchemy import Engine
 
 from rota.shared.database.causal import CAUSAL_OPTION
-from rota.shared.database.later import LATER, Later
+from rota.shared.database.later import LATER, Later, Unexpected
 
 CAUSALLY = "SET STATEMENT wsrep_sync_wait = 1 FOR "
 """Before a SELECT: a node of Galera's answers it when it has applied all that the cluster had committed before."""
@@ -47,7 +48,7 @@ class MySQLConnection(DriverConnection):
         """Send this statement, which finds no rows, with the next one. ``result`` is told how many rows it changed."""
         text = sql.encode(self.encoding)
         if len(text) > self.packet_limit // PACKET_SHARE:
-            result.rows = self.query(text)
+            result.tell(self.query(text))
         else:
             self._make_room(len(text))
             self._unsent = [*self._unsent, (text, result)]
@@ -59,14 +60,24 @@ class MySQLConnection(DriverConnection):
         if self._unsent:
             self._make_room(len(text))
         unsent, self._unsent, self._unsent_bytes = self._unsent, (), 0
-        rows = int(super().query(b";".join([*(one for one, _ in unsent), text]), unbuffered))
-        for _, result in unsent:
-            result.rows, rows = rows, int(self.next_result(unbuffered))
+        statements = [part for one, result in unsent for part in _guarded(one, result)]
+        try:
+            rows = int(super().query(b";".join([*statements, text]), unbuffered))
+            for _, result in unsent:
+                result.rows, rows = rows, int(self.next_result(unbuffered))
+                if result.expected is not None:
+                    rows = int(self.next_result(unbuffered))
+        except OperationalError as error:
+            if error.args[0] == ER.SUBQUERY_NO_1_ROW:
+                raise Unexpected("a statement changed another number of rows than its transaction relies on") from None
+            raise
         return rows
 
     def commit(self) -> None:
-        """Commit, with the statements that wait."""
-        if self._unsent:
+        """Commit, with the statements that wait. A transaction without any statement is not even begun."""
+        if [one for one, _ in self._unsent] == [b"BEGIN"]:
+            self.forget()
+        elif self._unsent:
             self.query("COMMIT")
         else:
             super().commit()
@@ -84,7 +95,7 @@ class MySQLConnection(DriverConnection):
             *unsent, (last, result) = self._unsent
             self._unsent = unsent
             self._unsent_bytes -= len(last)
-            result.rows = self.query(last)
+            result.tell(self.query(last))
 
     @property
     def has_begun(self) -> bool:
@@ -106,6 +117,16 @@ def send_together(engine: Engine) -> None:
     engine.dialect.do_execute = _execute  # type: ignore[method-assign]
     engine.dialect.do_commit = _commit_if_begun  # type: ignore[method-assign, assignment]
     engine.dialect.do_rollback = _rollback_if_begun  # type: ignore[method-assign, assignment]
+
+
+def _guarded(statement: bytes, result: Later) -> list[bytes]:
+    """The statement, and if it must change a certain number of rows, another one that fails if it did not.
+
+    MySQL has no statement that raises an error on a condition, but this one does: its subquery has two rows.
+    """
+    if result.expected is None:
+        return [statement]
+    return [statement, b"SET @rota_expected = IF(ROW_COUNT() = %d, 1, (SELECT 1 UNION ALL SELECT 2))" % result.expected]
 
 
 @functools.cache

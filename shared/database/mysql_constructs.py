@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pymysql.converters import escape_string
-from sqlalchemy import ColumnElement, Engine, Table, TableValuedAlias, bindparam
+from sqlalchemy import ColumnElement, Engine, Subquery, Table, TableValuedAlias, bindparam
 from sqlalchemy.dialects.mysql.base import MySQLCompiler
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
@@ -149,8 +149,13 @@ class ByLists:
         return {"ids": ids, **lists}
 
 
+FIRST = (TableValuedAlias, Subquery)
+BY_PRIMARY = " FORCE INDEX (PRIMARY)"
+
+
 class RowsFirst(MySQLCompiler):
-    """Updates by ``json_rows``: the server reads the rows of the parameter first, then finds each by its primary key.
+    """Updates by ``json_rows`` or by a subquery: the server reads its rows first, then finds each by its primary key,
+    or by the index of a hint.
 
     Without the hint the server estimates 40 rows for the parameter. It scans any table that it believes to be smaller,
     and locks all rows that it scans. So a frozen process that holds one row would make all others wait.
@@ -158,10 +163,13 @@ class RowsFirst(MySQLCompiler):
 
     def update_tables_clause(self, update_stmt: Any, from_table: Any, extra_froms: Any, **kw: Any) -> str:
         kw["asfrom"] = True
-        joined = [table for table in extra_froms if not isinstance(table, TableValuedAlias)]
-        rows = [self.process(table, **kw) for table in extra_froms if isinstance(table, TableValuedAlias)]
-        forced = " FORCE INDEX (PRIMARY)" if extra_froms else ""
-        return " STRAIGHT_JOIN ".join([*rows, *(self.process(t, **kw) + forced for t in (from_table, *joined))])
+        joined = [table for table in extra_froms if not isinstance(table, FIRST)]
+        rows = [self.process(table, **kw) for table in extra_froms if isinstance(table, FIRST)]
+        if extra_froms and update_stmt._hints:  # noqa: SLF001 - the hint is written behind the last table
+            forced = [self.process(table, **kw) + BY_PRIMARY for table in joined]
+            return " STRAIGHT_JOIN ".join([*rows, *forced, self.process(from_table, **kw)])
+        by = BY_PRIMARY if extra_froms else ""
+        return " STRAIGHT_JOIN ".join([*rows, *(self.process(t, **kw) + by for t in (from_table, *joined))])
 
     def get_from_hint_text(self, table: Any, text: str | None) -> str | None:
         """The text of a hint; each of Rota's hints is the name of an index."""

@@ -291,4 +291,5 @@ class RowsFirst(SQLiteCompiler):
 
     def update_tables_clause(self, update_stmt: Any, from_table: Any, extra_froms: Any, **kw: Any) -> str:
         table = self.process(from_table, asfrom=True, iscrud=True, **kw)
-        return f"{table} NOT INDEXED" if extra_froms else table  # it still finds rows by the primary key
+        by_primary_key = extra_froms and not update_stmt._hints  # noqa: SLF001
+        return f"{table} NOT INDEXED" if by_primary_key else table  # it still finds rows by the primary key

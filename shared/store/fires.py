@@ -201,7 +201,7 @@ def unpin(connection: Connection, instance_ids: Collection[int], attempt: int) -
     been entered.
     """
     if instance_ids:
-        connection.execute(_unpin, {"ids": sorted(instance_ids), "attempt": attempt})
+        execute_later(connection, _unpin, {"ids": sorted(instance_ids), "attempt": attempt})
 
 
 def _json(value: Any) -> str | None:

@@ -3,8 +3,7 @@
 Every interleaving of this protocol is safe, because the writes that follow it are keyed and guarded themselves:
 
 1. ``acquire`` takes the leases that are free or expired, and commits. It passes over rows that another scheduler has
-   locked (SKIP LOCKED) and does not wait for them, because a frozen scheduler must not freeze the others. The UPDATE
-   has its own guard, for databases that ignore SKIP LOCKED.
+   locked (SKIP LOCKED) and does not wait for them, because a frozen scheduler must not freeze the others.
 2. The scheduler reads the tasks that it has leased and decides about them. It holds no row lock meanwhile.
 3. ``release`` comes before all writes of the writing transaction. It drops the tasks whose leases another scheduler has
    taken over, because this one slept for longer than its lease, and those
@@ -29,6 +28,7 @@ from rota.shared.database.constructs import (
     joined_ids,
     split_ids,
 )
+from rota.shared.database.later import execute_later
 from rota.shared.store.tables import schedule_task_lock
 
 _lock = schedule_task_lock.c
@@ -43,15 +43,16 @@ _free = or_(
 )
 """A lease that begins in the future counts as none, too: the clock was set back, or SQL wrote it."""
 
-_takeable = by_index(
-    select(joined_ids(_lock.schedule_task_id))
+_takeable = (
+    select(_lock.schedule_task_id)
     .where(among(_lock.schedule_task_id), _free)
-    .with_for_update(skip_locked=True),
-    schedule_task_lock,
+    .distinct()  # so that the server does not merge this into the UPDATE, which would then wait for locked rows
+    .with_for_update(skip_locked=True)
+    .subquery("takeable")
 )
 _take = (
     update(schedule_task_lock)
-    .where(among(_lock.schedule_task_id), _free)
+    .where(_lock.schedule_task_id == _takeable.c.schedule_task_id)
     .values(locked_by=bindparam("token"), locked_at=UtcNow(), is_locked=1)
 )
 _of_tasks = select(_lock.schedule_task_id).where(among(_lock.schedule_task_id))
@@ -65,7 +66,9 @@ _release = (
     )
     .values(is_locked=0)
 )
-_held = _of_tasks.where(_lock.locked_by == bindparam("token"), _lock.is_locked == 1)
+_held = select(joined_ids(_lock.schedule_task_id)).where(
+    among(_lock.schedule_task_id), _lock.locked_by == bindparam("token"), _lock.is_locked == 1
+)
 _released = by_index(
     _of_tasks.where(_lock.locked_by == bindparam("token"), _lock.is_locked == 0)
     .order_by(_lock.schedule_task_id)
@@ -97,15 +100,25 @@ def acquire(connection: Connection, token: str, task_ids: Collection[int], lease
     """
     if not task_ids:
         return set()
-    values = {"token": token, "lease": lease_seconds}
-    ids = sorted(task_ids)
-    leased = set(split_ids(connection.scalar(_takeable, {"ids": ids, **values})))
-    if len(leased) < len(ids):
-        leased |= _insert_missing(connection, sorted(set(ids) - leased))
-    if leased and connection.execute(_take, {"ids": sorted(leased), **values}).rowcount < len(leased):
-        # Another scheduler inserted some of the missing rows first, and took them.
-        return set(connection.scalars(_held, {"ids": ids, "token": token}))
-    return leased
+    take(connection, token, task_ids, lease_seconds)
+    got = held(connection, token, task_ids)
+    if len(got) < len(task_ids) and (missing := _insert_missing(connection, sorted(set(task_ids) - got))):
+        take(connection, token, missing, lease_seconds)
+        got = held(connection, token, task_ids)
+    return got
+
+
+def take(connection: Connection, token: str, task_ids: Collection[int], lease_seconds: float) -> None:
+    """Lease those of the tasks that are free and have a lock already; the caller reads which ``token`` holds.
+
+    The statement waits for nobody and for no answer, so that it may travel with what is read then.
+    """
+    execute_later(connection, _take, {"ids": sorted(task_ids), "token": token, "lease": lease_seconds})
+
+
+def held(connection: Connection, token: str, task_ids: Collection[int]) -> set[int]:
+    """Those of the tasks that ``token`` has leased."""
+    return set(split_ids(connection.scalar(_held, {"ids": sorted(task_ids), "token": token})))
 
 
 def _insert_missing(connection: Connection, task_ids: list[int]) -> set[int]:
@@ -117,7 +130,12 @@ def _insert_missing(connection: Connection, task_ids: list[int]) -> set[int]:
 
 
 def release(
-    connection: Connection, token: str, task_ids: Collection[int], within_seconds: float = LONGEST_BATCH_SECONDS
+    connection: Connection,
+    token: str,
+    task_ids: Collection[int],
+    within_seconds: float = LONGEST_BATCH_SECONDS,
+    *,
+    at_once: bool = False,
 ) -> set[int]:
     """Give the leases back with this transaction's commit; returns the tasks whose leases ``token`` still held.
 
@@ -126,10 +144,15 @@ def release(
 
     No other scheduler can lease these tasks before the commit. ``locked_by`` stays, and names the last holder. When it
     runs again after a lost commit, it returns the same tasks, except those that another scheduler has leased since.
+    With ``at_once`` it relies on ``token``'s holding all of them, and the transaction raises Unexpected otherwise.
     """
     if not task_ids:
         return set()
     values = {"ids": sorted(task_ids), "token": token}
-    if connection.execute(_release, {**values, "within": within_seconds}).rowcount == len(task_ids):
+    bounds = {**values, "within": within_seconds}
+    if at_once:
+        execute_later(connection, _release, bounds, expected=len(task_ids))
+        return set(task_ids)
+    if connection.execute(_release, bounds).rowcount == len(task_ids):
         return set(task_ids)
     return set(connection.scalars(_released, values))

@@ -11,11 +11,10 @@ from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import Connection, select
 
-from rota.shared.database.constructs import among, by_index
 from rota.shared.domain.states import PLANNED_ORIGINS, SKIP, OverlapPolicy, TaskStatus
 from rota.shared.domain.times import is_time
 from rota.shared.store import taken_slots, turns
-from rota.shared.store.tables import OVERLAP_SLOTS, schedule_instance, schedule_task
+from rota.shared.store.tables import MOST_ATTEMPTS, OVERLAP_SLOTS, schedule_instance, schedule_task
 from rota.shared.store.transitions import canceling
 from rota.shared.store.transitions.guards import leaves
 
@@ -68,6 +67,9 @@ class SkipCandidate:
     until: datetime
 
 
+Slots = list[tuple[int, int | None]]
+"""The overlap slot that each instance is to take: (id, slot). None is no slot, for a task without a limit."""
+
 LAST: turns.Place = ("~", 0)
 """After every place: a task of which no more wait than it has free slots has no last one in turn."""
 
@@ -110,8 +112,8 @@ def in_turn(slots: int) -> str:
     return "waits for its turn: its task " + ("runs one at a time" if slots == 1 else f"runs {slots} at once")
 
 
-def free_slots(connection: Connection, rows: Sequence[Contender]) -> list[tuple[int, int | None]]:
-    """The overlap slot for each instance: (id, slot); a slot of None is no slot, for a task without a limit.
+def free_slots(connection: Connection, rows: Sequence[Contender]) -> Slots:
+    """The overlap slot for each instance.
 
     Instances that find no free slot are left out, and so are those before which an older one of their task waits,
     wherever it is assigned.
@@ -121,7 +123,7 @@ def free_slots(connection: Connection, rows: Sequence[Contender]) -> list[tuple[
         for row in rows
         if (number := slots_waited_for(row.overlap_policy, row.max_instances)) is not None
     }
-    taken = taken_slots.of(connection, numbers)
+    taken = taken_slots.of(connection, {row.schedule_task_id for row in rows if not _is_unlimited(row)})
     if numbers:
         unused = {task: number - len(taken.get(task, ())) for task, number in numbers.items()}
         rows = [row for row in rows if unused.get(row.schedule_task_id, 1) > 0]
@@ -129,54 +131,54 @@ def free_slots(connection: Connection, rows: Sequence[Contender]) -> list[tuple[
         places = {row.id: turns.place(row.due_at, row.id) for row in rows}
         near = (row for row in rows if places[row.id] <= last.get(row.schedule_task_id, LAST))
         rows = sorted(near, key=lambda row: places[row.id])
-    slots: list[tuple[int, int | None]] = []
+    slots: Slots = []
     for row in rows:
-        if row.overlap_policy != OverlapPolicy.ALLOW:
-            slots.append((row.id, 0))
-        elif row.max_instances is None:
+        used = taken.setdefault(row.schedule_task_id, set())
+        number = numbers.get(row.schedule_task_id, 1)
+        free = next((slot for slot in range(number) if slot not in used), None)
+        if _is_unlimited(row):
             slots.append((row.id, None))
-        else:
-            used = taken.setdefault(row.schedule_task_id, set())
-            free = next((slot for slot in range(row.max_instances) if slot not in used), None)
-            if free is not None and len(used) < row.max_instances:
-                used.add(free)
-                slots.append((row.id, free))
+        elif free is not None and len(used) < number:
+            used.add(free)
+            slots.append((row.id, free))
     return slots
 
 
-def supersede(connection: Connection, worker_id: int, rows: Sequence[Contender], now: datetime) -> set[int]:
-    """Cancel the fires of ``replace`` tasks for which a newer fire waits that is due; returns their ids.
+def _is_unlimited(row: Contender) -> bool:
+    return row.overlap_policy == OverlapPolicy.ALLOW and row.max_instances is None
+
+
+def superseded(connection: Connection, rows: Sequence[Contender], now: datetime) -> dict[int, str]:
+    """The fires of ``replace`` tasks for which a newer fire waits that is due, each with why it is skipped.
 
     ``now`` is naive UTC. The newer fire may be assigned to any worker, or pending.
     """
     waiting = [row for row in rows if _replaces(row) and row.due_at <= now]
     if not waiting:
-        return set()
+        return {}
     newest = turns.newest_fires(connection, {row.schedule_task_id for row in waiting}, now)
-    superseded = {
+    return {
         row.id: _replaced_by(last[1])
         for row in waiting
         if (last := newest.get(row.schedule_task_id)) and last > turns.place(row.schedule_datetime, row.id)
     }
-    canceling.skip(connection, worker_id, superseded)
-    return set(superseded)
 
 
 def _replaced_by(instance_id: int) -> str:
     return f"replaced by instance {instance_id}, a newer fire of its task"
 
 
-def skip_overrun(
-    connection: Connection, worker_id: int, rows: Sequence[Contender], skip_candidates: Mapping[int, SkipCandidate]
-) -> set[int]:
-    """Skip the fires that were due while a run was in their way, if that run has ended since; returns their ids.
+def overrun(
+    connection: Connection, rows: Sequence[Contender], skip_candidates: Mapping[int, SkipCandidate]
+) -> dict[int, str]:
+    """The fires that were due while a run was in their way that has ended since, each with why it is skipped.
 
     ``skip_candidates`` holds, by instance id, what the last claim found.
     """
     known = [row for row in rows if row.id in skip_candidates] if skip_candidates else ()
-    candidates = [(row, skip_candidates[row.id].holder_id) for row in known if _skips(row)]
+    candidates = [(row, skip_candidates[row.id].holder_id) for row in known if may_skip(row)]
     if not candidates:
-        return set()
+        return {}
     ended = select(_instance.id, _instance.gmt_started, _instance.gmt_completed).where(
         _instance.id.in_(sorted({holder_id for _, holder_id in candidates})),
         _instance.gmt_started.is_not(None),
@@ -184,13 +186,11 @@ def skip_overrun(
     )
     rows_ended = connection.execute(ended)
     spans = {holder_id: (start, end) for holder_id, start, end in rows_ended if is_time(start) and is_time(end)}
-    overrun = {
+    return {
         row.id: _skipped_for(holder_id)
         for row, holder_id in candidates
         if holder_id in spans and spans[holder_id][0] < row.due_at < spans[holder_id][1]
     }
-    canceling.skip(connection, worker_id, overrun)
-    return set(overrun)
 
 
 def settle(
@@ -223,15 +223,9 @@ def settle(
             if row.due_at <= now and _replaces(row):
                 replaced.update(holder.id for holder in task_holders if _is_replaced(holder, row))
     canceling.skip(connection, worker_id, skipped)
-    if replaced and (free := connection.scalars(_lock_runs, {"ids": sorted(replaced)}).all()):
-        canceling.request_cancel(connection, free, "replaced by its task's next fire")
+    # Those that somebody has locked are asked by a later claim.
+    canceling.request_cancel_of_free(connection, replaced, "replaced by its task's next fire")
     return waiting
-
-
-_lock_runs = by_index(
-    select(_instance.id).where(among(_instance.id)).with_for_update(skip_locked=True), schedule_instance
-)
-"""Without those that somebody has locked, for which the whole claim would wait: a later claim asks them to stop."""
 
 
 def _task_of_turn(row: Contender) -> int | None:
@@ -258,6 +252,8 @@ def _unwanted(row: Contender, cancel_requested: datetime | None, deleted: int, s
     """Why nobody wants this instance any more, whatever runs; None if somebody does."""
     if cancel_requested:
         return "canceled before it started"
+    if row.attempt >= MOST_ATTEMPTS:
+        return f"it cannot be claimed again: its attempt is {row.attempt}, the greatest there is"
     if deleted:
         return "its task was deleted"
     if status == TaskStatus.OFF and row.origin in PLANNED_ORIGINS:
@@ -267,7 +263,7 @@ def _unwanted(row: Contender, cancel_requested: datetime | None, deleted: int, s
 
 def _ran_when_due(row: Contender, holders: Sequence[Any], now: datetime) -> int | None:
     """The id of a run that had started when this fire was due, so that the fire is skipped; None if there is none."""
-    if row.due_at > now or not _skips(row):
+    if row.due_at > now or not may_skip(row):
         return None
     return next((holder.id for holder in holders if _is_before(holder.gmt_started, row.due_at)), None)
 
@@ -304,7 +300,7 @@ def _skipped_for(holder_id: int) -> str:
     return f"overlap: instance {holder_id} still ran when it was due"
 
 
-def _skips(row: Contender) -> bool:
+def may_skip(row: Contender) -> bool:
     """Whether the instance may be skipped: only a new fire may, and only for a run that had started when it was due.
 
     Other instances wait: those that somebody asked for, those that ran before, and fires that were due together with

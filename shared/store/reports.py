@@ -100,20 +100,24 @@ class Report:
         return size
 
 
-def report(connection: Connection, worker_id: int, reports: Collection[Report]) -> set[int]:
-    """Write a batch of reports; returns the ids of the instances that this worker no longer holds."""
+def report(connection: Connection, worker_id: int, reports: Collection[Report], *, at_once: bool = False) -> set[int]:
+    """Write a batch of reports; returns the ids of the instances that this worker no longer holds.
+
+    With ``at_once`` it relies on the worker's still holding all of them: then the transaction is one packet, and no
+    lock is held over a round trip. Where the worker has lost one, the transaction raises Unexpected.
+    """
     plain: list[Report] = []
     steps: list[Report] = []
     rest: list[Report] = []
     for one in reports:
         (plain if one.is_plain_success else steps if one.is_plain_step else rest).append(one)
-    lost = _succeed(connection, worker_id, plain) if plain else set()
+    lost = _succeed(connection, worker_id, plain, at_once=at_once) if plain else set()
     if steps:
-        lost |= _proceed(connection, worker_id, steps)
-    return lost | _report(connection, worker_id, rest) if rest else lost
+        lost |= _proceed(connection, worker_id, steps, at_once=at_once)
+    return lost | _report(connection, worker_id, rest, at_once=at_once) if rest else lost
 
 
-def _succeed(connection: Connection, worker_id: int, reports: Collection[Report]) -> set[int]:
+def _succeed(connection: Connection, worker_id: int, reports: Collection[Report], *, at_once: bool) -> set[int]:
     return reporting.succeed(
         connection,
         worker_id,
@@ -126,11 +130,12 @@ def _succeed(connection: Connection, worker_id: int, reports: Collection[Report]
             if (i := r.instance) is not None
             for n in r.nodes
         ],
+        at_once=at_once,
     )  # fmt: skip
 
 
-def _proceed(connection: Connection, worker_id: int, reports: Collection[Report]) -> set[int]:
-    held = reporting.lock(connection, worker_id, [(r.instance_id, r.attempt) for r in reports])
+def _proceed(connection: Connection, worker_id: int, reports: Collection[Report], *, at_once: bool) -> set[int]:
+    held = reporting.lock(connection, worker_id, [(r.instance_id, r.attempt) for r in reports], at_once=at_once)
     kept = [r.nodes for r in reports if (r.instance_id, r.attempt) in held]
     reporting.proceed(
         connection,
@@ -142,8 +147,8 @@ def _proceed(connection: Connection, worker_id: int, reports: Collection[Report]
     return {r.instance_id for r in reports if (r.instance_id, r.attempt) not in held}
 
 
-def _report(connection: Connection, worker_id: int, reports: Collection[Report]) -> set[int]:
-    held = reporting.lock(connection, worker_id, [(r.instance_id, r.attempt) for r in reports])
+def _report(connection: Connection, worker_id: int, reports: Collection[Report], *, at_once: bool) -> set[int]:
+    held = reporting.lock(connection, worker_id, [(r.instance_id, r.attempt) for r in reports], at_once=at_once)
     kept = [r for r in reports if (r.instance_id, r.attempt) in held]
     # Only the last report of each node: of several rows for one node, an UPDATE by a join would take the first.
     latest = {n.id: n for r in kept for n in r.nodes}
@@ -176,13 +181,14 @@ def hand_back(
     reason: str,
     *,
     unstarted: bool = False,
+    at_once: bool = False,
 ) -> int:
     """Put runs that this worker holds and will not run, (instance id, attempt), back to pending; returns how many.
 
     ``unstarted``: the worker has entered no handler of these attempts. At the first attempt nobody has, so the nodes
-    are deleted: a run that nobody began is bound to no list of nodes.
+    are deleted: a run that nobody began is bound to no list of nodes. ``at_once``: as of ``report``.
     """
-    still_held = reporting.lock(connection, worker_id, held)
+    still_held = reporting.lock(connection, worker_id, held, at_once=at_once)
     changed = reporting.hand_back(connection, worker_id, still_held, reason)
     if unstarted:
         fires.unpin(connection, [instance_id for instance_id, attempt in still_held if attempt == 1], attempt=1)

@@ -1,4 +1,4 @@
-"""How a worker claims the instances that are assigned to it. Every write is fenced.
+"""What a worker reads of the instances that it claims, and the runs that become of them. Every write is fenced.
 
 The fence is (id, schedule_worker_node_id, attempt, expected status). The worker's id is its epoch, because each start
 of a worker inserts a row of its own. ``attempt`` grows at every claim. If a fenced write changes no row, the worker has
@@ -6,10 +6,9 @@ lost the instance and must stop it.
 """
 
 import json
-from collections import Counter
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -17,9 +16,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, String, bindparam, case, func, select, type_coerce
 
 from rota.shared.database.constructs import UtcNow, UtcTime, among, by_index, read_by
-from rota.shared.domain.states import PLANNED_ORIGINS, InstanceStatus, NodeStatus, TaskStatus, WorkerLostPolicy
+from rota.shared.domain.states import PLANNED_ORIGINS, InstanceStatus, NodeStatus, TaskStatus
 from rota.shared.domain.times import is_time
-from rota.shared.store import large_values, overlap, params, passed_over
+from rota.shared.store import large_values, params
 from rota.shared.store.node_types import NodeTypeNames
 from rota.shared.store.overlap import SkipCandidate, Waiting
 from rota.shared.store.plans import TERMS_KEPT
@@ -30,7 +29,6 @@ from rota.shared.store.tables import (
     schedule_task,
     schedule_task_node,
 )
-from rota.shared.store.transitions import claiming
 
 _instance = schedule_instance.c
 _task = schedule_task.c
@@ -146,17 +144,19 @@ class Wanted:
     task_name: str
     terms: _RunTerms
     nodes: list[NodeRun] = field(default_factory=list)
-    first_node: int | None = None
-    """The id of the first node that has not succeeded; None if there is none."""
-
     holder_id: int | None = None
-    """The instance in the first slot of its task, if that was read."""
+    """The instance in the first slot of the task, if this one is not running and that was read."""
 
     large: int = 0
     """How many bytes of large params and results it and its nodes have. These are read apart (``large_values``)."""
 
     large_nodes: tuple[int, ...] = ()
     """The ids of its nodes with large ones."""
+
+    @property
+    def first_node(self) -> int | None:
+        """The id of the first node that has not succeeded; None if there is none."""
+        return next((node.id for node in self.nodes if node.status != NodeStatus.SUCCEED), None)
 
     @property
     def origin(self) -> str:
@@ -218,7 +218,13 @@ _NODE_TERMS: dict[str, ColumnElement[Any]] = {
 }
 """The fields of _NodeTerms by their names."""
 
-_unlocked = by_index(
+_holder = schedule_instance.alias("holder")
+_holder_id = (
+    read_by(select(_holder.c.id), _holder, "uq_schedule_instance_overlap_key")
+    .where(_holder.c.overlap_key == _instance.schedule_task_id * OVERLAP_SLOTS)
+    .scalar_subquery()
+)
+_rows = by_index(
     select(
         _instance.id,
         _instance.schedule_task_id,
@@ -243,74 +249,24 @@ _unlocked = by_index(
     .order_by(_instance.id, _node.sequence),
     schedule_instance,
 )
-_wanted = _unlocked.with_for_update(read=True, skip_locked=True)
-_holder = schedule_instance.alias("holder")
-_unlocked = _unlocked.add_columns(
-    read_by(select(_holder.c.id), _holder, "uq_schedule_instance_overlap_key")
-    .where(_holder.c.overlap_key == _instance.schedule_task_id * OVERLAP_SLOTS)
-    .scalar_subquery()
-)
+_wanted = _rows.add_columns(case((type_coerce(_instance.status, String) == ASSIGNED, _holder_id)))
+_free = _rows.with_for_update(read=True, skip_locked=True)
 """The columns that many instances have in common are read as one JSON text, and each text is parsed once. Fewer columns
-matter here more than anything else. A row is unpacked by position: attributes of SQLAlchemy's rows take 0.3 µs each.
-
-Shared locks keep the tasks unchanged until the commit, so that no instance starts after ``off`` is committed. If
-somebody is editing a task, this statement passes over the task's instances, and over no others."""
-
-
-def claim(
-    connection: Connection,
-    worker_id: int,
-    instance_ids: Collection[int],
-    now: datetime,
-    types: NodeTypeNames,
-    *,
-    tried: Container[int] = (),
-    skip_candidates: Mapping[int, SkipCandidate] = NO_SKIP_CANDIDATES,
-    ahead: timedelta | None = None,
-) -> Claim:
-    """Claim assigned instances by one guarded UPDATE, in which the unique overlap key decides. ``now`` is naive UTC.
-
-    What is due more than ``ahead`` after the database's time waits: the worker's clock is wrong. ``tried`` holds the
-    ids of instances that found no free slot before, ``skip_candidates`` those of them that may be skipped. If the
-    answer to the commit was lost, the call may be made again: it finds the instances ``running`` under this worker.
-    """
-    ids = sorted(instance_ids)
-    wanted, time = read_wanted(connection, worker_id, ids, types)
-    latest = now.max if time is None or ahead is None else time + ahead
-    early = [row for row in wanted if row.due_at > latest and row.terms.status == ASSIGNED]
-    assigned = [row for row in wanted if row.due_at <= latest and row.terms.status == ASSIGNED]
-    if skipped := overlap.skip_overrun(connection, worker_id, assigned, skip_candidates):
-        assigned = [row for row in assigned if row.id not in skipped]
-    if superseded := overlap.supersede(connection, worker_id, assigned, now):
-        assigned = [row for row in assigned if row.id not in superseded]
-    slots = overlap.free_slots(connection, [row for row in assigned if row.may_run])
-    tasks = {row.id: row.schedule_task_id for row in assigned}
-    contenders = Counter((tasks[i], slot) for i, slot in slots)
-    uncontested = {i for i, slot in slots if slot is None or (contenders[tasks[i], slot] == 1 and i not in tried)}
-    first_nodes = {row.id: row.first_node for row in wanted}
-    to_begin = {row.id for row in wanted if row.terms.on_worker_lost == WorkerLostPolicy.FAIL}
-    won = claiming.claim(connection, worker_id, first_nodes, slots, uncontested, to_begin=to_begin)
-    waiting = [Waiting(row.id, row.due_at) for row in early]
-    if not_won := [row for row in assigned if row.id not in won]:
-        waiting += overlap.settle(connection, worker_id, not_won, now, skip_candidates)
-    if len(wanted) < len(ids):
-        read = {row.id for row in wanted}
-        waiting += passed_over.left_waiting(connection, {"ids": ids, "worker": worker_id}, read)
-    return Claim([row.run() for row in wanted if row.id in won], waiting, time)
+matter here more than anything else. A row is unpacked by position: attributes of SQLAlchemy's rows take 0.3 µs each."""
 
 
 def read_wanted(
-    connection: Connection, worker_id: int, ids: Sequence[int], types: NodeTypeNames, *, lock: bool = True
+    connection: Connection, worker_id: int, ids: Sequence[int], types: NodeTypeNames, *, free: bool = False
 ) -> tuple[list[Wanted], datetime | None]:
     """The instances that a worker may claim or has claimed, without those whose times SQL has spoiled; and the
     database's time, naive UTC, which the row of the least id tells.
 
-    Unless ``lock`` is False, their rows and their tasks' are locked until the transaction ends.
+    ``free``: without those that somebody has locked, or whose task somebody is editing; and without ``holder_id``.
     """
     wanted: list[Wanted] = []
     time: datetime | None = None
     values = {"ids": ids, "worker": worker_id, "first": min(ids, default=0)}
-    for row in connection.execute(_wanted if lock else _unlocked, values):
+    for row in connection.execute(_free if free else _wanted, values):
         instance_id, task_id, fire, due_at, param, name, terms, node_id, node_terms, node_param, result, moment = row[
             :12
         ]
@@ -319,14 +275,12 @@ def read_wanted(
             if not is_time(fire) or not (due_at is None or is_time(due_at)):
                 continue
             wanted.append(Wanted(instance_id, task_id, fire, due_at or fire, param, name, _parsed_terms(terms)))
-            wanted[-1].holder_id = None if lock else row[12]
+            wanted[-1].holder_id = None if free else row[12]
             wanted[-1].large = wanted[-1].terms.large_param
         if node_id is not None:
             type_id, sequence, status, failures, large = _parsed_node(node_terms)
             named = types.of(connection, type_id)
             wanted[-1].nodes.append(NodeRun(node_id, *named, sequence, status, node_param, result, failures))
-            if status != NodeStatus.SUCCEED and wanted[-1].first_node is None:
-                wanted[-1].first_node = node_id
             if large:
                 wanted[-1].large += large
                 wanted[-1].large_nodes += (node_id,)

@@ -72,6 +72,9 @@ OF_QUEUES = "MERGE_THRESHOLD=10"
 """InnoDB reads this in the comment of a table. What waits, runs and ends moves through its indexes and leaves
 half-empty pages behind; by default each row purged from one locks the index to try a merge, nearly always in vain."""
 
+MOST_ATTEMPTS = 2**31 - 1
+"""No instance is claimed so often. SQL may have written it."""
+
 OVERLAP_SLOTS = 32768
 """``overlap_key`` is the task's id times this, plus the slot."""
 

@@ -170,7 +170,7 @@ def test_even_two_schedulers_that_both_believe_to_hold_the_lease_write_each_run_
     """Locks are for speed, the key is for truth: here no lock holds."""
     add_worker(pair[0])
     wanted = stage(url)
-    monkeypatch.setattr(locks, "release", lambda _connection, _token, task_ids, *_: set(task_ids))
+    monkeypatch.setattr(locks, "release", lambda _connection, _token, task_ids, *_, **__: set(task_ids))
     writes = lambda text: "INTO schedule_instance" in text or is_lock_of_pending(text)  # noqa: E731
     with Gate(pair[0], writes) as first_gate, Beside(duty(pair[0]).step):
         first_gate.reached()

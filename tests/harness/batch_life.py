@@ -6,8 +6,9 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from rota.shared.database.sqlite import SQLITE
-from rota.shared.store import assignments, fires, locks, plans, polling, recovery, reports, runs
+from rota.shared.store import assignments, fires, locks, plans, polling, recovery, reports
 from rota.shared.store.transitions import giving
+from tests.harness.claims import claim_on
 from tests.harness.scenario import Scenario, ended
 from tests.harness.statements import executed
 
@@ -78,17 +79,15 @@ def life(rows: Scenario, number: int) -> dict[str, int]:
         "assign": assign,
         "poll": remember("polled", lambda c: polling.poll(c, second, now, number)),
         "claim": remember(
-            "claim", lambda c: runs.claim(c, second, [instance for instance, _, _ in state["polled"]], now, rows.types)
+            "claim", lambda c: claim_on(c, second, [instance for instance, _, _ in state["polled"]], rows.types)
         ),
         "recover": lambda c: recovery.recover(c, second, number),
         "give again": lambda c: giving.give(c, [(p.id, third, 0, None) for p in state["page"]]),
-        "claim again": remember(
-            "claim", lambda c: runs.claim(c, third, [p.id for p in state["page"]], now, rows.types)
-        ),
-        "hand back": lambda c: reports.hand_back(c, third, [(r.id, r.attempt) for r in state["claim"].runs], "x"),
+        "claim again": remember("claim", lambda c: claim_on(c, third, [p.id for p in state["page"]], rows.types)),
+        "hand back": lambda c: reports.hand_back(c, third, [(r.id, r.attempt) for r in state["claim"]], "x"),
         "give last": lambda c: giving.give(c, [(p.id, last, 0, None) for p in state["page"]]),
-        "claim last": remember("claim", lambda c: runs.claim(c, last, [p.id for p in state["page"]], now, rows.types)),
-        "report": lambda c: reports.report(c, last, [ended(run) for run in state["claim"].runs]),
+        "claim last": remember("claim", lambda c: claim_on(c, last, [p.id for p in state["page"]], rows.types)),
+        "report": lambda c: reports.report(c, last, [ended(run) for run in state["claim"]]),
     }
     taken = counts(rows, works)
     assert list(rows.statuses().values()) == ["succeed"] * number

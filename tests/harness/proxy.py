@@ -107,9 +107,10 @@ class _Pair:
         if text.startswith("BEGIN"):  # what was read before is no part of it
             self._said = ""
         self._said += text + "\n"
-        if not text.endswith(("COMMIT", "ROLLBACK")):
+        commits = text.endswith("COMMIT") or ";COMMIT;" in text  # a packet may read after its commit
+        if not commits and not text.endswith("ROLLBACK"):
             return True
-        part = self._proxy.take_loss(self._said) if text.endswith("COMMIT") else None
+        part = self._proxy.take_loss(self._said) if commits else None
         self._said = ""
         self._deaf = part == "answer"
         if part == "question":

@@ -1,6 +1,6 @@
 """What pulls for one worker, composed as the worker does it, with rows and slots that a test watches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rota.shared.clock import Clock, seconds_to_next
@@ -27,7 +27,7 @@ class WatchedRows(WorkerRows):
         self.asked: list[list[int]] = []
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def claim(self, ids: Any, *rest: Any) -> Claim:
+    def claim(self, ids: Any, *rest: Any) -> Iterator[Claim]:
         self.asked.append(list(ids))
         self.meanwhile()
         return super().claim(ids, *rest)
@@ -52,9 +52,9 @@ class WatchedSlots(Slots):
         super().__init__(*arguments)
         self.asked: list[float] = []
 
-    def expected(self, seconds: float) -> int:
+    def expected(self, seconds: float, *, hopeful: bool = False) -> int:
         self.asked.append(seconds)
-        return super().expected(seconds) if self.expects is None else self.expects
+        return super().expected(seconds, hopeful=hopeful) if self.expects is None else self.expects
 
 
 class Puller:

@@ -26,6 +26,7 @@ from rota.shared.store.runs import NO_SKIP_CANDIDATES
 from rota.shared.store.tables import schedule_instance, schedule_task
 from rota.shared.store.transitions import giving
 from rota.worker_service.running import endings
+from tests.harness.claims import claim
 from tests.harness.tasks import insert_tasks, note_planned
 
 NODE_TYPES = ("REPORT_EXTRACT", "REPORT_SEND")
@@ -33,6 +34,9 @@ NODE_TYPES = ("REPORT_EXTRACT", "REPORT_SEND")
 
 class Scenario:
     """A database with the task type REPORT, and what else a test adds."""
+
+    is_far = False
+    """Whether workers claim as from afar."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -169,9 +173,14 @@ class Scenario:
         skip_candidates: Mapping[int, SkipCandidate] = NO_SKIP_CANDIDATES,
     ) -> runs.Claim:
         """Claim instances, now if at no other time."""
-        now = now or self.now()
-        return self.database.write(
-            lambda c: runs.claim(c, worker, instance_ids, now, self.types, skip_candidates=skip_candidates)
+        return claim(
+            self.database,
+            worker,
+            instance_ids,
+            self.types,
+            now=now,
+            skip_candidates=skip_candidates,
+            from_afar=self.is_far,
         )
 
     def report(self, worker: int, *batch: reports.Report) -> set[int]:

@@ -12,14 +12,14 @@ from sqlalchemy import event, make_url
 from rota.scheduler_service.app import Scheduler
 from rota.shared.database.transactions import Database, opened
 from rota.shared.settings import Settings
-from rota.shared.store import node_types, runs, workers
+from rota.shared.store import node_types, workers
 from rota.shared.store.node_types import NodeTypeDeclaration, NodeTypeNames
 from rota.shared.store.runs import Claim
 from rota.shared.store.workers import WorkerDeclaration
 from rota.worker_service.app import Worker
 from rota.worker_service.authoring import Rota
 from rota.worker_service.context import NodeContext
-from tests.harness import tasks
+from tests.harness import claims, tasks
 from tests.harness.databases import MariaDBServer, run_sql
 from tests.harness.processes import wait_until
 
@@ -141,8 +141,7 @@ def every_year_at(moment: datetime) -> str:
 
 
 def claim(database: Database, worker_id: int, *ids: int) -> Claim:
-    now = database.clock.now()
-    return database.write(lambda c: runs.claim(c, worker_id, ids, now, NodeTypeNames()))
+    return claims.claim(database, worker_id, ids, NodeTypeNames())
 
 
 def send_what_waits(connection: Any) -> None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -31,7 +32,6 @@ from rota.shared.store import (
     polling,
     recovery,
     reports,
-    runs,
     strays,
     tasks,
     turns,
@@ -40,6 +40,7 @@ from rota.shared.store import (
 from rota.shared.store.tables import schedule_instance, schedule_task, schedule_task_lock
 from rota.shared.store.transitions import canceling, giving
 from tests.harness import big_tables
+from tests.harness.claims import claim_on
 from tests.harness.databases import MariaDBServer, fresh_database, run_sql
 from tests.harness.statements import Statement, Step, explained
 
@@ -537,35 +538,33 @@ def test_a_poll_reads_what_it_returns_from_the_index_alone(big: Big) -> None:
 
 
 def test_a_claim_reads_its_batch_and_no_more(big: Big, assigned: list[int]) -> None:
-    by = {PRIMARY, NODES, OVERLAP}
-    big.reads(lambda c: runs.claim(c, WORKER, assigned, big.now, big.types), rows=2 * len(assigned), by=by)
+    by = {PRIMARY, NODES}
+    statements = big.reads(lambda c: claim_on(c, WORKER, assigned, big.types), rows=2 * len(assigned), by=by)
+    holders = [step for statement in statements for step in statement.plan if step.table == "holder"]
+    assert {(step.type, step.key) for step in holders} == {("eq_ref", OVERLAP), ("unique_subquery", OVERLAP)}
+    assert len(holders) == 2
 
 
 def test_what_is_wanted_is_found_by_id_with_its_nodes_by_theirs(big: Big, assigned: list[int]) -> None:
     statements = big.reads(
-        lambda c: runs.claim(c, WORKER, assigned, big.now, big.types),
+        lambda c: claim_on(c, WORKER, assigned, big.types),
         before=lambda c: [big.types.of(c, type_id) for type_id in (1, 2)],
         rows=2 * len(assigned),
-        by={PRIMARY, NODES, OVERLAP},
+        by={PRIMARY, NODES},
     )
     [wanted] = [s for s in statements if s.text.startswith("SELECT") and "schedule_task_node.id" in s.text]
     assert [(step.table, step.key) for step in wanted.plan] == [
         ("schedule_instance", PRIMARY),
         ("schedule_task", PRIMARY),
         ("schedule_task_node", NODES),
+        ("holder", OVERLAP),
     ]
 
 
 def test_a_claim_of_one_reads_one(big: Big, assigned: list[int]) -> None:
-    has_slots = text(
-        "SELECT overlap_policy = 'queue' OR max_instances IS NOT NULL FROM schedule_task JOIN schedule_instance"
-        " ON schedule_task.id = schedule_task_id WHERE schedule_instance.id = :id"
-    )
     for instance in assigned[:3]:
-        by = {PRIMARY, NODES}
-        if big.database.read(lambda c, i=instance: c.scalar(has_slots, {"id": i})):  # type: ignore[misc]
-            by.add(OVERLAP)
-        big.reads(lambda c, i=instance: runs.claim(c, WORKER, [i], big.now, big.types), rows=2, by=by)  # type: ignore[misc]
+        reads = partial(claim_on, worker=WORKER, ids=[instance], types=big.types)
+        big.reads(reads, rows=2, by={PRIMARY, NODES})
 
 
 def test_what_a_worker_holds_is_read_by_index(big: Big, running: list[reports.Report]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from rota.shared.database.transactions import opened
 from rota.shared.store.tables import metadata
 from tests.harness.databases import DATABASES, MariaDBServer, fresh_database, run_sql
+from tests.harness.packets import Packets, recorded
 from tests.harness.scenario import Scenario
 
 
@@ -54,3 +55,11 @@ def mariadb_rows(emptied_mariadb_url: str) -> Iterator[Scenario]:
     """A scenario on empty tables of MariaDB."""
     with opened(emptied_mariadb_url) as database:
         yield Scenario(database)
+
+
+@pytest.fixture
+def packets(mariadb_rows: Scenario) -> Iterator[Packets]:
+    """What is sent from now on, over a connection that is open already."""
+    mariadb_rows.task()
+    with recorded() as sent:
+        yield sent

@@ -23,8 +23,9 @@ from rota.shared.database.mysql_connection import MySQLConnection
 from rota.shared.database.transactions import Database, normalised, opened
 from rota.shared.domain.errors import DatabaseProblem
 from rota.shared.domain.states import TaskStatus
-from rota.shared.store import fires, locks, plans, recovery, reports, roster, runs
+from rota.shared.store import fires, locks, plans, recovery, reports, roster
 from rota.shared.store.transitions import giving
+from tests.harness.claims import claim_on
 from tests.harness.databases import MariaDBServer, run_sql
 from tests.harness.processes import wait_until
 from tests.harness.scenario import Scenario, ended
@@ -258,11 +259,11 @@ class Life:
             fires.pin_nodes(connection, [(instance, node) for node in rows.nodes])
 
         write(give)
-        [run] = write(lambda c: runs.claim(c, self.worker, [instance], rows.now(), rows.types)).runs
+        [run] = write(lambda c: claim_on(c, self.worker, [instance], rows.types))
         assert run.attempt == 1
         write(lambda c: recovery.recover(c, self.worker, 10))
         write(give)
-        [run] = write(lambda c: runs.claim(c, self.worker, [instance], rows.now(), rows.types)).runs
+        [run] = write(lambda c: claim_on(c, self.worker, [instance], rows.types))
         assert run.attempt == 2
         write(lambda c: reports.report(c, self.worker, [ended(run)]))
         row, task = rows.row(instance), rows.task_row(self.task)

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Connection, select
 
 from rota.shared.domain.planning import PlannedTask
-from rota.shared.store import assignments, fires, locks, plans, reports, runs
+from rota.shared.store import assignments, fires, locks, plans, reports
 from rota.shared.store.fires import Fire
 from rota.shared.store.tables import schedule_instance, schedule_task_node
 from rota.shared.store.transitions import canceling
@@ -221,4 +221,3 @@ def test_an_empty_batch_writes_nothing(rows: Scenario) -> None:
     rows.database.write(lambda c: plans.advance(c, []))
     rows.database.write(lambda c: plans.drop_ahead(c, [], rows.start))
     assert rows.database.write(lambda c: reports.report(c, 1, [])) == set()
-    assert rows.database.write(lambda c: runs.claim(c, 1, [], rows.start, rows.types)).runs == []

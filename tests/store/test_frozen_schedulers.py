@@ -5,7 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from rota.scheduler_service.duties.materializer import Materializer, TaskWrite
+from rota.scheduler_service.duties.materializer import Materializer
+from rota.scheduler_service.writing import TaskWrite
 from rota.shared.settings import Settings
 from tests.harness.scenario import Scenario
 

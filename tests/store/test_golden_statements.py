@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Generator, Iterator
 from datetime import timedelta
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from sqlalchemy import Connection, event
 
 from rota.shared.database.transactions import opened
 from rota.shared.domain.states import InstanceStatus
-from rota.shared.store import assignments, fires, locks, overlap, plans, polling, recovery, reports, runs, workers
+from rota.shared.store import assignments, fires, locks, overlap, plans, polling, recovery, reports, workers
 from rota.shared.store.census import take as take_census
 from rota.shared.store.loads import assigned_to
 from rota.shared.store.loads import fleet as read_fleet
@@ -33,8 +34,8 @@ GOLDEN = Path(__file__).parent / "golden"
 STORE = "/shared/store/"
 LEASE, LIMIT = 2.0, 100
 
-Subject = Generator[tuple[str, Callable[[Connection], Any]], Any, None]
-"""Steps: when the verb is called, and the call; what it returned comes back."""
+Subject = Generator[tuple[str, Callable[[Connection], Any] | Callable[[], Any]], Any, None]
+"""Steps: when the verb is called, and the call, in a transaction or with its own; what it returned comes back."""
 
 
 @pytest.fixture(params=DATABASES)
@@ -211,17 +212,17 @@ def claim(rows: Scenario) -> Subject:
     )
     first, second, third = rows.assigned(worker, free), rows.assigned(worker, held), rows.assigned(worker, bounded)
     yield (
-        "A worker claims what is due within 100 ms: it reads, takes, and starts the first nodes.",
-        lambda c: runs.claim(c, worker, [first, second], rows.now(), rows.types),
+        "A worker claims what is due within 100 ms: it takes, starts the first nodes, commits, and reads.",
+        lambda: rows.claim(worker, first, second),
     )
     yield (
         "The same of a task with max_instances: it asks which slots are free.",
-        lambda c: runs.claim(c, worker, [third], rows.now(), rows.types),
+        lambda: rows.claim(worker, third),
     )
     overlapping = rows.assigned(worker, held)
     yield (
         "The same where a predecessor still runs: the unique overlap key refuses it, and it waits or is skipped.",
-        lambda c: runs.claim(c, worker, [overlapping], rows.now(), rows.types),
+        lambda: rows.claim(worker, overlapping),
     )
 
 
@@ -230,7 +231,7 @@ def replace(rows: Scenario) -> Subject:
     older, _ = (rows.assigned(worker, task, rows.start - timedelta(minutes=n)) for n in (2, 1))
     yield (
         "A claim cancels a fire for which a newer one of its task waits.",
-        lambda c: runs.claim(c, worker, [older], rows.now(), rows.types),
+        lambda: rows.claim(worker, older),
     )
 
 
@@ -241,9 +242,7 @@ def skip(rows: Scenario) -> Subject:
     candidates = {late: overlap.SkipCandidate(holder.id, rows.now())}
     yield (
         "A claim skips a fire whose predecessor still ran when it was due.",
-        lambda c: runs.claim(
-            c, worker, [late], rows.now() + timedelta(minutes=1), rows.types, skip_candidates=candidates
-        ),
+        lambda: rows.claim(worker, late, now=rows.now() + timedelta(minutes=1), skip_candidates=candidates),
     )
 
 
@@ -352,7 +351,7 @@ def executed(rows: Scenario, subject: Callable[[Scenario], Subject]) -> Iterator
             when, work = steps.send(result)
             event.listen(rows.database.engine, "before_cursor_execute", note)
             try:
-                result = rows.database.write(work)
+                result = rows.database.write(work) if signature(work).parameters else work()  # type: ignore[arg-type, call-arg]
             finally:
                 event.remove(rows.database.engine, "before_cursor_execute", note)
             yield when, list(statements)

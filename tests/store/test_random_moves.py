@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from rota.shared.domain.errors import NotFound, NotPossible
 from rota.shared.domain.states import TERMINAL, TRANSITIONS, InstanceStatus, NodeStatus
-from rota.shared.store import assignments, fires, instances, overlap, plans, recovery, reports, runs
+from rota.shared.store import assignments, fires, instances, overlap, plans, recovery, reports
 from rota.shared.store.reports import InstanceReport, NodeReport, Report
 from rota.shared.store.transitions import canceling, giving
 from tests.harness.examples import examples
@@ -121,7 +121,7 @@ class Player:
         worker, some = self._rng.choice(self._own), self._some()
         now = self._rows.start + MINUTE * self._rng.randrange(3)
         skip_candidates = {i: overlap.SkipCandidate(self._rng.choice(some), self._rows.start + MINUTE) for i in some}
-        self._write(lambda c: runs.claim(c, worker, some, now, self._rows.types, skip_candidates=skip_candidates))
+        self._rows.claim(worker, *some, now=now, skip_candidates=skip_candidates)
 
     def _fences(self, worker: int) -> list[tuple[int, int]]:
         """What the worker holds, or some that it does not: (instance id, attempt)."""

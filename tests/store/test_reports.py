@@ -10,10 +10,11 @@ import pytest
 from sqlalchemy import Row
 
 from rota.shared.domain.states import TERMINAL, InstanceStatus, NodeStatus
-from rota.shared.store import assignments, instances, recovery, reports, runs
+from rota.shared.store import assignments, instances, recovery, reports
 from rota.shared.store.reports import NodeReport, Report
 from rota.shared.store.runs import Run
 from rota.shared.store.transitions import giving
+from tests.harness.claims import claim
 from tests.harness.databases import MariaDBServer
 from tests.harness.scenario import Scenario, ended, stepped, succeeded, to_retry
 from tests.harness.together import impatient, together, uncommitted, wait_for_lock_wait
@@ -332,8 +333,8 @@ def test_a_frozen_worker_holds_up_nobody_elses_reports(mariadb_rows: Scenario, f
     ):
         assert lost == set()
         assert database.write(lambda c: reports.report(c, other, [form(mine)])) == set()
-        claim = database.write(lambda c: runs.claim(c, other, [next_one], rows.now(), rows.types))
-        assert [r.id for r in claim.runs] == [next_one]
+        claimed = claim(database, other, [next_one], rows.types)
+        assert [r.id for r in claimed.runs] == [next_one]
         pending = rows.pending()
         database.write(lambda c: giving.give(c, [(pending, other, 0, None)]))
         assert database.write(lambda c: assignments.take_back_assigned(c, other, 10)) == 1

@@ -15,6 +15,7 @@ from rota.shared.domain.states import InstanceStatus
 from rota.shared.store import instances, overlap, polling, recovery, reports, runs, tasks
 from rota.shared.store.tables import OVERLAP_SLOTS
 from rota.shared.store.transitions import canceling
+from tests.harness import claims
 from tests.harness.databases import MariaDBServer
 from tests.harness.scenario import Scenario, ended, to_retry
 from tests.harness.together import impatient, together, uncommitted, wait_for_lock_wait
@@ -24,6 +25,12 @@ MINUTE = timedelta(minutes=1)
 
 class Crash(Exception):
     """The process ends here, before its commit."""
+
+
+@pytest.fixture(autouse=True, params=["nearby", "from afar"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test once for each way to claim."""
+    monkeypatch.setattr(Scenario, "is_far", request.param == "from afar")
 
 
 def switch_off(rows: Scenario, task: int) -> None:
@@ -123,7 +130,7 @@ def test_a_retry_finds_the_results_of_the_nodes_that_succeeded(rows: Scenario) -
     rows.give(worker, first.id)
     [run] = rows.claim(worker, first.id).runs
     assert run.failures == 1
-    assert [(node.status, node.result) for node in run.nodes] == [("succeed", 1), ("pending", None)]
+    assert [(node.status == "succeed", node.result) for node in run.nodes] == [(True, 1), (False, None)]
     assert rows.node_statuses(run.id) == ["succeed", "running"]
 
 
@@ -204,7 +211,7 @@ def test_a_deletion_that_is_not_committed_cancels_nothing(mariadb_rows: Scenario
         connection.execute(text("DELETE FROM schedule_task WHERE id = :id"), {"id": task})
 
     with uncommitted(rows.database, delete), impatient(rows.database) as database:
-        claim = database.write(lambda c: runs.claim(c, worker, [held_up], rows.now(), rows.types))
+        claim = claims.claim(database, worker, [held_up], rows.types)
         assert [waiting.id for waiting in claim.waiting] == [held_up]
     assert rows.status(held_up) == "assigned"
 
@@ -218,7 +225,7 @@ def test_an_edit_that_is_not_committed_holds_up_its_own_task_alone_and_nobody_wa
         tasks.edit(connection, "edited", {"priority": 1}, "test")
 
     with uncommitted(rows.database, edit), impatient(rows.database) as database:
-        claim = database.write(lambda c: runs.claim(c, worker, [held_up, free], rows.now(), rows.types))
+        claim = claims.claim(database, worker, [held_up, free], rows.types)
         assert ran(claim) == [free]
         assert waiting(claim) == [held_up]
     assert ran(rows.claim(worker, held_up)) == [held_up]
@@ -230,7 +237,7 @@ def test_nothing_starts_once_off_is_committed(mariadb_rows: Scenario, mariadb_se
     task, worker = rows.task(), rows.worker()
     instance = rows.assigned(worker, task)
     with ThreadPoolExecutor(1) as pool:
-        with uncommitted(rows.database, lambda c: runs.claim(c, worker, [instance], rows.now(), rows.types)):
+        with uncommitted(rows.database, lambda c: claims.claim_on(c, worker, [instance], rows.types)):
             off = pool.submit(switch_off, rows, task)
             wait_for_lock_wait(mariadb_server, off)
         off.result()
@@ -448,8 +455,7 @@ def test_no_more_than_max_instances_run_at_once(rows: Scenario) -> None:
     assert waiting(rows.claim(b, other)) == [other]
 
 
-@pytest.mark.parametrize("expected", [False, True], ids=["met", "expected"])
-def test_a_slot_that_is_taken_costs_the_others_of_the_batch_nothing(rows: Scenario, *, expected: bool) -> None:
+def test_a_slot_that_is_taken_costs_the_others_of_the_batch_nothing(rows: Scenario) -> None:
     worker, busy = rows.worker(), rows.task(overlap_policy="queue")
     running = rows.running(worker, busy)
     limited = rows.task(overlap_policy="allow", max_instances=3)
@@ -459,8 +465,7 @@ def test_a_slot_that_is_taken_costs_the_others_of_the_batch_nothing(rows: Scenar
         rows.assigned(worker, rows.task(overlap_policy="allow")),
     ]
     late = rows.assigned(worker, busy)
-    batch, tried = [*free[:1], late, *free[1:]], {late} if expected else set()
-    claim = rows.database.write(lambda c: runs.claim(c, worker, batch, rows.now(), rows.types, tried=tried))
+    claim = rows.claim(worker, *free[:1], late, *free[1:])
     assert (sorted(ran(claim)), waiting(claim)) == (sorted(free), [late])
     assert [rows.row(i).status for i in (*free, running.id, late)] == ["running"] * 6 + ["assigned"]
     [begun] = rows.sql(
@@ -496,8 +501,8 @@ def test_a_claim_that_meets_an_older_one_not_committed_yet_does_not_wait_for_it(
 ) -> None:
     rows = mariadb_rows
     a, first, b, second = overlapping(rows, policy, max_instances=1 if policy == "allow" else None)
-    with uncommitted(rows.database, lambda c: runs.claim(c, a, [first], rows.now(), rows.types)) as won:
-        assert ran(won) == [first]
+    with uncommitted(rows.database, lambda c: claims.claim_on(c, a, [first], rows.types, slot=0)) as won:
+        assert [run.id for run in won] == [first]
         assert waiting(rows.claim(b, second)) == [second], "it comes after the first, whoever runs that"
 
 
@@ -507,8 +512,8 @@ def test_a_claim_that_meets_one_not_committed_yet_waits_for_it_and_loses(
     rows = mariadb_rows
     a, first, b, second = overlapping(rows, "skip")
     with ThreadPoolExecutor(1) as pool:
-        with uncommitted(rows.database, lambda c: runs.claim(c, a, [first], rows.now(), rows.types)) as won:
-            assert ran(won) == [first]
+        with uncommitted(rows.database, lambda c: claims.claim_on(c, a, [first], rows.types)) as won:
+            assert [run.id for run in won] == [first]
             claim = pool.submit(rows.claim, b, second)
             wait_for_lock_wait(mariadb_server, claim)
         assert claim.result().runs == []
@@ -521,7 +526,7 @@ def test_a_claim_that_meets_one_rolled_back_wins(mariadb_rows: Scenario, mariadb
     with ThreadPoolExecutor(1) as pool:
         with (
             contextlib.suppress(Crash),
-            uncommitted(rows.database, lambda c: runs.claim(c, a, [first], rows.now(), rows.types)),
+            uncommitted(rows.database, lambda c: claims.claim_on(c, a, [first], rows.types)),
         ):
             claim = pool.submit(rows.claim, b, second)
             wait_for_lock_wait(mariadb_server, claim)

@@ -1,17 +1,14 @@
 """Statements that wait for the next one: a transaction of them is one packet, and fails as a whole."""
 
-from collections.abc import Iterator
-
 import pytest
-from pymysql.constants.COMMAND import COM_QUERY
 from sqlalchemy import Connection, TextClause, text
 from sqlalchemy.exc import DataError, DBAPIError
 
-from rota.shared.database.later import Later, execute_later
+from rota.shared.database.later import Later, Unexpected, execute_later, then_read
 from rota.shared.database.mysql_connection import PACKET_SHARE, MySQLConnection
+from tests.harness.packets import Packets, verbs
 from tests.harness.scenario import Scenario
 
-Packets = list[bytes]
 SET_PRIORITY = text("UPDATE schedule_task SET priority = :priority WHERE id = :task")
 SMALL_LIMIT = 4000
 QUARTER = SMALL_LIMIT // PACKET_SHARE
@@ -19,28 +16,6 @@ QUARTER = SMALL_LIMIT // PACKET_SHARE
 
 class Stop(Exception):
     """The work ends here."""
-
-
-@pytest.fixture
-def packets(mariadb_rows: Scenario, monkeypatch: pytest.MonkeyPatch) -> Iterator[Packets]:
-    """What is sent from now on, over a connection that is open already."""
-    sent: Packets = []
-    send = MySQLConnection._execute_command  # type: ignore[attr-defined]
-
-    def record(self: MySQLConnection, command: int, sql: bytes | str) -> None:
-        if command == COM_QUERY:
-            sent.append(sql if isinstance(sql, bytes) else sql.encode())
-        send(self, command, sql)
-
-    mariadb_rows.task()
-    with monkeypatch.context() as patched:
-        patched.setattr(MySQLConnection, "_execute_command", record)
-        yield sent
-
-
-def verbs(packet: bytes) -> list[str]:
-    """The first word of each statement."""
-    return [statement.split()[0].decode() for statement in packet.split(b";")]
 
 
 def set_later(connection: Connection, task: int, priority: int) -> Later:
@@ -207,3 +182,70 @@ def test_a_read_after_a_write_that_was_rolled_back_is_in_no_transaction(mariadb_
         rows.database.write(work)
     assert rows.database.read(in_transaction) == (used[0], 0)
     assert priorities(rows, task) == [0]
+
+
+# What a transaction relies on
+
+
+def expecting(connection: Connection, task: int, priority: int, expected: int) -> Later:
+    return execute_later(connection, SET_PRIORITY, {"task": task, "priority": priority}, expected=expected)
+
+
+def test_a_statement_that_changes_what_is_expected_is_committed_with_the_others(rows: Scenario) -> None:
+    first, second = rows.task(priority=0), rows.task(priority=0)
+    results = rows.database.write(lambda c: [expecting(c, first, 1, 1), set_later(c, second, 2)])
+    assert [one.rows for one in results] == [1, 1]
+    assert priorities(rows, first, second) == [1, 2]
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_statement_that_changes_fewer_rows_than_expected_undoes_its_transaction(rows: Scenario, place: int) -> None:
+    tasks = rows.tasks(3, priority=0)
+    asked = [999_999 if at == place else task for at, task in enumerate(tasks)]
+    with pytest.raises(Unexpected):
+        rows.database.write(lambda c: [expecting(c, task, 1, 1) for task in asked])
+    assert priorities(rows, *tasks) == [0, 0, 0]
+    assert rows.database.write(lambda c: expecting(c, tasks[0], 1, 1)).rows == 1, "the connection is good"
+    assert priorities(rows, *tasks) == [1, 0, 0]
+
+
+def test_an_update_that_changes_nothing_counts_the_rows_that_it_finds(rows: Scenario) -> None:
+    task = rows.task(priority=0)
+    assert rows.database.write(lambda c: expecting(c, task, 0, 1)).rows == 1
+
+
+@pytest.mark.parametrize("lengths", [(QUARTER,), (QUARTER - 150, QUARTER - 150, QUARTER - 150)])
+def test_what_is_expected_is_asked_also_of_statements_that_travel_alone(
+    mariadb_rows: Scenario, lengths: tuple[int, ...]
+) -> None:
+    rows = mariadb_rows
+    task = rows.task(priority=0)
+
+    def work(connection: Connection) -> None:
+        driver(connection).packet_limit = SMALL_LIMIT
+        set_later(connection, task, 5)
+        for length in lengths:
+            execute_later(connection, set_long(length), {"task": 999_999, "priority": 3}, expected=1)
+
+    with pytest.raises(Unexpected):
+        rows.database.write(work)
+    assert priorities(rows, task) == [0]
+    assert rows.database.read(in_transaction)[1] == 0
+
+
+def test_what_is_read_after_the_commit_travels_with_it_and_is_in_no_transaction(
+    mariadb_rows: Scenario, packets: Packets
+) -> None:
+    rows = mariadb_rows
+    task = rows.task(priority=0)
+    packets.clear()
+    inside = rows.database.write(then_read(lambda c: set_later(c, task, 6), in_transaction))[1]
+    assert inside == 0
+    assert [verbs(packet) for packet in packets] == [["BEGIN", "UPDATE", "COMMIT", "SELECT"]]
+    assert priorities(rows, task) == [6]
+
+
+def test_a_transaction_without_any_statement_sends_nothing(mariadb_rows: Scenario, packets: Packets) -> None:
+    packets.clear()
+    mariadb_rows.database.write(lambda c: None)
+    assert packets == []

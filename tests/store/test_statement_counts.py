@@ -9,8 +9,9 @@ from rota.scheduler_service.duties.assigner import Assigner
 from rota.scheduler_service.duties.materializer import Materializer
 from rota.scheduler_service.duties.reaper import Reaper
 from rota.shared.settings import Settings
-from rota.shared.store import fires, locks, reports, runs
+from rota.shared.store import fires, locks, reports
 from tests.harness.batch_life import Work, counts, life
+from tests.harness.claims import claim_on
 from tests.harness.scenario import Scenario, succeeded
 from tests.harness.statements import executed
 
@@ -68,8 +69,8 @@ def test_a_node_type_is_asked_for_once(rows: Scenario) -> None:
     worker = rows.worker()
     first, second = rows.assigned(worker), rows.assigned(worker)
     works: dict[str, Work] = {
-        "first": lambda c: runs.claim(c, worker, [first], rows.start, rows.types),
-        "second": lambda c: runs.claim(c, worker, [second], rows.start, rows.types),
+        "first": lambda c: claim_on(c, worker, [first], rows.types),
+        "second": lambda c: claim_on(c, worker, [second], rows.types),
     }
     assert counts(rows, works) == {"first": 3 + len(rows.nodes), "second": 3}
 

@@ -89,12 +89,14 @@ def lost(move: Move) -> Make:
     return lambda c, i: recovering.recover(c, [Verdict(i.id, move, "test")], "worker", "test")
 
 
+HOUR_SECONDS = 3600.0
+
 WAYS: Sequence[tuple[str, Move, Make]] = (
     ("given", GIVE, lambda c, i: giving.give(c, [(i.id, i.worker, 0, None)])),
     ("of a worker", TAKE_BACK, lambda c, i: giving.take_back_from(c, i.worker, [i.id])),
     ("unstarted", TAKE_BACK, lambda c, i: giving.take_back_unstarted(c, [i.id], later(c))),
-    ("hoped for", CLAIM, lambda c, i: claiming.claim(c, i.worker, {i.id: i.nodes[1]}, [(i.id, 0)], {i.id})),
-    ("if free", CLAIM, lambda c, i: claiming.claim(c, i.worker, {i.id: i.nodes[1]}, [(i.id, 0)], ())),
+    ("by policy", CLAIM, lambda c, i: claiming.claim_unread(c, i.worker, [i.id], HOUR_SECONDS)),
+    ("for a slot", CLAIM, lambda c, i: claiming.claim_unread(c, i.worker, [i.id], HOUR_SECONDS, [(i.id, 0)])),
     ("reported", BEGIN, reported(BEGIN.target, (1, NodeStatus.RUNNING))),
     ("reported", PROCEED, reported(None, (1, NodeStatus.SUCCEED), (2, NodeStatus.RUNNING))),
     ("plain", SUCCEED, reported(SUCCEED.target, (1, NodeStatus.SUCCEED))),

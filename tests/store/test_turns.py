@@ -21,6 +21,12 @@ SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 LIMITED = [{"overlap_policy": "queue"}, {"overlap_policy": "allow", "max_instances": 1}]
 
 
+@pytest.fixture(autouse=True, params=["nearby", "from afar"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test once for each way to claim."""
+    monkeypatch.setattr(Scenario, "is_far", request.param == "from afar")
+
+
 def ran(claim: Claim) -> list[int]:
     return [run.id for run in claim.runs]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pymysql
 import pytest
+from sqlalchemy.exc import DataError
 
 from rota.scheduler_service.duties import materializer
 from rota.scheduler_service.duties.assigner import Assigner
@@ -355,13 +356,31 @@ def test_a_date_that_is_spoiled_between_poll_and_claim_hangs_nobody(rows: Scenar
     assert len(puller.backlog) == 0, "what cannot be started is let go"
 
 
-def test_a_row_whose_claim_the_database_refuses_is_canceled_alone(mariadb_rows: Scenario) -> None:
-    rows = mariadb_rows
+def test_a_row_that_cannot_be_claimed_once_more_is_canceled_alone(rows: Scenario) -> None:
     worker = rows.worker()
     several = [rows.assigned(worker) for _ in range(5)]
     rows.sql("UPDATE schedule_instance SET attempt = 2147483647 WHERE id = :id", id=several[2])
     puller = Puller(rows.database, worker)
     puller.fetcher.fetch()
+    puller.claimer.claim()
+    statuses = rows.statuses()
+    assert [statuses[i] for i in several] == ["running", "running", "canceled", "running", "running"]
+    assert rows.row(several[2]).reason == (
+        "it cannot be claimed again: its attempt is 2147483647, the greatest there is"
+    )
+
+
+def test_a_row_whose_claim_the_database_refuses_is_canceled_alone(rows: Scenario) -> None:
+    worker = rows.worker()
+    several = [rows.assigned(worker) for _ in range(5)]
+    puller = Puller(rows.database, worker)
+
+    def meanwhile() -> None:
+        if several[2] in puller.rows.asked[-1]:
+            raise DataError("UPDATE", {}, pymysql.err.DataError(1264, "Out of range value"))
+
+    puller.fetcher.fetch()
+    puller.rows.meanwhile = meanwhile
     puller.claimer.claim()
     statuses = rows.statuses()
     assert [statuses[i] for i in several] == ["running", "running", "canceled", "running", "running"]

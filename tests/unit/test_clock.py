@@ -85,6 +85,26 @@ def test_an_old_measurement_is_given_up_so_that_drift_does_not_add_up(clock: Dat
     assert error(clock, world) == 0
 
 
+@pytest.mark.parametrize(("age", "wrong_by"), [(10, 0), (60, 0.0005)])
+def test_an_exact_measurement_counts_until_the_clocks_may_have_drifted_by_more(
+    clock: DatabaseClock, world: World, age: float, wrong_by: float
+) -> None:
+    clock.measure()
+    world.uptime += age
+    world.there = 0.001
+    clock.measure()
+    assert error(clock, world) == pytest.approx(wrong_by)
+
+
+def test_many_measurements_under_load_do_not_displace_an_exact_one(clock: DatabaseClock, world: World) -> None:
+    clock.measure()
+    world.there = 0.02
+    for _ in range(SAMPLES // 2):
+        world.uptime += 6
+        clock.measure()
+    assert error(clock, world) == 0
+
+
 @pytest.mark.parametrize("step", [3600, -3600, 2, 0.45, -0.45, 0.06, -0.06])
 def test_a_step_of_the_databases_clock_is_followed_at_once(clock: DatabaseClock, world: World, step: float) -> None:
     clock.calibrate()

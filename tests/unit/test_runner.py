@@ -437,6 +437,19 @@ def test_a_few_ends_are_too_few_to_expect_slots_by(world: World) -> None:
     assert world.slots.expected(100) == 0
 
 
+def test_a_hopeful_worker_that_has_run_next_to_nothing_expects_that_its_idle_slots_pass_on_many(world: World) -> None:
+    world.slots.abandon(world.slots.capacity - 3)
+    assert (world.slots.expected(0.1), world.slots.expected(0.1, hopeful=True)) == (0, 300)
+    world.slots.abandon(3)
+    assert world.slots.expected(0.1, hopeful=True) == 0, "none is idle"
+
+
+def test_a_hopeful_worker_goes_by_what_it_knows(world: World) -> None:
+    live_through(world, number=20, took=0.5)
+    world.clock.advance(60)
+    assert world.slots.expected(0.1, hopeful=True) == world.slots.expected(0.1)
+
+
 def test_as_many_ends_are_expected_as_there_were_lately(world: World) -> None:
     live_through(world, number=20, took=1)
     world.slots.abandon(world.slots.capacity)  # none is idle

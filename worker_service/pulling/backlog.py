@@ -50,11 +50,6 @@ class Backlog:
         return set(self._claiming)
 
     @property
-    def tried(self) -> Mapping[int, int]:
-        """How often the claimer tried an instance without success, by id."""
-        return self._tries
-
-    @property
     def skip_candidates(self) -> Mapping[int, SkipCandidate]:
         """The fires that may be skipped, by id. Each waits until a moment for the report of the run before it."""
         return self._skip_candidates

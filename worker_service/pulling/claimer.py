@@ -8,9 +8,10 @@ from sqlalchemy.exc import DBAPIError
 from rota.shared.clock import Clock
 from rota.shared.database.transactions import is_refusal, sentence
 from rota.shared.domain.errors import RotaError
+from rota.shared.store.overlap import Waiting
 from rota.shared.surprises import Surprises
 from rota.worker_service.pulling.backlog import Backlog
-from rota.worker_service.pulling.pacing import PUT_OFF, ClaimPace, is_time_to_poll
+from rota.worker_service.pulling.pacing import FAR_SECONDS, PUT_OFF, ClaimPace, is_time_to_poll
 from rota.worker_service.pulling.slots import Slots
 from rota.worker_service.pulling.starter import Starter
 from rota.worker_service.rows import WorkerRows
@@ -64,33 +65,42 @@ class Claimer:
         return self._pace.rest(self._slots.busy, self._slots.capacity)
 
     def _room(self) -> int:
-        return self._slots.claimable(self._pace.ahead(self._clock.monotonic()))
+        return self._slots.claimable(
+            self._pace.ahead(self._clock.monotonic()), hopeful=self._clock.round_trip() >= FAR_SECONDS
+        )
 
     def _claim(self, taken: Mapping[int, int]) -> None:
-        """Claim these. If that fails because of a row, claim each half of them, until the row at fault is alone.
+        """Claim these. If that fails because of a row, claim each half of them, until the row at fault is alone."""
+        claimed: set[int] = set()
+        try:
+            self._claim_all(taken, claimed)
+        except Exception as error:
+            if isinstance(error, RotaError) or (isinstance(error, DBAPIError) and not is_refusal(error)):
+                raise  # the database's fault, and no row's
+            left = [instance_id for instance_id in taken if instance_id not in claimed]
+            if not left:
+                raise
+            if len(left) == 1:
+                self._give_up({left[0]: taken[left[0]]}, error)
+                return
+            for half in (left[: len(left) // 2], left[len(left) // 2 :]):
+                self._claim({instance_id: taken[instance_id] for instance_id in half})
+
+    def _claim_all(self, taken: Mapping[int, int], claimed: set[int]) -> None:
+        """Claim these, start what was ``claimed``, and put the others back.
 
         The claim also tells the database's time: a clock that was set back must start nothing early.
         """
         asked = self._clock.monotonic()
-        try:
-            claim = self._rows.claim(
-                taken.keys(), self._clock.at(asked), self._backlog.tried, self._backlog.skip_candidates
-            )
-        except Exception as error:
-            if isinstance(error, RotaError) or (isinstance(error, DBAPIError) and not is_refusal(error)):
-                raise  # the database's fault, and no row's
-            if len(taken) == 1:
-                self._give_up(taken, error)
-                return
-            ids = list(taken)
-            for half in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
-                self._claim({instance_id: taken[instance_id] for instance_id in half})
-            return
-        if claim.time is not None:
-            self._clock.observe(asked, claim.time, self._clock.monotonic())
-        claimed = self._clock.now()
-        self._starter.put(claim.runs, claimed, taken)
-        self._backlog.settle(taken, claim.waiting, self._clock.at(asked), claimed)
+        began = self._clock.at(asked)
+        waiting: list[Waiting] = []
+        for claim in self._rows.claim(taken.keys(), began, self._backlog.skip_candidates):
+            if claim.time is not None:
+                self._clock.observe(asked, claim.time, self._clock.monotonic())
+            self._starter.put(claim.runs, self._clock.now(), taken)
+            claimed.update(run.id for run in claim.runs)
+            waiting += claim.waiting
+        self._backlog.settle(taken, waiting, self._clock.at(asked), self._clock.now())
 
     def _give_up(self, taken: Mapping[int, int], error: Exception) -> None:
         """Cancel an instance whose claim the database refuses. Put off one that fails for another reason."""

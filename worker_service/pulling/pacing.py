@@ -21,8 +21,12 @@ time. From ``CLAIM_AHEAD`` until then, an instance may join the batch of another
 CLAIM_EARLY = CLAIM_AHEAD - CLAIM_TIME
 """How much earlier than its own latest moment an instance may be claimed, in a batch with others."""
 
-CLAIM_ROUND_TRIPS = 3
-"""A claim from afar is on the way for so many round trips: it reads, writes, and perhaps reads what it won."""
+CLAIM_ROUND_TRIPS = 1
+"""A claim is on the way for so many round trips."""
+
+FAR_SECONDS = 0.005
+"""From such a round trip on, workers claim from afar (``Claims``), and are hopeful when they have just started
+(``Slots.expected``)."""
 
 PACE_SECONDS = 0.02
 LONGEST_PACE_SECONDS = 0.5

@@ -108,7 +108,7 @@ class Slots:
         beyond = self._between - self._lendable() if self._between else 0
         return self.capacity - self._running - max(self._abandoned + len(self._line), beyond)
 
-    def claimable(self, seconds: float) -> int:
+    def claimable(self, seconds: float, *, hopeful: bool = False) -> int:
         """How many instances may be claimed: the free slots, and those expected to become free within ``seconds``.
 
         At most a batch at a time. And at most two batches are held beyond the capacity: when reports cannot be
@@ -117,23 +117,27 @@ class Slots:
         lent = min(self._between, self._lendable()) if self._between else 0
         free = self.capacity + lent - self.busy
         bound = self.capacity + 2 * self._batch - self._held
-        return min(free + self.expected(seconds), bound, self._batch)
+        return min(free + self.expected(seconds, hopeful=hopeful), bound, self._batch)
 
-    def expected(self, seconds: float) -> int:
+    def expected(self, seconds: float, *, hopeful: bool = False) -> int:
         """Slots expected to become free within ``seconds``, beyond those that are free now.
 
         There are two estimates, and the greater counts. One is the number of instances that ended in the last
         ``seconds``. The other is the number of instances that the idle slots can run one after another in that time,
         if each takes as long as the mean of the last ``ENDS_KEPT``, without those that are claimed already and wait.
         Where handlers take long, both are small.
+
+        A worker that has run next to nothing expects none, unless it is ``hopeful``: then each instance counts as the
+        shortest. With the database far away, the rest of its first herd would else be late by a round trip.
         """
         idle = max(self.idle(), 0)
         waiting = self._held - self._ended - self._running - self._between
         since = self._monotonic() - seconds
         with self._lock:
-            if len(self._ends) < FEWEST_ENDS:
+            is_known = len(self._ends) >= FEWEST_ENDS
+            if not is_known and not hopeful:
                 return 0
-            mean = self._took / len(self._ends)
+            mean = self._took / len(self._ends) if is_known else SHORTEST_SECONDS
             recent = sum(1 for _ in takewhile(lambda end: end[0] > since, reversed(self._ends)))
         return max(recent, int(idle * seconds / max(mean, SHORTEST_SECONDS)) - waiting)
 

@@ -40,7 +40,7 @@ batch is at least as long as the batch took: then many workers use the database,
 A report that holds up a next node waits only for its equals: for as many as the last batch let go on, as long as that
 batch took, and ``PACE_SECONDS`` at most. So a lone run waits for nobody, and many runs of quick nodes stay together."""
 
-REPORT_ROUND_TRIPS = 2
+REPORT_ROUND_TRIPS = 1
 """A batch is on the way to the database and back for so many round trips, which is no sign of a busy database."""
 
 NAMED = 10

@@ -2,9 +2,10 @@
 
 from collections.abc import Collection, Mapping
 
-from sqlalchemy import ColumnElement, Connection, Update, bindparam, update
+from sqlalchemy import ColumnElement, Connection, Update, bindparam, select, update
 
-from rota.shared.database.constructs import UtcNow, among, bound, json_rows
+from rota.shared.database.constructs import UtcNow, among, bound, by_index, json_rows
+from rota.shared.database.later import execute_later
 from rota.shared.domain.states import CANCEL, REFUSE, SKIP, STOP, Move
 from rota.shared.store.tables import schedule_instance
 from rota.shared.store.transitions.guards import leaves
@@ -36,7 +37,7 @@ _cancel = _canceling(CANCEL)
 def refuse(connection: Connection, reasons: Mapping[int, str]) -> None:
     """Cancel pending instances that can never run, each with its reason. The scheduler does so."""
     if reasons:
-        connection.execute(_refuse, {"rows": bound(sorted(reasons.items())), "by": "scheduler"})
+        execute_later(connection, _refuse, {"rows": bound(sorted(reasons.items())), "by": "scheduler"})
         follow(connection, REFUSE, reasons)
 
 
@@ -44,7 +45,7 @@ def skip(connection: Connection, worker_id: int, reasons: Mapping[int, str]) -> 
     """Cancel instances that are assigned to this worker and that its claim must not start, each with its reason."""
     if reasons:
         rows = bound(sorted(reasons.items()))
-        connection.execute(_skip, {"rows": rows, "worker": worker_id, "by": "worker"})
+        execute_later(connection, _skip, {"rows": rows, "worker": worker_id, "by": "worker"})
         follow(connection, SKIP, reasons)
 
 
@@ -60,7 +61,7 @@ def pass_over(connection: Connection, instance_ids: Collection[int], reason: str
     """Cancel instances that have not started, for a reason that holds for all of them. The scheduler does so."""
     if instance_ids:
         rows = bound((instance_id, reason) for instance_id in sorted(instance_ids))
-        connection.execute(_cancel, {"rows": rows, "by": "scheduler"})
+        execute_later(connection, _cancel, {"rows": rows, "by": "scheduler"})
         follow(connection, CANCEL, instance_ids)
 
 
@@ -69,6 +70,28 @@ _request_cancel = (
     .where(among(_instance.id), leaves(STOP), _instance.gmt_cancel_requested.is_(None))
     .values(gmt_cancel_requested=UtcNow(), reason=bindparam("why"))
 )
+
+
+_running = (
+    by_index(
+        select(_instance.id).where(among(_instance.id), leaves(STOP), _instance.gmt_cancel_requested.is_(None)),
+        schedule_instance,
+    )
+    .distinct()  # so that the server does not merge this into the UPDATE, which would then wait for locked rows
+    .with_for_update(skip_locked=True)
+    .subquery("running")
+)
+_request_cancel_of_free = (
+    update(schedule_instance)
+    .where(_instance.id == _running.c.id)
+    .values(gmt_cancel_requested=UtcNow(), reason=bindparam("why"))
+)
+
+
+def request_cancel_of_free(connection: Connection, instance_ids: Collection[int], reason: str) -> None:
+    """Ask the workers that run these instances to stop them, but for the rows that somebody has locked."""
+    if instance_ids:
+        execute_later(connection, _request_cancel_of_free, {"ids": sorted(instance_ids), "why": reason})
 
 
 def request_cancel(connection: Connection, instance_ids: Collection[int], reason: str) -> int:

@@ -1,155 +1,232 @@
 """A worker claims instances that are assigned to it: one guarded UPDATE, in which the unique overlap key decides."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
-from sqlalchemy import Connection, Update, and_, bindparam, case, exists, or_, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Update,
+    and_,
+    bindparam,
+    case,
+    exists,
+    func,
+    not_,
+    null,
+    or_,
+    select,
+    update,
+)
 
-from rota.shared.database.constructs import UtcNow, among, by_index, by_primary_key, ignore_conflicts, unindexed
+from rota.shared.database.constructs import (
+    SecondsBefore,
+    UtcNow,
+    among,
+    by_index,
+    by_primary_key,
+    ignore_conflicts,
+    read_by,
+    unindexed,
+)
 from rota.shared.database.later import Later, execute_later
-from rota.shared.domain.states import CLAIM, PLANNED_ORIGINS, TaskStatus
-from rota.shared.store.tables import owns_node, schedule_instance, schedule_task, schedule_task_node
+from rota.shared.domain.states import (
+    CLAIM,
+    PLANNED_ORIGINS,
+    NodeStatus,
+    OverlapPolicy,
+    TaskStatus,
+    WorkerLostPolicy,
+)
+from rota.shared.store.tables import (
+    MOST_ATTEMPTS,
+    OVERLAP_SLOTS,
+    owns_node,
+    schedule_instance,
+    schedule_task,
+    schedule_task_node,
+)
 from rota.shared.store.transitions.guards import leaves
 
 _instance = schedule_instance.c
 _node = schedule_task_node.c
 _task = schedule_task.c
 
-_claim = by_primary_key(
-    update(schedule_instance)
+NODES_IN_ORDER = "uq_schedule_task_node_order"
+
+_its_task = _task.id == _instance.schedule_task_id
+_takes_first_slot = _task.overlap_policy == OverlapPolicy.SKIP.value
+_holder = schedule_instance.alias("holder")
+_has_holder = exists(
+    read_by(select(_holder.c.id), _holder, "uq_schedule_instance_overlap_key")
+    .where(_holder.c.overlap_key == _instance.schedule_task_id * OVERLAP_SLOTS)
+    .correlate(schedule_instance)
+)
+_takes_no_slot = and_(_task.overlap_policy == OverlapPolicy.ALLOW.value, _task.max_instances.is_(None))
+_slot_by_policy = select(case((_takes_first_slot, 0))).where(_its_task).scalar_subquery()
+
+
+_is_on = and_(
+    _task.is_deleted == 0,
+    or_(_task.status == TaskStatus.ON.value, _instance.origin.not_in([o.value for o in PLANNED_ORIGINS])),
+)
+
+
+def _claimed(slot: Any) -> dict[str, Any]:
+    """The new values of an instance that a worker claims for this slot."""
+    return {
+        "status": CLAIM.target.value,
+        "attempt": _instance.attempt + 1,
+        "overlap_slot": slot,
+        "gmt_started": case((_instance.due_at > UtcNow(), _instance.due_at), else_=UtcNow()),
+        "reason": None,
+    }
+
+
+def _claim_unread(slot: ColumnElement[Any], *of_task: ColumnElement[bool]) -> Update:
+    """Claim those of some instances that may start now, each for a slot; those whose slot is taken are left out."""
+    claimable = (
+        by_index(
+            select(_instance.id).where(
+                among(_instance.id),
+                leaves(CLAIM, unindexed(_instance.status)),
+                unindexed(_instance.schedule_worker_node_id) == bindparam("worker"),
+                _instance.gmt_cancel_requested.is_(None),
+                _instance.attempt < MOST_ATTEMPTS,
+                SecondsBefore(_instance.due_at, bindparam("ahead")) <= UtcNow(),
+                SecondsBefore(_instance.schedule_datetime, bindparam("ahead")).is_not(None),  # SQL wrote no time
+                exists(
+                    select(_task.id)
+                    .where(_its_task, _is_on, *of_task)
+                    .with_for_update(read=True, skip_locked=True)  # so that nothing starts after ``off`` is committed
+                ),
+            ),
+            schedule_instance,
+        )
+        .distinct()  # so that the server does not merge this into the UPDATE, which would then wait for locked rows
+        .with_for_update(skip_locked=True)
+        .subquery("claimable")
+    )
+    claim: Update = ignore_conflicts(
+        update(schedule_instance).where(_instance.id == claimable.c.id).values(**_claimed(slot))
+    )
+    return claim
+
+
+_claim_by_policy = _claim_unread(_slot_by_policy, or_(_takes_no_slot, and_(_takes_first_slot, not_(_has_holder))))
+_claim_for_slot = _claim_unread(bindparam("slot"))
+
+_unsucceeded = (
+    read_by(
+        select(_node.schedule_instance_id, _node.instance_gmt_create, func.min(_node.sequence).label("sequence")),
+        schedule_task_node,
+        NODES_IN_ORDER,
+    )
+    .where(among(_node.schedule_instance_id), _node.status != NodeStatus.SUCCEED.value)
+    .group_by(_node.schedule_instance_id, _node.instance_gmt_create)
+    .subquery("unsucceeded")
+)
+_may_run_once = _task.on_worker_lost == WorkerLostPolicy.FAIL.value
+_start_first_nodes = (
+    update(schedule_task_node)
     .where(
-        among(_instance.id),
-        leaves(CLAIM, unindexed(_instance.status)),
+        _node.schedule_instance_id == _unsucceeded.c.schedule_instance_id,
+        _node.instance_gmt_create == _unsucceeded.c.instance_gmt_create,
+        _node.sequence == _unsucceeded.c.sequence,
+        _node.status != CLAIM.first_node,
+        _instance.id == _unsucceeded.c.schedule_instance_id,
+        _instance.gmt_create == _unsucceeded.c.instance_gmt_create,
+        unindexed(_instance.status) == CLAIM.target.value,
         unindexed(_instance.schedule_worker_node_id) == bindparam("worker"),
-        _instance.gmt_cancel_requested.is_(None),
+        _its_task,
     )
     .values(
-        status=CLAIM.target.value,
-        attempt=_instance.attempt + 1,
-        overlap_slot=bindparam("slot"),
-        gmt_started=case((_instance.due_at > UtcNow(), _instance.due_at), else_=UtcNow()),
-        reason=None,
+        status=CLAIM.first_node,
+        gmt_started=case((_may_run_once, null()), else_=UtcNow()),
+        gmt_completed=None,
+    )
+    .with_hint(NODES_IN_ORDER)
+)
+
+
+_claim_read = by_primary_key(
+    ignore_conflicts(
+        update(schedule_instance)
+        .where(
+            among(_instance.id),
+            leaves(CLAIM, unindexed(_instance.status)),
+            unindexed(_instance.schedule_worker_node_id) == bindparam("worker"),
+            _instance.gmt_cancel_requested.is_(None),
+            exists(select(_task.id).where(_its_task, _is_on).with_for_update(read=True)),
+        )
+        .values(**_claimed(bindparam("slot")))
     )
 )
-
-_claim_free_slots = ignore_conflicts(_claim)
-"""It leaves out the instances whose slot is taken, and does not say which."""
-
-_start_nodes = by_primary_key(
-    update(schedule_task_node)
-    .where(among(_node.id, "nodes"))
-    .values(status=CLAIM.first_node, gmt_started=UtcNow(), gmt_completed=None)
-)
-_start_nodes_to_begin = by_primary_key(
-    update(schedule_task_node)
-    .where(among(_node.id, "nodes"), _node.status != CLAIM.first_node)
-    .values(status=CLAIM.first_node, gmt_started=None, gmt_completed=None)
-)
-"""Only for nodes of instances that this transaction has claimed or locked. Nobody else changes these nodes, so their
-state is not checked. The first node of a run that may run at most once gets its ``gmt_started`` when the run begins: a
-repeated claim must not take it away again."""
-
-_unlocked_won = by_index(
-    select(_instance.id).where(
-        among(_instance.id),
-        _instance.schedule_worker_node_id == bindparam("worker"),
-        _instance.status == CLAIM.target.value,
-    ),
-    schedule_instance,
-)
-_won = _unlocked_won.with_for_update(read=True)
-
-
-def claim(
-    connection: Connection,
-    worker_id: int,
-    first_nodes: Mapping[int, int | None],
-    slots: Sequence[tuple[int, int | None]],
-    uncontested: Collection[int],
-    *,
-    to_begin: Collection[int] = (),
-) -> set[int]:
-    """Claim instances, each for its overlap slot, and start their first nodes; returns the ids of those that it won.
-
-    ``first_nodes`` holds every instance that the worker wants, with the id of its first node that has not succeeded. It
-    includes instances that the worker has claimed already, in a commit whose answer was lost. ``slots`` holds the
-    instances to claim: (id, slot). The slots of the ``uncontested`` ids are probably free. If so, the number of changed
-    rows shows that the worker won all of them. The other instances are read again. The instances in ``to_begin`` may
-    run at most once: their nodes do not count as entered until the worker reports that they begin.
-    """
-    likely = [slot for slot in slots if slot[0] in uncontested]
-    rest = [slot for slot in slots if slot[0] not in uncontested]
-    won: set[int] = set()
-    try:
-        if _update(connection, _claim, likely, worker_id) == len(likely):
-            won = {instance_id for instance_id, _ in likely}
-    except IntegrityError:  # a slot was taken; the server has undone the whole statement
-        rest = list(slots)
-    _update(connection, _claim_free_slots, rest, worker_id)
-    if unknown := [instance_id for instance_id in first_nodes if instance_id not in won]:
-        won.update(connection.scalars(_won, {"ids": unknown, "worker": worker_id}))
-    started = {i: node for i, node in first_nodes.items() if node is not None and i in won}
-    if nodes := [node for i, node in started.items() if i not in to_begin]:
-        execute_later(connection, _start_nodes, {"nodes": sorted(nodes)})
-    if nodes := [node for i, node in started.items() if i in to_begin]:
-        execute_later(connection, _start_nodes_to_begin, {"nodes": sorted(nodes)})
-    return won
-
-
-_task_wants_it = exists(
-    select(_task.id).where(
-        _task.id == _instance.schedule_task_id,
-        _task.is_deleted == 0,
-        or_(_task.status == TaskStatus.ON.value, _instance.origin.not_in([o.value for o in PLANNED_ORIGINS])),
-    )
-)
-_is_as_read = and_(_instance.attempt == 0, exists(select(_node.id).where(owns_node, among(_node.id, "nodes"))))
-_claim_unlocked = _claim_free_slots.where(_task_wants_it, _is_as_read)
 _is_claimed = exists(
-    select(_instance.id).where(
-        owns_node,
-        _instance.status == CLAIM.target.value,
-        _instance.schedule_worker_node_id == bindparam("worker"),
+    by_index(
+        select(_instance.id).where(
+            owns_node,
+            unindexed(_instance.status) == CLAIM.target.value,
+            unindexed(_instance.schedule_worker_node_id) == bindparam("worker"),
+        ),
+        schedule_instance,
     )
 )
-_start_claimed, _start_claimed_to_begin = _start_nodes.where(_is_claimed), _start_nodes_to_begin.where(_is_claimed)
 
 
-def claim_at_once(
+def _start(moment: Any) -> Update:
+    return by_primary_key(
+        update(schedule_task_node)
+        .where(among(_node.id, "nodes"), _is_claimed)
+        .values(status=CLAIM.first_node, gmt_started=moment, gmt_completed=None)
+    )
+
+
+_start_nodes, _start_nodes_to_begin = _start(UtcNow()), _start(None)
+
+
+def claim_read(
     connection: Connection,
     worker_id: int,
     slots: Sequence[tuple[int, int | None]],
     nodes: Collection[int],
     nodes_to_begin: Collection[int],
 ) -> list[Later]:
-    """Claim instances that were read without locks, (id, slot), and start their first ``nodes``.
+    """Claim instances that were read just before, (id, slot), and start their first nodes.
 
-    Since they were read, another worker may have had them, or other nodes may have been pinned: so they must still have
-    attempt 0 and these nodes. No statement needs the result of another. So on a server the whole transaction travels in
-    one packet, and no lock is held over a round trip. The results tell how many of the nodes belong to instances that
-    the worker won. (What an UPDATE IGNORE leaves out is counted, too.) ``won`` reads which those are.
+    No statement needs the result of another, so the transaction travels in one packet. The results tell how many of the
+    nodes were started; where all were, the worker won all. (What an UPDATE IGNORE leaves out is counted as found.)
     """
-    first = [*nodes, *nodes_to_begin]
     for slot, ids in _by_slot(slots):
-        values = {"ids": ids, "slot": slot, "worker": worker_id, "nodes": first}
-        execute_later(connection, _claim_unlocked, values)
+        execute_later(connection, _claim_read, {"ids": sorted(ids), "slot": slot, "worker": worker_id})
     return [
         execute_later(connection, statement, {"nodes": sorted(some), "worker": worker_id})
-        for statement, some in ((_start_claimed, nodes), (_start_claimed_to_begin, nodes_to_begin))
+        for statement, some in ((_start_nodes, nodes), (_start_nodes_to_begin, nodes_to_begin))
         if some
     ]
 
 
-def won(connection: Connection, worker_id: int, instance_ids: Collection[int]) -> set[int]:
-    """Those of the instances that are ``running`` under the worker."""
-    return set(connection.scalars(_unlocked_won, {"ids": sorted(instance_ids), "worker": worker_id}))
+def claim_unread(
+    connection: Connection,
+    worker_id: int,
+    ids: Collection[int],
+    ahead_seconds: float,
+    slots: Sequence[tuple[int, int | None]] | None = None,
+) -> None:
+    """Claim those of the instances that may be claimed, and start their first nodes; the caller reads which those are.
 
-
-def _update(connection: Connection, statement: Update, slots: Sequence[tuple[int, int | None]], worker_id: int) -> int:
-    return sum(
-        connection.execute(statement, {"ids": ids, "slot": slot, "worker": worker_id}).rowcount
-        for slot, ids in _by_slot(slots)
-    )
+    Nothing about them need be known: the statements ask whether an instance is due within ``ahead_seconds``, whether
+    its task is on, and which slot it takes. They pass over those that somebody has locked. So on a server the whole
+    transaction travels in one packet, and no lock is held over a round trip. Instances for whose slot more must be
+    known than the task's policy are left out, unless ``slots`` says it: (id, slot).
+    """
+    values = {"worker": worker_id, "ahead": ahead_seconds}
+    if slots is None:
+        execute_later(connection, _claim_by_policy, {"ids": sorted(ids), **values})
+    else:
+        for slot, some in _by_slot(slots):
+            execute_later(connection, _claim_for_slot, {"ids": sorted(some), "slot": slot, **values})
+    execute_later(connection, _start_first_nodes, {"ids": sorted(ids), "worker": worker_id})
 
 
 def _by_slot(slots: Sequence[tuple[int, int | None]]) -> Iterable[tuple[int | None, list[int]]]:

@@ -96,7 +96,7 @@ _adopt = (
 def adopt(connection: Connection, instance_ids: Collection[int]) -> None:
     """Set ``due_at`` of rows that SQL inserted without it to their nominal time. They stay pending."""
     if instance_ids:
-        connection.execute(_adopt, {"ids": sorted(instance_ids)})
+        execute_later(connection, _adopt, {"ids": sorted(instance_ids)})
 
 
 _line_up = (
@@ -109,7 +109,7 @@ _line_up = (
 def line_up(connection: Connection, instance_ids: Collection[int]) -> None:
     """Let these pending instances, which may wait for others of their tasks, take their places in the order."""
     if instance_ids:
-        connection.execute(_line_up, {"ids": sorted(instance_ids)})
+        execute_later(connection, _line_up, {"ids": sorted(instance_ids)})
 
 
 _leave_line = update(schedule_instance).where(among(_instance.id), leaves(GIVE)).values(overlap_slot=None)
@@ -118,7 +118,7 @@ _leave_line = update(schedule_instance).where(among(_instance.id), leaves(GIVE))
 def leave_line(connection: Connection, instance_ids: Collection[int]) -> None:
     """Let others of their tasks go before these pending instances, which no live worker can run."""
     if instance_ids:
-        connection.execute(_leave_line, {"ids": sorted(instance_ids)})
+        execute_later(connection, _leave_line, {"ids": sorted(instance_ids)})
 
 
 _explained = json_rows("explained", id="id", reason="str")
@@ -130,4 +130,4 @@ _explain = (
 def explain(connection: Connection, reasons: dict[int, str]) -> None:
     """Write for each of these instances, if it is still pending, why it waits."""
     if reasons:
-        connection.execute(_explain, {"rows": bound(sorted(reasons.items()))})
+        execute_later(connection, _explain, {"rows": bound(sorted(reasons.items()))})

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from sqlalchemy import Connection, bindparam, delete, insert, literal_column, select, update
 
 from rota.shared.database.constructs import UtcNow, among
+from rota.shared.database.later import execute_later
 from rota.shared.domain.states import FAIL
 from rota.shared.store.tables import schedule_instance, schedule_kept_slot
 from rota.shared.store.transitions.guards import leaves
@@ -47,16 +48,16 @@ def keep(connection: Connection, worker_id: int, instance_ids: Collection[int]) 
     """
     if instance_ids:
         values = {"ids": sorted(instance_ids), "worker": worker_id}
-        connection.execute(_keep, values)
-        connection.execute(_forget, {"ids": values["ids"]})
-        connection.execute(_note, values)
+        execute_later(connection, _keep, values)
+        execute_later(connection, _forget, {"ids": values["ids"]})
+        execute_later(connection, _note, values)
 
 
 def free(connection: Connection, instance_ids: Collection[int]) -> None:
     """Free the slots that these instances kept."""
     if instance_ids:
-        connection.execute(_free, {"ids": sorted(instance_ids)})
-        connection.execute(_forget, {"ids": sorted(instance_ids)})
+        execute_later(connection, _free, {"ids": sorted(instance_ids)})
+        execute_later(connection, _forget, {"ids": sorted(instance_ids)})
 
 
 def free_own(connection: Connection, worker_id: int, instance_ids: Collection[int]) -> None:

@@ -98,6 +98,18 @@ _fenced = _fence.join(
 )
 _runs = leaves(PROCEED, unindexed(_instance.status))
 _count_held = by_index(select(func.count()).select_from(_fenced).where(_runs).with_for_update(), schedule_instance)
+_hold = (
+    update(schedule_instance)
+    .where(
+        _instance.id == _fence.c.id,
+        unindexed(_instance.schedule_worker_node_id) == bindparam("worker"),
+        _instance.attempt == _fence.c.attempt,
+        _runs,
+    )
+    .values(attempt=_instance.attempt)
+)
+"""It changes nothing: it locks the rows and counts them, without an answer that somebody has to wait for."""
+
 _find_held = by_index(select(_fence.c.id, _fence.c.attempt).select_from(_fenced).where(_runs), schedule_instance)
 _find_succeeded = by_index(
     select(_fence.c.id).select_from(_fenced).where(unindexed(_instance.status) == SUCCEED.target.value),
@@ -105,14 +117,19 @@ _find_succeeded = by_index(
 )
 
 
-def lock(connection: Connection, worker_id: int, fences: Collection[tuple[int, int]]) -> set[tuple[int, int]]:
+def lock(
+    connection: Connection, worker_id: int, fences: Collection[tuple[int, int]], *, at_once: bool = False
+) -> set[tuple[int, int]]:
     """Lock these runs, (instance id, attempt), in the order of their ids; returns those that the worker still holds.
 
     Nearly always the worker still holds all of them. So the statement only counts them, and the ids are read only if
-    the count is less.
+    the count is less. With ``at_once`` the transaction raises Unexpected then.
     """
     expected = sorted(set(fences))
     values = {"rows": bound(expected), "worker": worker_id}
+    if at_once:
+        execute_later(connection, _hold, values, expected=len(expected))
+        return set(expected)
     if connection.scalar(_count_held, values) == len(expected):
         return set(expected)
     return {(instance_id, attempt) for instance_id, attempt in connection.execute(_find_held, values)}
@@ -157,9 +174,9 @@ def hand_back(connection: Connection, worker_id: int, fences: Collection[tuple[i
         return 0
     status = HAND_BACK.target.value
     rows = [(instance_id, attempt, status, None, reason, None, None, None, None) for instance_id, attempt in fences]
-    changed = connection.execute(_write_instances, {"rows": bound(sorted(rows)), "worker": worker_id}).rowcount
+    execute_later(connection, _write_instances, {"rows": bound(sorted(rows)), "worker": worker_id})
     follow(connection, HAND_BACK, [instance_id for instance_id, _ in fences])
-    return changed
+    return len(rows)
 
 
 _succeed_instances = RowsUpdate(
@@ -232,18 +249,22 @@ def proceed(connection: Connection, steps: Collection[Step]) -> None:
     _start_nodes.later(connection, Listed(following), lists[2] if starts == done[2] else Listed.of(starts))
 
 
-def succeed(connection: Connection, worker_id: int, successes: Collection[Success]) -> set[int]:
+def succeed(
+    connection: Connection, worker_id: int, successes: Collection[Success], *, at_once: bool = False
+) -> set[int]:
     """End runs whose last node succeeded; returns the ids of the instances that the worker no longer holds.
 
     The instances are updated first, because their update is the fence. If it finds all rows, the worker holds all of
-    them.
+    them. If it does not, with ``at_once`` the transaction raises Unexpected.
     """
     rows = sorted(successes, key=itemgetter(0))
     ids, attempts, *ends = list(zip(*rows, strict=True))[:5]
     lists = [Listed.of(values) for values in ends]
-    updated = _succeed_instances(connection, Listed(ids), Listed(attempts), *lists, worker=worker_id)
+    instances = (Listed(ids), Listed(attempts), *lists)
     lost: set[int] = set()
-    if updated.rowcount < len(rows):
+    if at_once:
+        _succeed_instances.later(connection, *instances, worker=worker_id, expected=len(rows))
+    elif _succeed_instances(connection, *instances, worker=worker_id).rowcount < len(rows):
         fences = {"rows": bound(zip(ids, attempts, strict=True)), "worker": worker_id}
         lost = set(ids) - set(connection.scalars(_find_succeeded, fences))
     nodes = sorted((row[5:] for row in rows if row[0] not in lost), key=itemgetter(0))

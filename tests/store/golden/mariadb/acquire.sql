@@ -1,41 +1,40 @@
 -- The materializer and the assigner lease a batch of tasks before they decide about them.
 
--- locks.acquire
-SELECT STRAIGHT_JOIN group_concat(schedule_task_lock.schedule_task_id) AS group_concat_1
-FROM schedule_task_lock FORCE INDEX (PRIMARY)
-WHERE (schedule_task_lock.schedule_task_id IN (:ids))
-  AND (
-      schedule_task_lock.is_locked = :is_locked_1
-        OR schedule_task_lock.locked_at < TIMESTAMPADD(
-            MICROSECOND, -1000000 * :lease, (UTC_TIMESTAMP(6))
-        )
-        OR TIMESTAMPADD(
-            MICROSECOND, -1000000 * :lease, schedule_task_lock.locked_at
-        ) > (UTC_TIMESTAMP(6))
-        OR schedule_task_lock.locked_at IS NULL
-        OR schedule_task_lock.locked_by = :token
-  )
-FOR UPDATE SKIP LOCKED;
+-- locks.take
+UPDATE (
+    SELECT DISTINCT schedule_task_lock.schedule_task_id AS schedule_task_id
+    FROM schedule_task_lock
+    WHERE (schedule_task_lock.schedule_task_id IN (:ids))
+      AND (
+          schedule_task_lock.is_locked = :is_locked_1
+            OR schedule_task_lock.locked_at < TIMESTAMPADD(
+                MICROSECOND, -1000000 * :lease, (UTC_TIMESTAMP(6))
+            )
+            OR TIMESTAMPADD(
+                MICROSECOND, -1000000 * :lease, schedule_task_lock.locked_at
+            ) > (UTC_TIMESTAMP(6))
+            OR schedule_task_lock.locked_at IS NULL
+            OR schedule_task_lock.locked_by = :token
+      )
+    FOR UPDATE SKIP LOCKED
+) AS takeable
+STRAIGHT_JOIN schedule_task_lock FORCE INDEX (PRIMARY)
+SET schedule_task_lock.locked_by=:token, schedule_task_lock.locked_at=(UTC_TIMESTAMP(6)),
+    schedule_task_lock.is_locked=:is_locked
+WHERE schedule_task_lock.schedule_task_id = takeable.schedule_task_id;
 
--- locks.acquire
-UPDATE schedule_task_lock
-SET locked_by=:token, locked_at=(UTC_TIMESTAMP(6)), is_locked=:is_locked
+-- locks.held
+SELECT group_concat(schedule_task_lock.schedule_task_id) AS group_concat_1
+FROM schedule_task_lock
 WHERE (schedule_task_lock.schedule_task_id IN (:ids))
-  AND (
-      schedule_task_lock.is_locked = :is_locked_1
-        OR schedule_task_lock.locked_at < TIMESTAMPADD(
-            MICROSECOND, -1000000 * :lease, (UTC_TIMESTAMP(6))
-        )
-        OR TIMESTAMPADD(
-            MICROSECOND, -1000000 * :lease, schedule_task_lock.locked_at
-        ) > (UTC_TIMESTAMP(6))
-        OR schedule_task_lock.locked_at IS NULL
-        OR schedule_task_lock.locked_by = :token
-  );
+  AND schedule_task_lock.locked_by = :token
+  AND schedule_task_lock.is_locked = :is_locked_1;
 
 -- The same where a task has no lock row yet: it is new.
 
--- locks.acquire: as above
+-- locks.take: as above
+
+-- locks.held: as above
 
 -- locks._insert_missing
 SELECT schedule_task_lock.schedule_task_id
@@ -46,4 +45,6 @@ WHERE schedule_task_lock.schedule_task_id IN (:ids);
 INSERT IGNORE INTO schedule_task_lock (schedule_task_id)
 VALUES (:schedule_task_id);
 
--- locks.acquire: as above
+-- locks.take: as above
+
+-- locks.held: as above

@@ -1,4 +1,4 @@
--- A worker claims what is due within 100 ms: it reads, takes, and starts the first nodes.
+-- A worker claims what is due within 100 ms: it takes, starts the first nodes, commits, and reads.
 
 -- runs.read_wanted
 SELECT STRAIGHT_JOIN schedule_instance.id, schedule_instance.schedule_task_id,
@@ -46,8 +46,8 @@ WHERE (schedule_instance.id IN (:ids))
 ORDER BY schedule_instance.id, schedule_task_node.sequence
 LOCK IN SHARE MODE SKIP LOCKED;
 
--- transitions.claiming._update
-UPDATE schedule_instance FORCE INDEX (PRIMARY)
+-- transitions.claiming.claim_read
+UPDATE IGNORE schedule_instance FORCE INDEX (PRIMARY)
 SET status=:status, attempt=(schedule_instance.attempt + :attempt_1), overlap_slot=:slot,
     gmt_started=CASE WHEN (
         schedule_instance.due_at > (UTC_TIMESTAMP(6))
@@ -55,14 +55,37 @@ SET status=:status, attempt=(schedule_instance.attempt + :attempt_1), overlap_sl
 WHERE (schedule_instance.id IN (:ids))
   AND schedule_instance.status = :param_1
   AND schedule_instance.schedule_worker_node_id = :worker
-  AND schedule_instance.gmt_cancel_requested IS NULL;
+  AND schedule_instance.gmt_cancel_requested IS NULL
+  AND (
+      EXISTS (
+          SELECT schedule_task.id
+          FROM schedule_task
+          WHERE schedule_task.id = schedule_instance.schedule_task_id
+            AND schedule_task.is_deleted = :is_deleted_1
+            AND (
+                schedule_task.status = :status_1
+                  OR (schedule_instance.origin NOT IN (:origin_1, …))
+            )
+          LOCK IN SHARE MODE
+      )
+  );
 
--- transitions.claiming._update: as above
+-- transitions.claiming.claim_read: as above
 
--- transitions.claiming.claim
+-- transitions.claiming.claim_read
 UPDATE schedule_task_node FORCE INDEX (PRIMARY)
 SET status=:status, gmt_started=(UTC_TIMESTAMP(6)), gmt_completed=:gmt_completed
-WHERE schedule_task_node.id IN (:nodes);
+WHERE (schedule_task_node.id IN (:nodes))
+  AND (
+      EXISTS (
+          SELECT STRAIGHT_JOIN schedule_instance.id
+          FROM schedule_instance FORCE INDEX (PRIMARY)
+          WHERE schedule_task_node.schedule_instance_id = schedule_instance.id
+            AND schedule_task_node.instance_gmt_create = schedule_instance.gmt_create
+            AND schedule_instance.status = :param_1
+            AND schedule_instance.schedule_worker_node_id = :worker
+      )
+  );
 
 -- The same of a task with max_instances: it asks which slots are free.
 
@@ -87,47 +110,66 @@ SELECT asked.task,
     ) AS anon_1
 FROM JSON_TABLE(:rows, '$[*]' COLUMNS (task BIGINT UNSIGNED PATH '$[0]')) AS asked;
 
--- transitions.claiming._update: as above
+-- runs.read_wanted: as above
 
--- transitions.claiming.claim: as above
+-- transitions.claiming.claim_read: as above
+
+-- transitions.claiming.claim_read: as above
 
 -- The same where a predecessor still runs: the unique overlap key refuses it, and it waits or is skipped.
 
 -- runs.read_wanted: as above
 
--- transitions.claiming._update: as above
+-- transitions.claiming.claim_read: as above
 
--- transitions.claiming._update
-UPDATE IGNORE schedule_instance FORCE INDEX (PRIMARY)
-SET status=:status, attempt=(schedule_instance.attempt + :attempt_1), overlap_slot=:slot,
-    gmt_started=CASE WHEN (
-        schedule_instance.due_at > (UTC_TIMESTAMP(6))
-    ) THEN schedule_instance.due_at ELSE (UTC_TIMESTAMP(6)) END, reason=:reason
-WHERE (schedule_instance.id IN (:ids))
-  AND schedule_instance.status = :param_1
-  AND schedule_instance.schedule_worker_node_id = :worker
-  AND schedule_instance.gmt_cancel_requested IS NULL;
+-- transitions.claiming.claim_read: as above
 
--- transitions.claiming.claim
-SELECT STRAIGHT_JOIN schedule_instance.id
+-- runs.read_wanted
+SELECT STRAIGHT_JOIN schedule_instance.id, schedule_instance.schedule_task_id,
+    schedule_instance.schedule_datetime,
+    nullif(schedule_instance.due_at, schedule_instance.schedule_datetime) AS nullif_1,
+    CASE WHEN (length(schedule_instance.param) <= 4096) THEN schedule_instance.param END AS anon_1,
+    schedule_task.name,
+    json_array(
+        schedule_instance.status, schedule_instance.attempt, schedule_instance.run_number,
+        schedule_instance.origin, schedule_instance.failures, schedule_task.status,
+        schedule_task.is_deleted, schedule_task.overlap_policy, schedule_task.max_instances,
+        schedule_task.timezone, schedule_task.retries, schedule_task.retry_delay_seconds,
+        schedule_task.retry_backoff, schedule_task.on_worker_lost, schedule_task.timeout_seconds,
+        coalesce(
+            CASE WHEN (
+                length(schedule_instance.param) > 4096
+            ) THEN length(schedule_instance.param) END, 0
+        )
+    ) AS json_array_1, schedule_task_node.id AS id_1,
+    json_array(
+        schedule_task_node.schedule_task_node_type_id, schedule_task_node.sequence,
+        schedule_task_node.status, schedule_task_node.failures,
+        coalesce(CASE WHEN (length(schedule_task_node.param) > 4096) THEN length(schedule_task_node.param) END, 0) + coalesce(
+            CASE WHEN (
+                length(schedule_task_node.execution_result) > 4096
+            ) THEN length(schedule_task_node.execution_result) END, 0
+        )
+    ) AS json_array_2,
+    CASE WHEN (
+        length(schedule_task_node.param) <= 4096
+    ) THEN schedule_task_node.param END AS anon_2,
+    CASE WHEN (
+        length(schedule_task_node.execution_result) <= 4096
+    ) THEN schedule_task_node.execution_result END AS anon_3,
+    CASE WHEN (schedule_instance.id = :first) THEN (UTC_TIMESTAMP(6)) END AS anon_4,
+    CASE WHEN (schedule_instance.status = :param_1) THEN (
+        SELECT holder.id
+        FROM schedule_instance AS holder FORCE INDEX (uq_schedule_instance_overlap_key)
+        WHERE holder.overlap_key = schedule_instance.schedule_task_id * :schedule_task_id_1
+    ) END AS anon_5
 FROM schedule_instance FORCE INDEX (PRIMARY)
-WHERE (schedule_instance.id IN (:ids))
-  AND schedule_instance.schedule_worker_node_id = :worker
-  AND schedule_instance.status = :status_1
-LOCK IN SHARE MODE;
-
--- overlap._states
-SELECT schedule_instance.id, schedule_instance.gmt_cancel_requested, schedule_task.is_deleted,
-    schedule_task.status
-FROM schedule_instance
 INNER JOIN schedule_task
   ON schedule_task.id = schedule_instance.schedule_task_id
-WHERE schedule_instance.id IN (:id_1, …)
-  AND schedule_instance.schedule_worker_node_id = :schedule_worker_node_id_1
-  AND schedule_instance.status = :status_1;
-
--- overlap._holders
-SELECT schedule_instance.id, schedule_instance.schedule_task_id,
-    schedule_instance.schedule_datetime, schedule_instance.gmt_started, schedule_instance.origin
-FROM schedule_instance
-WHERE schedule_instance.overlap_key IN (:overlap_key_1, …);
+LEFT OUTER JOIN schedule_task_node
+  ON schedule_task_node.schedule_instance_id = schedule_instance.id
+  AND schedule_task_node.instance_gmt_create = schedule_instance.gmt_create
+WHERE (schedule_instance.id IN (:ids))
+  AND schedule_instance.schedule_worker_node_id = :worker
+  AND schedule_instance.status IN (:status_1, …)
+ORDER BY schedule_instance.id, schedule_task_node.sequence;

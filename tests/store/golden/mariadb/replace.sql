@@ -93,11 +93,3 @@ WHERE (schedule_task_node.schedule_instance_id IN (:ids))
             AND schedule_instance.status = :status_2
       )
   );
-
--- transitions.claiming.claim
-SELECT STRAIGHT_JOIN schedule_instance.id
-FROM schedule_instance FORCE INDEX (PRIMARY)
-WHERE (schedule_instance.id IN (:ids))
-  AND schedule_instance.schedule_worker_node_id = :worker
-  AND schedule_instance.status = :status_1
-LOCK IN SHARE MODE;

@@ -46,42 +46,19 @@ WHERE (schedule_instance.id IN (:ids))
 ORDER BY schedule_instance.id, schedule_task_node.sequence
 LOCK IN SHARE MODE SKIP LOCKED;
 
--- overlap.skip_overrun
+-- overlap.overrun
 SELECT schedule_instance.id, schedule_instance.gmt_started, schedule_instance.gmt_completed
 FROM schedule_instance
 WHERE schedule_instance.id IN (:id_1, …)
   AND schedule_instance.gmt_started IS NOT NULL
   AND schedule_instance.gmt_completed IS NOT NULL;
 
--- transitions.claiming._update
-UPDATE schedule_instance FORCE INDEX (PRIMARY)
-SET status=:status, attempt=(schedule_instance.attempt + :attempt_1), overlap_slot=:slot,
-    gmt_started=CASE WHEN (
-        schedule_instance.due_at > (UTC_TIMESTAMP(6))
-    ) THEN schedule_instance.due_at ELSE (UTC_TIMESTAMP(6)) END, reason=:reason
-WHERE (schedule_instance.id IN (:ids))
-  AND schedule_instance.status = :param_1
-  AND schedule_instance.schedule_worker_node_id = :worker
-  AND schedule_instance.gmt_cancel_requested IS NULL;
-
--- transitions.claiming._update
-UPDATE IGNORE schedule_instance FORCE INDEX (PRIMARY)
-SET status=:status, attempt=(schedule_instance.attempt + :attempt_1), overlap_slot=:slot,
-    gmt_started=CASE WHEN (
-        schedule_instance.due_at > (UTC_TIMESTAMP(6))
-    ) THEN schedule_instance.due_at ELSE (UTC_TIMESTAMP(6)) END, reason=:reason
-WHERE (schedule_instance.id IN (:ids))
-  AND schedule_instance.status = :param_1
-  AND schedule_instance.schedule_worker_node_id = :worker
-  AND schedule_instance.gmt_cancel_requested IS NULL;
-
--- transitions.claiming.claim
-SELECT STRAIGHT_JOIN schedule_instance.id
-FROM schedule_instance FORCE INDEX (PRIMARY)
-WHERE (schedule_instance.id IN (:ids))
-  AND schedule_instance.schedule_worker_node_id = :worker
-  AND schedule_instance.status = :status_1
-LOCK IN SHARE MODE;
+-- taken_slots.of
+SELECT STRAIGHT_JOIN schedule_instance.overlap_key
+FROM JSON_TABLE(:rows, '$[*]' COLUMNS (task BIGINT UNSIGNED PATH '$[0]')) AS asked
+INNER JOIN schedule_instance FORCE INDEX (uq_schedule_instance_overlap_key)
+  ON schedule_instance.overlap_key BETWEEN asked.task * :task_1
+  AND asked.task * :task_1 + :param_1;
 
 -- overlap._states
 SELECT schedule_instance.id, schedule_instance.gmt_cancel_requested, schedule_task.is_deleted,

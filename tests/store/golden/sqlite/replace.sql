@@ -94,10 +94,3 @@ WHERE (schedule_task_node.schedule_instance_id IN (SELECT value FROM json_each(:
             AND schedule_instance.status = :status_2
       )
   );
-
--- transitions.claiming.claim
-SELECT schedule_instance.id
-FROM schedule_instance
-WHERE (schedule_instance.id IN (SELECT value FROM json_each(:ids)))
-  AND schedule_instance.schedule_worker_node_id = :worker
-  AND schedule_instance.status = :status_1;

@@ -47,44 +47,19 @@ WHERE (schedule_instance.id IN (SELECT value FROM json_each(:ids)))
   AND schedule_instance.status IN (:status_1, …)
 ORDER BY schedule_instance.id, schedule_task_node.sequence;
 
--- overlap.skip_overrun
+-- overlap.overrun
 SELECT schedule_instance.id, schedule_instance.gmt_started, schedule_instance.gmt_completed
 FROM schedule_instance
 WHERE schedule_instance.id IN (:id_1, …)
   AND schedule_instance.gmt_started IS NOT NULL
   AND schedule_instance.gmt_completed IS NOT NULL;
 
--- transitions.claiming._update
-UPDATE schedule_instance
-SET status=:status, attempt=(schedule_instance.attempt + :attempt_1), overlap_slot=:slot,
-    gmt_started=CASE WHEN (
-        schedule_instance.due_at > (strftime('%Y-%m-%d %H:%M:%f000', 'now'))
-    ) THEN schedule_instance.due_at ELSE (strftime('%Y-%m-%d %H:%M:%f000', 'now')) END,
-    reason=:reason
-WHERE (schedule_instance.id IN (SELECT value FROM json_each(:ids)))
-  AND +schedule_instance.status = :param_1
-  AND +schedule_instance.schedule_worker_node_id = :worker
-  AND schedule_instance.gmt_cancel_requested IS NULL;
-
--- transitions.claiming._update
-UPDATE
-  OR IGNORE schedule_instance
-SET status=:status, attempt=(schedule_instance.attempt + :attempt_1), overlap_slot=:slot,
-    gmt_started=CASE WHEN (
-        schedule_instance.due_at > (strftime('%Y-%m-%d %H:%M:%f000', 'now'))
-    ) THEN schedule_instance.due_at ELSE (strftime('%Y-%m-%d %H:%M:%f000', 'now')) END,
-    reason=:reason
-WHERE (schedule_instance.id IN (SELECT value FROM json_each(:ids)))
-  AND +schedule_instance.status = :param_1
-  AND +schedule_instance.schedule_worker_node_id = :worker
-  AND schedule_instance.gmt_cancel_requested IS NULL;
-
--- transitions.claiming.claim
-SELECT schedule_instance.id
-FROM schedule_instance
-WHERE (schedule_instance.id IN (SELECT value FROM json_each(:ids)))
-  AND schedule_instance.schedule_worker_node_id = :worker
-  AND schedule_instance.status = :status_1;
+-- taken_slots.of
+SELECT schedule_instance.overlap_key
+FROM (SELECT json_extract(value, '$[0]') AS task FROM json_each(:rows)) AS asked
+JOIN schedule_instance
+  ON schedule_instance.overlap_key BETWEEN asked.task * :task_1
+  AND asked.task * :task_1 + :param_1;
 
 -- overlap._states
 SELECT schedule_instance.id, schedule_instance.gmt_cancel_requested, schedule_task.is_deleted,

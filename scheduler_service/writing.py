@@ -1,0 +1,87 @@
+"""Writing: what the materializer has decided for a batch of tasks, in one transaction each time."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from rota.shared.store import fires, locks, others_locks, plans
+from rota.shared.store.fires import Fire
+from rota.shared.store.plans import Advance
+
+FIRES_IN_WRITE = 5_000
+BYTES_IN_WRITE = 4 * 1024 * 1024
+"""What one transaction inserts at most: below ``max_allowed_packet``, whose default is 16 MiB."""
+
+
+@dataclass(slots=True)
+class TaskWrite:
+    """What a tick writes for one task."""
+
+    advance: Advance
+    fires: list[Fire] = field(default_factory=list)
+    refused: str | None = None
+    """Why the database refused its fires, which are then written without their param, and canceled."""
+
+    @property
+    def size(self) -> int:
+        """About how many bytes its fires are."""
+        return sum(200 + len(fire.param or "") for fire in self.fires)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTimes:
+    """The moments of a batch, naive UTC."""
+
+    now: datetime
+    """When it was decided."""
+
+    passed_from: datetime
+    """Fires that passed earlier wait for no claim any more."""
+
+    within_seconds: float
+    """Leases that were taken longer ago have been decided about too long ago: a frozen scheduler took them."""
+
+
+def portions(writes: Sequence[TaskWrite]) -> Iterator[Sequence[TaskWrite]]:
+    """The writes of tasks, as many at a time as one transaction takes."""
+    begun = count = size = 0
+    for at, write in enumerate(writes):
+        more, larger = len(write.fires), write.size
+        if at > begun and (count + more > FIRES_IN_WRITE or size + larger > BYTES_IN_WRITE):
+            yield writes[begun:at]
+            begun, count, size = at, 0, 0
+        count, size = count + more, size + larger
+    yield writes[begun:]
+
+
+def write_tasks(
+    connection: Connection,
+    token: str,
+    writes: Sequence[TaskWrite],
+    times: "WriteTimes",
+    *,
+    wary: bool,
+    at_once: bool,
+) -> set[str]:
+    """Write some tasks; returns the names of those that it passed over, because somebody else has locked them.
+
+    ``at_once``: in one packet, as long as nobody has taken a lease over (``locks.release``) or edited a task.
+    """
+    tasks = {w.advance.task.id: w.advance.task for w in writes}
+    terms_of = {i: task.terms for i, task in tasks.items()}
+    replanned = {i for i, terms in terms_of.items() if terms.is_deleted or (terms.needs_replan and terms.was_planned)}
+    turned_on = {i for i, terms in terms_of.items() if terms.was_turned_on and not terms.is_deleted}
+    edited = replanned | turned_on
+    free = others_locks.not_locked(connection, tasks, edited, times.passed_from) if wary else set(tasks)
+    ours = locks.release(connection, token, free, times.within_seconds, at_once=at_once)
+    kept = [w for w in writes if w.advance.task.id in ours]
+    plans.drop_ahead(connection, replanned & ours, times.now)
+    plans.cancel_passed(connection, turned_on & ours, times.passed_from, times.now)
+    fires.materialize(connection, [fire for w in kept for fire in w.fires])
+    for w in kept:
+        if w.refused is not None:
+            plans.cancel_fires(connection, w.advance.task.id, [fire.schedule_datetime for fire in w.fires], w.refused)
+    plans.advance(connection, [w.advance for w in kept])
+    return {task.name for i, task in tasks.items() if i not in free}

@@ -1,0 +1,170 @@
+"""How a worker claims the instances that are assigned to it: a packet claims and commits.
+
+So nothing is locked over a round trip: neither one that takes long, as to another zone, nor one of a process that is
+frozen meanwhile (docs/decisions/0030-few-round-trips.md).
+
+A packet may claim instances of which nothing is known, and read after its commit what has become of them. Where the
+database is near, it costs less to read them first: the statements are simpler, and nearly always all are won.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+
+from sqlalchemy import Connection
+
+from rota.shared.database.later import then_read
+from rota.shared.database.transactions import Database
+from rota.shared.domain.states import OverlapPolicy, WorkerLostPolicy
+from rota.shared.store import overlap, passed_over, reports, runs
+from rota.shared.store.node_types import NodeTypeNames
+from rota.shared.store.overlap import SkipCandidate, Waiting
+from rota.shared.store.runs import ASSIGNED, RUNNING, Claim, Wanted
+from rota.shared.store.tables import MOST_ATTEMPTS
+from rota.shared.store.transitions import canceling, claiming
+
+Claimed = tuple[list[Wanted], list[Wanted], datetime | None]
+"""What the worker has won, what is assigned to it still, and the database's time."""
+
+
+class Claims:
+    """The claims of one worker.
+
+    for claim in Claims(database, worker_id, types, ahead).claim({7}, now, {}): start(claim.runs)
+    """
+
+    def __init__(
+        self, database: Database, worker_id: int, types: NodeTypeNames, ahead: timedelta, *, from_afar: bool = False
+    ) -> None:
+        """What is due more than ``ahead`` after the database's time is not claimed."""
+        self._from_afar = from_afar
+        self._database = database
+        self._worker_id = worker_id
+        self._types = types
+        self._ahead = ahead
+
+    def claim(
+        self, instance_ids: Collection[int], now: datetime, skip_candidates: Mapping[int, SkipCandidate]
+    ) -> Iterator[Claim]:
+        """Claim instances, in which the unique overlap key decides. ``now`` is naive UTC.
+
+        ``skip_candidates`` holds those that found a run in their way before, and may be skipped for it. If the answer
+        to a commit was lost, a claim may be made again: it finds the instances ``running`` under this worker.
+
+        The first claim takes two round trips, or one from afar. It has all whose slot follows from the policy of their
+        task. The second one has the others, and decides about those that waited for a run that is in their way.
+        """
+        ids = sorted(instance_ids)
+        plain = [i for i in ids if i not in skip_candidates]
+        won, assigned, time = self._claimed(ids, plain, None)
+        latest = now.max if time is None else time + self._ahead
+        early = [row for row in assigned if row.due_at > latest or (row.due_at > now and _is_plain(row))]
+        held_up = [row for row in assigned if row.due_at <= now and _is_held_up(row) and row.id not in skip_candidates]
+        waiting = [Waiting(row.id, row.due_at) for row in early]
+        waiting += [Waiting(row.id, row.due_at, row.holder_id if overlap.may_skip(row) else None) for row in held_up]
+        yield Claim([row.run() for row in won], waiting, time)
+        decided = {one.id for one in waiting}
+        if contested := [row for row in assigned if row.id not in decided]:
+            yield self._contest(contested, now, skip_candidates)
+        if len(won) + len(assigned) < len(ids):
+            values, read = {"ids": ids, "worker": self._worker_id}, {row.id for row in (*won, *assigned)}
+            yield Claim([], self._database.write(lambda c: passed_over.left_waiting(c, values, read)))
+
+    def _contest(self, rows: Sequence[Wanted], now: datetime, skip_candidates: Mapping[int, SkipCandidate]) -> Claim:
+        """Claim instances whose slot depends on others, and skip those that nobody wants any more."""
+
+        def choose(connection: Connection) -> tuple[dict[int, str], overlap.Slots]:
+            skipped = overlap.overrun(connection, rows, skip_candidates) | overlap.superseded(connection, rows, now)
+            wanted = [row for row in rows if row.may_run and row.id not in skipped]
+            return skipped, overlap.free_slots(connection, wanted)
+
+        skipped, slots = self._database.read(choose)
+        if skipped:
+            self._database.write(lambda c: canceling.skip(c, self._worker_id, skipped))
+        tried = [instance_id for instance_id, _ in slots]
+        won = self._claimed(tried, tried, slots)[0] if slots else []
+        gone = skipped.keys() | {row.id for row in won}
+        lost = [row for row in rows if row.id not in gone]
+        waiting = self._settled(lost, now, skip_candidates) if lost else []
+        return Claim([row.run() for row in won], waiting)
+
+    def _settled(
+        self, lost: Sequence[Wanted], now: datetime, skip_candidates: Mapping[int, SkipCandidate]
+    ) -> list[Waiting]:
+        return self._database.write(lambda c: overlap.settle(c, self._worker_id, lost, now, skip_candidates))
+
+    def _claimed(self, ids: Sequence[int], tried: Sequence[int], slots: overlap.Slots | None) -> Claimed:
+        """Claim those that are ``tried``: for these slots, or else those whose slot follows from their policy."""
+        return self._unread(ids, tried, slots) if self._from_afar else self._read_first(ids, tried, slots)
+
+    def _read_first(self, ids: Sequence[int], tried: Sequence[int], slots: overlap.Slots | None) -> Claimed:
+        rows, time = self._database.read(lambda c: self._read(c, ids, free=True))
+        wanted = set(tried)
+        ready = {row.id: row for row in rows if row.id in wanted and _is_ready(row, time, self._ahead)}
+        if slots is None:
+            slots = [(row.id, _slot(row)) for row in ready.values() if _is_plain(row)]
+        slots = [slot for slot in slots if slot[0] in ready]
+        won = {instance_id for instance_id, _ in slots}
+        if not self._wins(slots, [ready[i] for i in won]):
+            rows, _ = self._database.read(lambda c: self._read(c, ids))
+            won = set()
+        won.update(row.id for row in rows if row.terms.status == RUNNING)
+        return [row for row in rows if row.id in won], [row for row in rows if row.id not in won], time
+
+    def _wins(self, slots: overlap.Slots, rows: Sequence[Wanted]) -> bool:
+        """Claim instances that were read; whether the worker has won all of them."""
+        if not slots:
+            return True
+        nodes: tuple[list[int], list[int]] = [], []
+        for row in rows:
+            if row.first_node is not None:
+                nodes[row.terms.on_worker_lost == WorkerLostPolicy.FAIL].append(row.first_node)
+        counts = self._database.write_undisturbed(lambda c: claiming.claim_read(c, self._worker_id, slots, *nodes))
+        return counts is not None and sum(count.rows for count in counts) == len(slots)
+
+    def _unread(self, ids: Sequence[int], tried: Sequence[int], slots: overlap.Slots | None) -> Claimed:
+        """Claim in one packet with the reading; without those that somebody has locked, if that fails."""
+        found = None
+        for again in (True, False):
+            if not tried:
+                break
+            read = then_read(self._claiming(tried, slots), lambda c: self._read(c, ids))
+            found = self._database.write_undisturbed(read)
+            if found is not None:
+                break
+            if again:
+                locked = self._database.read(partial(reports.locked, instance_ids=tried))
+                tried = [i for i in tried if i not in locked]
+                slots = None if slots is None else [slot for slot in slots if slot[0] not in locked]
+        rows, time = found or self._database.read(lambda c: self._read(c, ids))
+        won = [row for row in rows if row.terms.status == RUNNING]
+        return won, [row for row in rows if row.terms.status == ASSIGNED], time
+
+    def _read(
+        self, connection: Connection, ids: Sequence[int], *, free: bool = False
+    ) -> tuple[list[Wanted], datetime | None]:
+        return runs.read_wanted(connection, self._worker_id, ids, self._types, free=free)
+
+    def _claiming(self, ids: Sequence[int], slots: overlap.Slots | None) -> Callable[[Connection], None]:
+        return lambda c: claiming.claim_unread(c, self._worker_id, ids, self._ahead.total_seconds(), slots)
+
+
+def _is_ready(row: Wanted, time: datetime | None, ahead: timedelta) -> bool:
+    """Whether the row may be claimed, if there is a slot for it."""
+    is_near = time is not None and row.due_at <= time + ahead
+    return is_near and row.terms.status == ASSIGNED and row.may_run and row.attempt < MOST_ATTEMPTS
+
+
+def _slot(row: Wanted) -> int | None:
+    return None if row.overlap_policy == OverlapPolicy.ALLOW else 0
+
+
+def _is_plain(row: Wanted) -> bool:
+    """Whether the slot of the row follows from the policy of its task."""
+    is_free = row.overlap_policy == OverlapPolicy.ALLOW and row.max_instances is None
+    return row.may_run and (is_free or row.overlap_policy == OverlapPolicy.SKIP)
+
+
+def _is_held_up(row: Wanted) -> bool:
+    """Whether a run is in the way of a row that is skipped for that, if it is a fire."""
+    return row.may_run and row.overlap_policy == OverlapPolicy.SKIP and row.holder_id is not None

@@ -1,0 +1,262 @@
+"""A claim takes one packet, and a second part where more must be known: what each wins, and what waits."""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
+
+from rota.shared.clock import RESOLUTION
+from rota.shared.database.transactions import Database
+from rota.shared.store import assignments
+from rota.shared.store.claims import Claims
+from rota.shared.store.overlap import SkipCandidate, Waiting
+from rota.shared.store.runs import NO_SKIP_CANDIDATES, Claim
+from rota.shared.store.transitions import canceling
+from tests.harness.scenario import Scenario
+from tests.harness.together import together, uncommitted
+
+HOUR = timedelta(hours=1)
+SOON = timedelta(minutes=1)
+RACES = 5
+
+
+@pytest.fixture(autouse=True, params=["nearby", "from afar"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test once for each way to claim."""
+    monkeypatch.setattr(Scenario, "is_far", request.param == "from afar")
+
+
+def claims(
+    rows: Scenario,
+    worker: int,
+    *ids: int,
+    now: datetime | None = None,
+    skip_candidates: Mapping[int, SkipCandidate] = NO_SKIP_CANDIDATES,
+) -> list[Claim]:
+    asked = Claims(rows.database, worker, rows.types, HOUR, from_afar=rows.is_far)
+    return list(asked.claim(ids, now or rows.now(), skip_candidates))
+
+
+def ran(*some: Claim) -> list[int]:
+    return [run.id for one in some for run in one.runs]
+
+
+def nodes(rows: Scenario, instance: int) -> list[tuple[str, bool]]:
+    """The status of each node, and whether it has a time of its start."""
+    found = rows.sql(
+        "SELECT status, gmt_started FROM schedule_task_node WHERE schedule_instance_id = :id ORDER BY sequence",
+        id=instance,
+    )
+    return [(row.status, row.gmt_started is not None) for row in found]
+
+
+UNTOUCHED = [("pending", False), ("pending", False)]
+
+
+# What it wins
+
+
+@pytest.mark.parametrize("policy", ["skip", "allow"])
+def test_a_claim_starts_instances_and_their_first_nodes(rows: Scenario, policy: str) -> None:
+    worker = rows.worker()
+    ids = [rows.assigned(worker, rows.task(overlap_policy=policy)) for _ in range(3)]
+    [claimed] = claims(rows, worker, *ids)
+    assert (ran(claimed), claimed.waiting) == (ids, [])
+    assert claimed.time is not None
+    assert [run.attempt for run in claimed.runs] == [1, 1, 1]
+    for instance in ids:
+        row = rows.row(instance)
+        assert (row.status, row.attempt) == ("running", 1)
+        assert rows.start <= row.gmt_started <= rows.now() + RESOLUTION
+        assert nodes(rows, instance) == [("running", True), ("pending", False)]
+    assert rows.broken() == {}
+
+
+def test_instances_of_one_task_that_allows_overlap_are_won_together(rows: Scenario) -> None:
+    worker, task = rows.worker(), rows.task(overlap_policy="allow")
+    ids = [rows.assigned(worker, task) for _ in range(3)]
+    assert ran(*claims(rows, worker, *ids)) == ids
+
+
+def test_a_run_that_may_run_at_most_once_has_not_begun_when_it_is_claimed(rows: Scenario) -> None:
+    worker = rows.worker()
+    once = rows.assigned(worker, rows.task(on_worker_lost="fail"))
+    often = rows.assigned(worker, rows.task())
+    assert ran(*claims(rows, worker, once, often)) == [once, often]
+    assert nodes(rows, once) == [("running", False), ("pending", False)]
+    assert nodes(rows, often) == [("running", True), ("pending", False)]
+
+
+def test_a_run_that_begins_again_begins_at_its_first_node_that_has_not_succeeded(rows: Scenario) -> None:
+    worker = rows.worker()
+    instance = rows.assigned(worker)
+    rows.sql(
+        "UPDATE schedule_task_node SET status = 'succeed' WHERE schedule_instance_id = :id AND sequence = 1",
+        id=instance,
+    )
+    rows.sql("UPDATE schedule_instance SET attempt = 3 WHERE id = :id", id=instance)
+    [claimed] = claims(rows, worker, instance)
+    second = "running" if rows.is_far else "pending"  # as it is read before the claim, or after it
+    assert [(run.attempt, [node.status for node in run.nodes]) for run in claimed.runs] == [(4, ["succeed", second])]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"overlap_policy": "queue"}, {"overlap_policy": "replace"}, {"overlap_policy": "allow", "max_instances": 2}],
+    ids=["queue", "replace", "max_instances"],
+)
+def test_instances_whose_slot_depends_on_others_are_won_after_the_others(rows: Scenario, fields: Any) -> None:
+    worker = rows.worker()
+    instance, plain = rows.assigned(worker, rows.task(**fields)), rows.assigned(worker)
+    first, second = claims(rows, worker, instance, plain)
+    assert (ran(first), ran(second)) == ([plain], [instance])
+    assert nodes(rows, instance) == [("running", True), ("pending", False)]
+
+
+# What waits
+
+
+def test_an_instance_whose_slot_is_taken_waits(rows: Scenario) -> None:
+    worker, task = rows.worker(), rows.task()
+    holder = rows.running(worker, task)
+    due = rows.start + SOON
+    instance = rows.assigned(worker, task, due)
+    [claimed] = claims(rows, worker, instance)
+    assert (claimed.runs, claimed.waiting) == ([], [Waiting(instance, due)])
+    [claimed] = claims(rows, worker, instance, now=due)
+    assert (claimed.runs, claimed.waiting) == ([], [Waiting(instance, due, holder.id)])
+    assert nodes(rows, instance) == UNTOUCHED
+
+
+def test_what_is_due_too_far_ahead_waits(rows: Scenario) -> None:
+    worker, due = rows.worker(), rows.start + 2 * HOUR
+    instance = rows.assigned(worker, at=due)
+    [claimed] = claims(rows, worker, instance, now=due)
+    assert (claimed.runs, claimed.waiting) == ([], [Waiting(instance, due)])
+    assert rows.status(instance) == "assigned"
+
+
+def test_of_two_instances_of_a_task_that_skips_one_is_won_and_the_other_waits_for_it(rows: Scenario) -> None:
+    worker, task = rows.worker(), rows.task()
+    first, second = rows.assigned(worker, task), rows.assigned(worker, task)
+    [claimed] = claims(rows, worker, first, second)
+    assert (ran(claimed), [(one.id, one.holder_id) for one in claimed.waiting]) == ([first], [(second, first)])
+    assert rows.statuses() == {first: "running", second: "assigned"}
+
+
+def test_a_fire_is_skipped_when_the_run_in_its_way_has_had_time_to_report(rows: Scenario) -> None:
+    worker, task = rows.worker(), rows.task()
+    holder = rows.running(worker, task)
+    due = rows.now() + timedelta(seconds=1)
+    late = rows.assigned(worker, task, due)
+    for until, status in ((due + HOUR, "assigned"), (due, "canceled")):
+        claims(rows, worker, late, now=due + SOON, skip_candidates={late: SkipCandidate(holder.id, until)})
+        assert rows.status(late) == status
+    assert rows.row(late).reason == f"overlap: instance {holder.id} still ran when it was due"
+    assert rows.broken() == {}
+
+
+# What nobody wants
+
+
+@pytest.mark.parametrize("edit", ["status = 'off'", "is_deleted = 1"])
+def test_nothing_starts_of_a_task_that_is_off_or_deleted(rows: Scenario, edit: str) -> None:
+    worker, task = rows.worker(), rows.task()
+    instance, other = rows.assigned(worker, task), rows.assigned(worker)
+    rows.sql(f"UPDATE schedule_task SET {edit} WHERE id = :task", task=task)
+    assert ran(*claims(rows, worker, instance, other)) == [other]
+    assert rows.status(instance) == "canceled"
+    assert rows.broken() == {}
+
+
+def take_back(worker: int, connection: Connection) -> None:
+    assert assignments.take_back_assigned(connection, worker_id=worker, limit=10) == 1
+
+
+@pytest.mark.parametrize("act", ["request", "cancel", "take back"])
+def test_an_instance_that_was_canceled_or_taken_back_since_the_poll_is_not_won(rows: Scenario, act: str) -> None:
+    worker = rows.worker()
+    instance = rows.assigned(worker)
+    request = "UPDATE schedule_instance SET gmt_cancel_requested = '2026-01-01 00:00:00.000000' WHERE id = :id"
+    works: dict[str, Callable[[Connection], object]] = {
+        "request": lambda c: c.execute(text(request), {"id": instance}).rowcount,
+        "cancel": lambda c: canceling.cancel(c, instance, "no more", "test"),
+        "take back": partial(take_back, worker),
+    }
+    rows.database.write(works[act])
+    found = claims(rows, worker, instance)
+    assert (ran(*found), [one for claim in found for one in claim.waiting]) == ([], [])
+    row = rows.row(instance)
+    assert (row.status != "running", row.attempt, row.gmt_started) == (True, 0, None)
+    assert "running" not in rows.node_statuses(instance)
+    assert rows.broken() == {}
+
+
+def test_what_sql_has_written_instead_of_a_time_is_not_started(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    worker = rows.worker()
+    for column in ("schedule_datetime", "due_at"):
+        instance, other = rows.assigned(worker), rows.assigned(worker)
+        rows.sql(f"SET SESSION sql_mode = ''; UPDATE schedule_instance SET {column} = 0 WHERE id = {instance}")
+        assert ran(*claims(rows, worker, instance, other)) == [other]
+        assert rows.status(instance) == "assigned"
+
+
+# Answers that are lost, rows that are locked, and others
+
+
+def test_a_claim_whose_answer_was_lost_is_found_by_the_next_one(
+    rows: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = rows.worker()
+    ids = [rows.assigned(worker) for _ in range(2)]
+    write = rows.database.write
+
+    def write_and_lose(transaction: Callable[[Connection], Any]) -> None:
+        write(transaction)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rows.database, "write_undisturbed", write_and_lose)
+        found = claims(rows, worker, *ids)
+    assert [(run.id, run.attempt) for claim in found for run in claim.runs] == [(i, 1) for i in ids]
+
+
+def test_a_row_that_somebody_has_locked_waits_and_the_others_are_won(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    worker = rows.worker()
+    locked, free = rows.assigned(worker), rows.assigned(worker)
+    lock = text("SELECT id FROM schedule_instance WHERE id = :id FOR UPDATE")
+    with uncommitted(rows.database, lambda c: c.execute(lock, {"id": locked}).all()):
+        found = claims(rows, worker, locked, free)
+        assert ran(*found) == [free]
+        assert [one.id for claim in found for one in claim.waiting] == [locked]
+    assert ran(*claims(rows, worker, locked)) == [locked]
+
+
+def test_a_claim_that_fails_for_its_data_raises(rows: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = rows.worker()
+    instance = rows.assigned(worker)
+
+    def refuse(database: Database, transaction: object) -> None:
+        with database.engine.begin() as connection:
+            connection.execute(text("SELECT no_such_column FROM schedule_task"))
+
+    monkeypatch.setattr(Database, "write_undisturbed", refuse)
+    with pytest.raises(DBAPIError):
+        claims(rows, worker, instance)
+
+
+def test_two_workers_never_win_one_slot(rows: Scenario) -> None:
+    for _ in range(RACES):
+        task = rows.task()
+        workers = [rows.worker(), rows.worker()]
+        ids = [rows.assigned(worker, task) for worker in workers]
+        results = together(*[partial(claims, rows, w, i) for w, i in zip(workers, ids, strict=True)])
+        won = [instance for found in results for instance in ran(*found)]
+        assert [i for i in ids if rows.status(i) == "running"] == won
+        assert len(won) == 1
+        assert rows.broken() == {}
