@@ -14,6 +14,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
+import pymysql
+
 from tests.harness.databases import PASSWORD, USER, PrivateMariaDB, free_port, run_sql
 from tests.harness.processes import wait_until
 
@@ -58,8 +60,15 @@ class GaleraNode(PrivateMariaDB):
     def wait_ready(self, deadline: float = JOIN_SECONDS) -> None:
         """Wait until it has joined the others and has what they have."""
         super().wait_ready(deadline)
-        wanted = {"wsrep_local_state_comment": "Synced", "wsrep_ready": "ON"}
-        wait_until(lambda: all(self.state(name) == value for name, value in wanted.items()), deadline, "it to join")
+        wait_until(self._has_joined, deadline, "it to join")
+
+    def _has_joined(self) -> bool:
+        if not self.alive:
+            raise RuntimeError(f"mariadbd ended while it joined\n{self.log_tail()}")
+        try:
+            return (self.state("wsrep_local_state_comment"), self.state("wsrep_ready")) == ("Synced", "ON")
+        except pymysql.err.OperationalError:  # it closes connections while it takes over what the others have
+            return False
 
     def state(self, name: str) -> str:
         """The value of one of the node's status variables."""
