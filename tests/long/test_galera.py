@@ -104,10 +104,10 @@ def check(cluster: Cluster, held: list[int], live: dict[str, int]) -> None:
     assert all(process.alive for process in cluster.processes)
     assert cluster.wait_live(*live) == live, "no worker was given up"
     assert [cluster.instance(i)["attempt"] for i in held] == [1, 1, 1]
-    rows = cluster.rows("SELECT status, reason, attempt, worker_losses FROM schedule_instance")
+    rows = cluster.rows("SELECT status, reason, worker_losses FROM schedule_instance")
     print(f"instances: {dict(Counter(row['status'] for row in rows))}")
     for row in rows:
         assert row["status"] == "succeed" or row["reason"].startswith(EXPLAINED), row
-        assert (row["attempt"] <= 1, row["worker_losses"]) == (True, 0), row
+        assert row["worker_losses"] == 0, row
     print(f"misfires counted: {cluster.row('SELECT SUM(misfires) AS n FROM schedule_task')['n']}")
     invariants.check(cluster)
