@@ -255,8 +255,8 @@ def _same(what: str, found: object, wanted: object) -> None:
 
 
 def _batch(said: list[str]) -> list[str]:
-    """The first batch, once it is whole: its second update of the locks, which frees them, and the commit after it."""
-    updates = [at for at, text in enumerate(said) if text.startswith("UPDATE schedule_task_lock")]
-    if len(updates) < 2 or COMMIT not in said[updates[1] :]:
+    """The first batch, once it is whole: the update that frees its locks, and the commit after it."""
+    freed = next((at for at, text in enumerate(said) if text.startswith("UPDATE schedule_task_lock")), None)
+    if freed is None or COMMIT not in said[freed:]:
         return []
-    return said[: said.index(COMMIT, updates[1]) + 1]
+    return said[: said.index(COMMIT, freed) + 1]

@@ -57,7 +57,7 @@ def explained(engine: Engine) -> Iterator[list[Statement]]:
 
     def ask(connection: Any, _cursor: Any, text: str, parameters: Any, _context: Any, executemany: bool) -> None:
         with connection.connection.cursor() as cursor:
-            plan = [] if executemany or text == "BEGIN" else _plan(cursor, text, parameters)
+            plan = [] if executemany or text in ("BEGIN", "COMMIT") else _plan(cursor, text, parameters)
             statements.append(Statement(text, plan))
             before.append(_rows_read(cursor))
 
