@@ -119,7 +119,9 @@ class Claims:
         for row in rows:
             if row.first_node is not None:
                 nodes[row.terms.on_worker_lost == WorkerLostPolicy.FAIL].append(row.first_node)
-        counts = self._database.write_undisturbed(lambda c: claiming.claim_read(c, self._worker_id, slots, *nodes))
+        attempts = {row.id: row.attempt for row in rows}
+        tried = [(instance_id, slot, attempts[instance_id]) for instance_id, slot in slots]
+        counts = self._database.write_undisturbed(lambda c: claiming.claim_read(c, self._worker_id, tried, *nodes))
         return counts is not None and sum(count.rows for count in counts) == len(slots)
 
     def _unread(self, ids: Sequence[int], tried: Sequence[int], slots: overlap.Slots | None) -> Claimed:

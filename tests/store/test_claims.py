@@ -237,6 +237,25 @@ def test_a_row_that_somebody_has_locked_waits_and_the_others_are_won(mariadb_row
     assert ran(*claims(rows, worker, locked)) == [locked]
 
 
+def test_a_run_that_another_worker_had_since_it_was_read_has_its_own_attempt(
+    rows: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker may be frozen between the read and the write. With an old attempt its reports would count as lost."""
+    worker = rows.worker()
+    instance, other = rows.assigned(worker), rows.assigned(worker)
+    write = rows.database.write_undisturbed
+
+    def come_late(transaction: Callable[[Connection], Any]) -> Any:
+        rows.sql("UPDATE schedule_instance SET attempt = 1 WHERE id = :id AND attempt = 0", id=instance)
+        return write(transaction)
+
+    monkeypatch.setattr(rows.database, "write_undisturbed", come_late)
+    claimed = {run.id: run.attempt for one in claims(rows, worker, instance, other) for run in one.runs}
+    assert claimed == {instance: 2, other: 1}
+    assert (rows.row(instance).attempt, rows.row(other).attempt) == (2, 1)
+    assert rows.broken() == {}
+
+
 def test_a_claim_that_fails_for_its_data_raises(rows: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = rows.worker()
     instance = rows.assigned(worker)

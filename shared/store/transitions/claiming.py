@@ -157,6 +157,7 @@ _claim_read = by_primary_key(
             leaves(CLAIM, unindexed(_instance.status)),
             unindexed(_instance.schedule_worker_node_id) == bindparam("worker"),
             _instance.gmt_cancel_requested.is_(None),
+            _instance.attempt == bindparam("attempt_read"),
             exists(select(_task.id).where(_its_task, _is_on).with_for_update(read=True)),
         )
         .values(**_claimed(bindparam("slot")))
@@ -188,17 +189,23 @@ _start_nodes, _start_nodes_to_begin = _start(UtcNow()), _start(None)
 def claim_read(
     connection: Connection,
     worker_id: int,
-    slots: Sequence[tuple[int, int | None]],
+    slots: Iterable[tuple[int, int | None, int]],
     nodes: Collection[int],
     nodes_to_begin: Collection[int],
 ) -> list[Later]:
-    """Claim instances that were read just before, (id, slot), and start their first nodes.
+    """Claim instances that were read before, (id, slot, attempt), and start their first nodes.
 
-    No statement needs the result of another, so the transaction travels in one packet. The results tell how many of the
-    nodes were started; where all were, the worker won all. (What an UPDATE IGNORE leaves out is counted as found.)
+    Each must still have the attempt that was read: the worker may have been frozen since, and another one may have had
+    the instance. No statement needs the result of another, so the transaction travels in
+    one packet. The results tell how many of the nodes were started; where all were, the worker won all. (What an UPDATE
+    IGNORE leaves out is counted as found.)
     """
-    for slot, ids in _by_slot(slots):
-        execute_later(connection, _claim_read, {"ids": sorted(ids), "slot": slot, "worker": worker_id})
+    alike: dict[tuple[int | None, int], list[int]] = {}
+    for instance_id, slot, attempt in slots:
+        alike.setdefault((slot, attempt), []).append(instance_id)
+    for (slot, attempt), ids in alike.items():
+        values = {"ids": sorted(ids), "slot": slot, "attempt_read": attempt, "worker": worker_id}
+        execute_later(connection, _claim_read, values)
     return [
         execute_later(connection, statement, {"nodes": sorted(some), "worker": worker_id})
         for statement, some in ((_start_nodes, nodes), (_start_nodes_to_begin, nodes_to_begin))

@@ -56,6 +56,7 @@ WHERE (schedule_instance.id IN (:ids))
   AND schedule_instance.status = :param_1
   AND schedule_instance.schedule_worker_node_id = :worker
   AND schedule_instance.gmt_cancel_requested IS NULL
+  AND schedule_instance.attempt = :attempt_read
   AND (
       EXISTS (
           SELECT schedule_task.id
