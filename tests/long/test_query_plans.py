@@ -32,13 +32,14 @@ from rota.shared.store import (
     polling,
     recovery,
     reports,
+    runs,
     strays,
     tasks,
     turns,
     workers,
 )
 from rota.shared.store.tables import schedule_instance, schedule_task, schedule_task_lock
-from rota.shared.store.transitions import canceling, giving
+from rota.shared.store.transitions import canceling, claiming, giving
 from tests.harness import big_tables
 from tests.harness.claims import claim_on
 from tests.harness.databases import MariaDBServer, fresh_database, run_sql
@@ -60,6 +61,8 @@ TURN = "ix_schedule_instance_turn"
 NODES, STATE = "uq_schedule_task_node_order", "ix_schedule_worker_node_state"
 LIVING = "ix_schedule_worker_beat_gmt_dead"
 PRIMARY = "PRIMARY"
+
+READ_BY_ID = {("schedule_instance", PRIMARY), ("schedule_task", PRIMARY), ("schedule_task_node", PRIMARY)}
 
 LARGE = {
     "schedule_task", "schedule_instance", "schedule_task_node", "schedule_worker_node", "schedule_worker_beat",
@@ -565,6 +568,41 @@ def test_a_claim_of_one_reads_one(big: Big, assigned: list[int]) -> None:
     for instance in assigned[:3]:
         reads = partial(claim_on, worker=WORKER, ids=[instance], types=big.types)
         big.reads(reads, rows=2, by={PRIMARY, NODES})
+
+
+@pytest.mark.parametrize("number", [None, 1], ids=["a batch", "one"])
+def test_a_claim_nearby_updates_what_it_has_read_by_the_ids(big: Big, assigned: list[int], number: int | None) -> None:
+    ids = assigned[:number]
+
+    def claim(connection: Connection) -> None:
+        ready = [row for row in rows if row.may_run]
+        nodes = [row.first_node for row in ready if row.first_node is not None]
+        assert len(nodes) == len(ready) == len(ids)
+        half = len(nodes) // 2
+        slots = [(row.id, None, row.attempt) for row in ready]
+        claiming.claim_read(connection, WORKER, slots, nodes[half:], nodes[:half])
+
+    rows, _ = big.tell(lambda c: runs.read_wanted(c, WORKER, ids, big.types, free=True))
+    claimed, *started = big.reads(claim, rows=len(ids), by={PRIMARY})
+    assert claimed.text.startswith("UPDATE IGNORE schedule_instance FORCE INDEX (PRIMARY)")
+    assert len(started) == min(len(ids), 2)
+    assert all(one.text.startswith("UPDATE schedule_task_node FORCE INDEX (PRIMARY)") for one in started)
+    assert all((step.table, step.key) in READ_BY_ID for one in (claimed, *started) for step in one.plan)
+
+
+def test_what_a_claim_nearby_wants_is_read_by_id_with_its_nodes_by_theirs(big: Big, assigned: list[int]) -> None:
+    [wanted] = big.reads(
+        lambda c: runs.read_wanted(c, WORKER, assigned, big.types, free=True),
+        before=lambda c: [big.types.of(c, type_id) for type_id in (1, 2)],
+        rows=2 * len(assigned),
+        by={PRIMARY, NODES},
+    )
+    assert "LOCK IN SHARE MODE SKIP LOCKED" in wanted.text
+    assert [(step.table, step.key) for step in wanted.plan] == [
+        ("schedule_instance", PRIMARY),
+        ("schedule_task", PRIMARY),
+        ("schedule_task_node", NODES),
+    ]
 
 
 def test_what_a_worker_holds_is_read_by_index(big: Big, running: list[reports.Report]) -> None:
