@@ -45,7 +45,9 @@ class Settings(BaseSettings):
     )
 
     app: str | None = Field(default=None, description="what the worker runs, as module:app")
-    worker_name: str | None = Field(default=None, description="unique among live workers; default host-pid")
+    worker_name: str | None = Field(
+        default=None, max_length=255, description="unique among live workers; default host-pid"
+    )
     capacity: int = Field(default=50, ge=1, le=10_000, description="instances a worker runs at once")
     prefetch: int = Field(default=10_000, ge=0, le=100_000, description="instances it may be assigned beyond that")
     labels: dict[str, str] = Field(default_factory=dict, description='labels the worker carries, as {"gpu": "a100"}')

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from annotated_types import MaxLen
+from pydantic.fields import FieldInfo
 
 from rota.shared.settings import Settings
 
@@ -29,6 +31,19 @@ WORKER_SETTINGS = (*SHARED_WORKER_SETTINGS, "lookahead_seconds", "worker_name", 
 UP_SETTINGS = tuple(dict.fromkeys((*SHARED_WORKER_SETTINGS, *SCHEDULER_SETTINGS)))
 
 
+ROW_ID = click.IntRange(1, 2**63 - 1)
+"""An id that a row can have, on each database."""
+
+MOST_ROWS = 1_000_000
+"""The largest ``--limit``: a list is read as a whole."""
+
+
+def limit_option(default: int) -> Callable[[F], F]:
+    """Add ``--limit``."""
+    kind = click.IntRange(1, MOST_ROWS)
+    return click.option("--limit", type=kind, default=default, show_default=True, help="At most so many.")
+
+
 def settings_options(names: Sequence[str]) -> Callable[[F], F]:
     """Add an option for each of these settings. One that is not given is None, so that the environment decides."""
 
@@ -49,8 +64,22 @@ def _setting(name: str) -> Callable[[F], F]:
         return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=words)
     if field.default_factory is dict:
         return click.option(flag, name, multiple=True, type=KEY_VALUE, callback=gathered, help=words)
-    kind = field.annotation if field.annotation in (int, float) else str
+    kind = field.annotation if field.annotation in (int, float) else _Text(field)
     return click.option(flag, name, type=kind, help=words)
+
+
+class _Text(click.types.StringParamType):
+    """A text, no longer than the setting may be."""
+
+    def __init__(self, field: FieldInfo) -> None:
+        self._most = next((rule.max_length for rule in field.metadata if isinstance(rule, MaxLen)), None)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Refuse a text that is too long."""
+        text = str(super().convert(value, param, ctx))
+        if self._most is not None and len(text) > self._most:
+            self.fail(f"it has {len(text)} characters; at most {self._most} are allowed.", param, ctx)
+        return text
 
 
 class _KeyValue(click.ParamType):  # type: ignore[type-arg] # generic since click 8.4

@@ -1,12 +1,13 @@
 """The command as a whole: its help, its exit codes, how it fails."""
 
+import re
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
-from rota.cli import COMMANDS, RotaGroup
+from rota.cli import COMMANDS, RotaGroup, cli
 from rota.cli.options import SCHEDULER_SETTINGS, UP_SETTINGS, WORKER_SETTINGS
 from rota.shared.clock import boottime
 from rota.shared.domain.errors import DatabaseProblem, NotPossible
@@ -54,6 +55,49 @@ def test_debug_shows_the_traceback() -> None:
 def test_what_is_not_understood_is_exit_code_2() -> None:
     for arguments in (["tsak"], ["task", "add"], ["cron", "* * * * *", "--count", "x"], ["task", "list", "--no"]):
         assert invoke(*arguments).exit_code == 2
+
+
+NO_IDS = ("0", "-1", str(10**30), "abc", "9" * 5000)
+
+
+@pytest.mark.parametrize("number", NO_IDS)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["instance", "show", "--"],
+        ["instance", "cancel", "--"],
+        ["instance", "replay", "--"],
+        ["audit", "--instance"],
+        ["audit", "--limit"],
+        ["instance", "list", "--limit"],
+        ["task", "list", "--limit"],
+        ["worker", "list", "--limit"],
+        ["scheduler", "list", "--limit"],
+    ],
+    ids=" ".join,
+)
+def test_an_id_or_a_limit_out_of_range_is_exit_code_2_and_never_reaches_the_database(
+    command: list[str], number: str
+) -> None:
+    refused = invoke(*command, number, url="sqlite:////nowhere/rota.db")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert re.search(r"^Error: Invalid value for '\S+': .*\.$", refused.stderr, re.MULTILINE)
+
+
+def test_a_worker_name_that_no_column_holds_is_refused_before_the_worker_starts() -> None:
+    name = "w" * 300
+    refused = CliRunner().invoke(cli, ["worker", "--name", name])
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "Error: Invalid value for '--name': it has 300 characters; at most 255 are allowed." in refused.stderr
+    for command in ("worker", "up"):
+        by_variable = CliRunner().invoke(cli, [command], env={"ROTA_WORKER_NAME": name})
+        assert by_variable.exit_code == 1
+        assert "ROTA_WORKER_NAME" in by_variable.stderr
+
+
+def test_up_refuses_a_worker_name_that_is_too_long_with_its_number(tmp_path: Path) -> None:
+    refused = invoke("up", url=f"sqlite:///{tmp_path}/rota.db", ROTA_WORKER_NAME="w" * 254)
+    assert (refused.exit_code, "ROTA_WORKER_NAME" in refused.stderr) == (1, True)
 
 
 def test_every_setting_is_an_option_of_the_process_that_heeds_it() -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from rota.cli.options import ROW_ID, limit_option
 from rota.cli.shell import Shell, database_option, json_option, pass_shell
 from rota.cli.show.output import cell, shortened, show_json, show_table
 from rota.cli.show.times import moment_of, shown_utc
@@ -19,8 +20,8 @@ HIDDEN = "param"
 @click.option(
     "--task", "task_name", metavar="NAME", help="Only the tasks of this name, deleted ones too, and their runs."
 )
-@click.option("--instance", "instance_id", type=int, metavar="ID", help="Only this instance.")
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="At most so many.")
+@click.option("--instance", "instance_id", type=ROW_ID, metavar="ID", help="Only this instance.")
+@limit_option(20)
 @json_option
 @database_option
 @pass_shell

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import click
 
+from rota.cli.options import ROW_ID, limit_option
 from rota.cli.shell import Shell, actor, database_option, json_option, pass_shell, why_option
 from rota.cli.show.instances import show_instance, show_instances
 from rota.cli.show.output import note, show_json
@@ -11,7 +12,7 @@ from rota.cli.show.runs import report_runs
 from rota.shared.control import instances
 from rota.shared.domain.states import InstanceStatus
 
-ids_argument = click.argument("instance_ids", nargs=-1, type=int, required=True, metavar="ID...")
+ids_argument = click.argument("instance_ids", nargs=-1, type=ROW_ID, required=True, metavar="ID...")
 
 
 @click.group()
@@ -29,7 +30,7 @@ def instance() -> None:
 @instance.command("list")
 @click.option("--task", "task_name", metavar="NAME", help="Only those of this task.")
 @click.option("--status", type=click.Choice([status.value for status in InstanceStatus]), help="Only in this state.")
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="At most so many.")
+@limit_option(20)
 @json_option
 @database_option
 @pass_shell
@@ -50,7 +51,7 @@ def list_(shell: Shell, task_name: str | None, status: str | None, limit: int, a
 
 
 @instance.command()
-@click.argument("instance_id", type=int, metavar="ID")
+@click.argument("instance_id", type=ROW_ID, metavar="ID")
 @json_option
 @database_option
 @pass_shell

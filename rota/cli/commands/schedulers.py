@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from rota.cli import logs
-from rota.cli.options import SCHEDULER_SETTINGS, settings_options, verbosity_options
+from rota.cli.options import SCHEDULER_SETTINGS, limit_option, settings_options, verbosity_options
 from rota.cli.shell import Shell, database_option, json_option, pass_shell
 from rota.cli.show.output import show_json, show_table
 from rota.cli.show.times import moment_of, relative
@@ -48,7 +48,7 @@ def scheduler(shell: Shell, verbose: int, quiet: int, log_json: bool, parent_pip
 
 
 @scheduler.command("list")
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many.")
+@limit_option(100)
 @json_option
 @database_option
 @pass_shell

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from rota.cli.options import JSON_VALUE
+from rota.cli.options import JSON_VALUE, limit_option
 from rota.cli.shell import Shell, actor, database_option, json_option, pass_shell, why_option
 from rota.cli.show.output import note, show_json, show_table
 from rota.cli.show.runs import report_runs
@@ -104,7 +104,7 @@ def _show_saved(database: Database, saved: tasks.Outcome, as_json: bool, done: s
 @task.command("list")
 @click.option("--status", type=click.Choice([status.value for status in TaskStatus]), help="Only those on, or off.")
 @click.option("--like", metavar="TEXT", help="Only those with this in their name.")
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many.")
+@limit_option(100)
 @json_option
 @database_option
 @pass_shell

@@ -67,7 +67,10 @@ def up(shell: Shell, workers: int, verbose: int, quiet: int, **options: Any) -> 
 
 
 def planned(shell: Shell, workers: int, flags: list[str], options: Mapping[str, Any]) -> list[Child]:
-    """The children. They get the options through their environment, so that ps shows no password."""
+    """The children. They get the options through their environment, so that ps shows no password.
+
+    Raises ConfigurationError for a worker's name that is too long with its number.
+    """
     given = {f"ROTA_{name.upper()}": _written(value) for name, value in options.items() if value is not None}
     environment = os.environ | given
     if shell.database_url is not None:
@@ -77,6 +80,7 @@ def planned(shell: Shell, workers: int, flags: list[str], options: Mapping[str, 
     for number in range(1, workers + 1):
         # The same name at each start: a worker recovers at once what its dead predecessor of that name held.
         name = f"{environment.get('ROTA_WORKER_NAME', f'{socket.gethostname()}-{os.getpid()}')}-{number}"
+        shell.settings(worker_name=name)
         children.append(Child(f"worker {number}", [*ROTA, "worker", *flags], environment | {"ROTA_WORKER_NAME": name}))
     return children
 

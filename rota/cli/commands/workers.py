@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from rota.cli import logs
-from rota.cli.options import WORKER_SETTINGS, settings_options, verbosity_options
+from rota.cli.options import WORKER_SETTINGS, limit_option, settings_options, verbosity_options
 from rota.cli.shell import Shell, database_option, json_option, pass_shell
 from rota.cli.show.output import show_fields, show_json, show_table
 from rota.cli.show.times import moment_of, relative
@@ -81,7 +81,7 @@ def find_app(path: str | None) -> Any:
 
 @worker.command("list")
 @click.option("--all", "all_states", is_flag=True, help="Those that are dead, too.")
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many.")
+@limit_option(100)
 @json_option
 @database_option
 @pass_shell
