@@ -26,6 +26,7 @@ from rota.worker_service.pulling.slots import Slots
 from rota.worker_service.pulling.starter import Starter
 from rota.worker_service.rows import WorkerRows
 from rota.worker_service.running import endings
+from rota.worker_service.running.failures import log_failure
 from rota.worker_service.running.reporter import Reporter
 from rota.worker_service.running.runner import Runner
 
@@ -206,6 +207,8 @@ class Engine:
             failures = [
                 endings.stopped_at_grace_end(a.run, a.done, a.entered, now, still_runs=a not in over) for a in once
             ]
+            for active, failure in zip(once, failures, strict=True):
+                log_failure(active.run, next(iter(active.run.nodes[active.done :]), None), failure)
             attempt(lambda: self._rows.report(failures))
         return not any(a.calls for a in left)
 

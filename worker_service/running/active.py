@@ -50,6 +50,9 @@ class Active(Slot):
     abandoned: bool = False
     """Whether it has ended for the runner, although its handler lingered."""
 
+    failed: bool = False
+    """Whether the failure of this attempt is logged. A handler that lingers is reported twice."""
+
     calls: int = 0
     """How many of its calls may be running: 1 from just before a call is started until its handler has ended."""
 

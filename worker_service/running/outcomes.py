@@ -12,6 +12,7 @@ from rota.worker_service.executors.base import Outcome
 from rota.worker_service.running import endings
 from rota.worker_service.running.active import Active, keep_result
 from rota.worker_service.running.endings import Ending, Span
+from rota.worker_service.running.failures import log_failure
 
 
 class Outcomes:
@@ -42,4 +43,8 @@ class Outcomes:
         active.entered = active.entered or entered
         known = self._nodes.get(node.type)
         retries = endings.retries_of(run, known.retries if known else None) if ending.retry else 0
-        return endings.report(run, node, ending, Span(entered, left, active.entered), retries)
+        reported = endings.report(run, node, ending, Span(entered, left, active.entered), retries)
+        if ending.status is NodeStatus.FAILED and not active.failed:
+            active.failed = True
+            log_failure(run, node, reported, outcome.failure if outcome and not outcome.stopped else None)
+        return reported

@@ -28,6 +28,7 @@ from rota.worker_service.pulling.slots import CLAIMED, Slots
 from rota.worker_service.running import endings
 from rota.worker_service.running.active import Active, context_of, keep_result
 from rota.worker_service.running.endings import Ending, Stop
+from rota.worker_service.running.failures import log_failure
 from rota.worker_service.running.lingering import Lingering
 from rota.worker_service.running.outcomes import Outcomes
 from rota.worker_service.running.proceeding import Proceeding
@@ -195,7 +196,9 @@ class Runner:
         while active.done < len(nodes) and nodes[active.done].status == NodeStatus.SUCCEED:
             keep_result(active, nodes[active.done], nodes[active.done].result)
         if active.done == len(nodes):
-            self._queue_report(active, endings.without_nodes(active.run, self._clock.now()))
+            report = endings.without_nodes(active.run, self._clock.now())
+            log_failure(active.run, None, report)
+            self._queue_report(active, report)
             return
         try:
             self._start_node(active, nodes[active.done], later)
