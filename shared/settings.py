@@ -4,7 +4,6 @@ from typing import Any, Self
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
-from sqlalchemy.exc import ArgumentError
 
 from rota.shared.database.backends import entry_of
 from rota.shared.database.urls import has_several_hosts, parsed
@@ -117,8 +116,6 @@ class Settings(BaseSettings):
         try:
             url = parsed(value.get_secret_value())
             entry = entry_of(url)
-        except (ArgumentError, ValueError):  # its text may quote a part of the password as the port
-            raise ValueError("is not a database URL; write mysql://user:password@host/database") from None
         except ConfigurationError as error:
             raise ValueError(str(error)) from None
         if not url.database:

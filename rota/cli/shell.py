@@ -137,7 +137,8 @@ def database_option(command: F) -> F:
         metavar="URL",
         expose_value=False,
         callback=_remember,
-        help="The database: mysql://user:password@host/database or sqlite:///file.  [env: ROTA_DATABASE_URL]",
+        help="The database: mysql://user:password@host/database or sqlite:///file. Percent-encode the password: "
+        "@ is %40.  [env: ROTA_DATABASE_URL]",
     )
     return option(command)
 

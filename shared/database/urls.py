@@ -1,4 +1,4 @@
-"""A database's URL: read from a text, with one host or several, and shown to people without its password.
+"""A database's URL: read from a text, with one host or several, and shown to people without its secrets.
 
 In ``mysql://rota:…@a:3306,b,[::1]:3307/rota`` several hosts of one cluster stand where SQLAlchemy knows one. The URL
 then keeps their list in ``host``, and has no ``port``.
@@ -8,6 +8,7 @@ import re
 from typing import NamedTuple
 
 from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
 
 from rota.shared.domain.errors import ConfigurationError
 
@@ -16,8 +17,21 @@ _BEFORE_HOSTS = re.compile(r"[\w+]+://(?:[^:/]*(?::[^@]*)?@)?")
 
 _HOST = re.compile(r"(?P<host>\[[^\[\]]*\]|[^:\[\]]*)(?::(?P<port>[^:]*))?")
 _PLACE = "all-its-hosts"
+_HIDDEN = "an-option-that-is-not-shown"
 LARGEST_PORT = 65_535
 RIGHT_FORM = "write mysql://user:password@a:3306,b,[::1]:3307/database"
+NO_URL = "is not a database URL; write mysql://user:password@host/database"
+SPLIT = (
+    "has an @ in a place where none may be; percent-encode the user and the password: "
+    "write @ as %40, / as %2F, : as %3A and % as %25"
+)
+
+SHOWN_OPTIONS = frozenset(
+    {"cache", "charset", "connect_timeout", "immutable", "mode", "read_timeout", "ssl", "ssl_ca", "ssl_capath"}
+    | {"ssl_cert", "ssl_cipher", "ssl_disabled", "ssl_verify_cert", "ssl_verify_identity", "timeout", "unix_socket"}
+    | {"uri", "write_timeout"}
+)
+"""The options of a URL that are no secrets. All others are masked: a misspelt ``pasword`` is one, too."""
 
 
 class Address(NamedTuple):
@@ -34,25 +48,33 @@ class Address(NamedTuple):
 def parsed(text: str) -> URL:
     """The URL of a text.
 
-    Raises ConfigurationError for a fault in a list of hosts, and sqlalchemy.exc.ArgumentError or ValueError for a text
-    that is no URL.
+    Raises ConfigurationError for a text that is no URL, for one whose password holds an ``@``, and for a fault in a
+    list of hosts. The error quotes nothing that may be a part of the password.
 
         parsed("mysql://rota:…@a:3306,b/rota").host   # 'a:3306,b'
     """
     start = _BEFORE_HOSTS.match(text)
     if start is None:
-        return make_url(text)
-    hosts = re.split(r"[/?]", text[start.end() :], maxsplit=1)[0]
+        return _made(text)
+    after = text[start.end() :]
+    is_file = after.startswith("/") and start.group().endswith("//")
+    if "@" in after and not is_file:  # a part of the password would be taken for the host, or for the database
+        raise ConfigurationError(SPLIT)
+    hosts = re.split(r"[/?]", after, maxsplit=1)[0]
     if "," not in hosts:
-        return make_url(text)
-    if "@" in text[start.end() :]:  # a part of the password may stand among the hosts: nothing of it may be shown
-        raise ConfigurationError("has more than one @ before its hosts; write an @ of the password as %40")
+        return _made(text)
     listed = [_address(one, hosts) for one in hosts.split(",")]
     for one in listed:
         if listed.count(one) > 1:
             raise ConfigurationError(f"names the host {one} twice; name each host of the cluster once")
-    rest = text[start.end() + len(hosts) :]
-    return make_url(f"{start.group()}{_PLACE}{rest}").set(host=",".join(map(str, listed)))
+    return _made(f"{start.group()}{_PLACE}{after[len(hosts) :]}").set(host=",".join(map(str, listed)))
+
+
+def _made(text: str) -> URL:
+    try:
+        return make_url(text)
+    except (ArgumentError, ValueError):  # the text of the error may quote a part of the password as the port
+        raise ConfigurationError(NO_URL) from None
 
 
 def _address(text: str, hosts: str) -> Address:
@@ -87,12 +109,17 @@ def has_several_hosts(url: URL) -> bool:
 
 
 def shown(url: URL) -> str:
-    """The URL without its password."""
-    if not has_several_hosts(url):
-        return url.render_as_string(hide_password=True)
-    return url.set(host=_PLACE).render_as_string(hide_password=True).replace(_PLACE, url.host or "", 1)
+    """The URL without its password, and without the values of options that may be secrets.
+
+    shown(parsed("mysql://rota:…@db/rota?passwd=…"))   # 'mysql://rota:***@db/rota?passwd=***'
+    """
+    masked = url.update_query_dict(dict.fromkeys(set(url.query) - SHOWN_OPTIONS, _HIDDEN))
+    if has_several_hosts(url):
+        masked = masked.set(host=_PLACE)
+    text = masked.render_as_string(hide_password=True).replace(f"={_HIDDEN}", "=***")
+    return text.replace(_PLACE, url.host or "", 1) if has_several_hosts(url) else text
 
 
 def named(url: URL) -> str:
-    """The database as people write it: the URL without its password and driver."""
+    """The database as people write it: the URL without its secrets and its driver."""
     return shown(url.set(drivername=url.get_backend_name()))

@@ -79,6 +79,22 @@ def test_config_shows_no_password(url: str) -> None:
     assert invoke("-d", url, "config").stdout.count("geheim") == 0
 
 
+@pytest.mark.parametrize("arguments", [("config",), ("task", "list"), ("doctor",), ("migrate",), ("up",)])
+def test_a_password_that_splits_the_url_is_not_shown(arguments: tuple[str, ...]) -> None:
+    result = invoke(*arguments, url="mysql://rota:gehe@im@127.0.0.1:1/rota")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("error: ROTA_DATABASE_URL: has an @ in a place where none may be; percent-encode")
+    assert "im@" not in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [("task", "list"), ("doctor", "--json"), ("migrate",)])
+def test_an_error_shows_no_password_of_an_option(arguments: tuple[str, ...]) -> None:
+    result = invoke(*arguments, url="mysql://rota@127.0.0.1:1/rota?passwd=geheim")
+    assert result.exit_code == 3
+    assert "mysql://rota@127.0.0.1:1/rota?passwd=***" in result.output
+    assert "geheim" not in result.output
+
+
 def test_config_reports_every_fault_at_once() -> None:
     result = invoke("config", url="oracle://db/rota", ROTA_BATCH="0", ROTA_CAPACITY="many", ROTA_LIVENESS_SECONDS="1")
     assert (result.exit_code, result.stdout) == (1, "")

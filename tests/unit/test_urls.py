@@ -1,9 +1,12 @@
 """URLs with one host and with several: how they are read, shown and refused."""
 
+import re
+import traceback
+from urllib.parse import quote
+
 import pytest
 
-from rota.cli.commands.config import without_password
-from rota.shared.database.transactions import normalised
+from rota.shared.database.transactions import Database, normalised
 from rota.shared.database.urls import Address, addresses, has_several_hosts, named, parsed, shown
 from rota.shared.domain.errors import ConfigurationError
 from rota.shared.settings import Settings
@@ -45,7 +48,7 @@ def test_all_other_parts_of_a_url_with_several_hosts_are_read_as_ever() -> None:
 def test_no_password_is_shown_however_many_hosts_there_are() -> None:
     assert shown(normalised(SEVERAL)) == "mysql+pymysql://rota:***@a:3306,b,[fe80::1]:3307/rota?ssl_ca=%2Fca.pem"
     assert named(normalised("mysql://rota:s3cret@a,b/rota")) == "mysql://rota:***@a,b/rota"
-    assert without_password("mysql://rota:s3cret@a,b:1/rota?password=x") == "mysql://rota:***@a,b:1/rota?password=***"
+    assert named(parsed("mysql://rota:s3cret@a,b:1/rota?password=x")) == "mysql://rota:***@a,b:1/rota?password=***"
     assert named(parsed("mysql://rota:s3cret@[::1]:3307/rota")) == "mysql://rota:***@[::1]:3307/rota"
 
 
@@ -69,10 +72,66 @@ def test_a_bad_list_of_hosts_is_refused_with_the_right_form(hosts: str, said: st
     assert refusal(f"mysql://rota:s3cret@{hosts}/rota") == said
 
 
-@pytest.mark.parametrize("password", ["s3@cret,s3cret", "s3@cret:s3cret,x", "s3@cret,cret:s3/"])
-def test_no_part_of_a_password_is_shown_as_a_host(password: str) -> None:
-    said = refusal(f"mysql://rota:{password}@a,b:x/rota")
-    assert said == "has more than one @ before its hosts; write an @ of the password as %40"
+@pytest.mark.parametrize("option", ["password", "passwd", "ssl_key", "ssl_key_password", "PASSWORD", "pasword", "x"])
+@pytest.mark.parametrize("hosts", ["db", "db:3307", "a,b:1"])
+def test_an_option_of_the_url_is_shown_only_if_it_is_known_to_be_no_secret(option: str, hosts: str) -> None:
+    url = normalised(f"mysql://rota@{hosts}/rota?ssl_ca=/ca.pem&{option}=s3cret&{option}=t0p")
+    wanted = f"mysql://rota@{hosts}/rota?{option}=***&ssl_ca=%2Fca.pem"
+    assert sorted(re.split("[?&]", named(url))) == sorted(re.split("[?&]", wanted))
+    assert "s3cret" not in shown(url)
+    assert "t0p" not in shown(url)
+
+
+def test_an_option_that_is_masked_does_not_change_the_rest() -> None:
+    assert named(parsed("mysql://r%2Ata@db/rota?password=x")) == "mysql://r%2Ata@db/rota?password=***"
+    assert named(parsed("sqlite:////srv/rota.db?mode=ro&uri=true")) == "sqlite:////srv/rota.db?mode=ro&uri=true"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://rota:s3@cret@db/rota",
+        "mysql://rota:s3@cret@db:3306/rota",
+        "mysql://rota:s3@cret/s3cret@db/rota",
+        "mysql://rota:s3@cret:s3cret@db/rota",
+        "mysql://rota:s3@cret?s3cret@db/rota",
+        "mysql://rota:@cret@db/rota",
+        "mysql://ro/ta:s3cret@db/rota",
+        "mysql://rota:s3@cret,s3cret@a,b:x/rota",
+        "mysql://rota:s3@cret:s3cret,x@a,b:x/rota",
+        "mysql://rota:s3@cret,cret:s3/@a,b:x/rota",
+    ],
+)
+def test_a_password_that_the_url_splits_is_refused_before_a_part_of_it_is_shown(url: str) -> None:
+    said = refusal(url)
+    assert said == (
+        "has an @ in a place where none may be; percent-encode the user and the password: "
+        "write @ as %40, / as %2F, : as %3A and % as %25"
+    )
+    with pytest.raises(ConfigurationError, match="percent-encode the user and the password") as refused:
+        Database(url)
+    assert "cret" not in "".join(traceback.format_exception(refused.value, chain=True)).partition("Error: ")[2]
+
+
+@pytest.mark.parametrize("text", ["mysql://rota:s3cret@db:s3cret/rota", "rota:s3cret@db", "mysql:/rota:s3cret@db"])
+def test_a_text_that_is_no_url_is_not_shown(text: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        parsed(text)
+    assert str(refused.value) == "is not a database URL; write mysql://user:password@host/database"
+    assert "s3cret" not in "".join(traceback.format_exception(refused.value)).partition("Error: ")[2]
+
+
+@pytest.mark.parametrize("password", ["p@ss", "p/a:s%s?", "@", "a,b@c"])
+def test_a_password_that_is_percent_encoded_is_read_as_it_was(password: str) -> None:
+    url = normalised(f"mysql://rota:{quote(password, safe='')}@db/rota")
+    assert (url.username, url.password, url.host, url.database) == ("rota", password, "db", "rota")
+    assert named(url) == "mysql://rota:***@db/rota"
+
+
+def test_a_user_and_a_file_may_have_an_at_sign() -> None:
+    assert parsed("mysql://me@corp:secret@db/rota").username == "me@corp"
+    assert parsed("sqlite:///a@b.db").database == "a@b.db"
+    assert parsed("sqlite:////srv/a@b,c.db").database == "/srv/a@b,c.db"
 
 
 def test_a_list_of_hosts_needs_a_database_as_one_host_does() -> None:

@@ -62,14 +62,7 @@ def source(name: str, given: set[str]) -> str:
 
 def shown_value(value: Any) -> Any:
     """A setting's value without its secrets."""
-    return without_password(value.get_secret_value()) if isinstance(value, SecretStr) else value
-
-
-def without_password(text: str) -> str:
-    """A database URL with its password masked, also a password in its query."""
-    url = parsed(text)
-    hidden = {key: "***" for key in url.query if "pass" in key.lower()}
-    return shown(url.update_query_dict(hidden)).replace("%2A", "*")
+    return shown(parsed(value.get_secret_value())) if isinstance(value, SecretStr) else value
 
 
 def unknown_variables(environment: Mapping[str, str]) -> dict[str, str | None]:
