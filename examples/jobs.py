@@ -23,14 +23,14 @@ HOURS_KEPT = 24
 # The common case: one function is a task type with one node, and with a cron a task, named heartbeat here.
 # Six fields: the first is seconds, where that is declared.
 @app.task("HEARTBEAT", cron="* * * * * *", seconds=True)
-async def heartbeat(ctx: NodeContext[None]) -> dict[str, str]:
+async def heartbeat(ctx: NodeContext) -> dict[str, str]:
     """Every second: the fire's own time, which a replay sees again."""
     return {"beat": f"{ctx.schedule_datetime:%H:%M:%S}"}
 
 
 # A plain function runs on a thread, so it may block.
 @app.task("CLEANUP_TEMP", cron="0 3 * * *", timezone="Europe/Berlin", overlap_policy="skip")
-def cleanup(ctx: NodeContext[None]) -> dict[str, int]:
+def cleanup(ctx: NodeContext) -> dict[str, int]:
     """Every night at three in Berlin, summer and winter: count the temporary files that are a day old."""
     oldest = ctx.due_at.timestamp() - HOURS_KEPT * 3600
     old = [path for path in Path(tempfile.gettempdir()).glob("*.tmp") if path.stat().st_mtime < oldest]
@@ -71,7 +71,7 @@ app.schedule("report-on-demand", report, retries=2)  # no cron: rota task run re
 
 
 @app.task("UNSTEADY", cron="*/3 * * * * *", seconds=True, retries=3, retry_delay_seconds=1)
-async def unsteady(ctx: NodeContext[None]) -> dict[str, int]:
+async def unsteady(ctx: NodeContext) -> dict[str, int]:
     """Every three seconds; fails at first every quarter of a minute, and is tried again after a second."""
     if ctx.attempt == 1 and ctx.schedule_datetime.second % 15 == 0:
         raise ConnectionError("the other side did not answer; the next attempt may find it")

@@ -5,27 +5,53 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Unpack, cast, get_args, overload
 
 from pydantic import BaseModel, ValidationError
+from typing_extensions import TypeVar
 
 from rota.shared.domain.errors import ConfigurationError, InvalidInput, InvalidParam, NameTaken
 from rota.shared.domain.states import WorkerLostPolicy
-from rota.shared.domain.task import TaskDefinition
+from rota.shared.domain.task import TaskDefinition, TaskFields
 from rota.shared.store.node_types import NodeTypeDeclaration
 from rota.worker_service.context import NodeContext
 from rota.worker_service.sources import FileState, noted_sources
 
 Result = Any
 Handler = Callable[[NodeContext[Any]], Result | Awaitable[Result]]
-H = TypeVar("H", bound=Callable[..., Any])
 Execution = Literal["async", "thread", "process"]
 ParamModel = type[BaseModel]
+
+P = TypeVar("P", bound=BaseModel | dict[str, Any], default=dict[str, Any])
+"""A task type's param: its model, or a dict where none is declared."""
+Model = TypeVar("Model", bound=BaseModel)
+More = ParamSpec("More")
+Returned = TypeVar("Returned")
 
 LONGEST_TIMEOUT_SECONDS = 31_536_000
 """A year, as for the timeout of a task."""
 
 TYPE_NAME = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*")
+
+
+class NodeDecorator(Protocol[P]):
+    """Declares a handler, and returns it as it is. For type checkers: the handler's context has the type's param."""
+
+    def __call__(
+        self, handler: Callable[Concatenate[NodeContext[P], More], Returned], /
+    ) -> Callable[Concatenate[NodeContext[P], More], Returned]:
+        """Declare the handler."""
+
+
+class OneNode(TaskFields, total=False):
+    """The keywords of ``Rota.task`` beside ``param``, for type checkers."""
+
+    name: str | None
+    cron: str | None
+    seconds: bool
+    timezone: str
+    timeout: float | None
+    execution: Execution | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +79,13 @@ class Node:
         )
 
 
-class TaskType:
+class TaskType(Generic[P]):
     """A task type: a category of nodes that run in the order they are declared in.
 
     report = app.task_type("REPORT", param=ReportParam)
 
     @report.node("EXTRACT", timeout=60)
-    def extract(ctx: NodeContext[ReportParam]) -> dict: ...
+    def extract(ctx: NodeContext[ReportParam]) -> dict[str, int]: ...
     """
 
     def __init__(self, app: "Rota", category: str, param: ParamModel | None) -> None:
@@ -75,7 +101,7 @@ class TaskType:
         timeout: float | None = None,
         retries: int | None = None,
         execution: Execution | None = None,
-    ) -> Callable[[H], H]:
+    ) -> NodeDecorator[P]:
         """Declare the next node, of the type CATEGORY_NAME. The function can still be called as before.
 
         ``timeout`` is in seconds, ``retries`` is how often a failure is retried; both default to the task's.
@@ -88,20 +114,22 @@ class TaskType:
 
     def _register(
         self, node_type: str, timeout: float | None, retries: int | None, execution: Execution | None
-    ) -> Callable[[H], H]:
+    ) -> NodeDecorator[P]:
         if timeout is not None and not 0 < timeout <= LONGEST_TIMEOUT_SECONDS:
             raise InvalidInput(
                 f"{node_type}: timeout {timeout!r} must be more than 0 and at most {LONGEST_TIMEOUT_SECONDS:,} seconds"
             )
 
-        def decorate(handler: H) -> H:
+        def decorate(
+            handler: Callable[Concatenate[NodeContext[P], More], Returned], /
+        ) -> Callable[Concatenate[NodeContext[P], More], Returned]:
             self._nodes += 1
             self._app.add(
                 Node(
                     type=node_type,
                     category=self.category,
                     sequence=self._nodes,
-                    handler=handler,
+                    handler=cast("Handler", handler),
                     execution=_execution(node_type, handler, execution),
                     timeout=timeout,
                     retries=retries,
@@ -119,7 +147,7 @@ class Rota:
     app = Rota()
 
     @app.task("CLEANUP_TEMP", cron="0 3 * * *")
-    async def cleanup(ctx: NodeContext) -> dict:
+    async def cleanup(ctx: NodeContext) -> dict[str, int]:
         return {"removed": 17}
     """
 
@@ -131,7 +159,7 @@ class Rota:
         """The files that its import read, each in the state in which it was read."""
 
         self._nodes: dict[str, Node] = {}
-        self._types: dict[str, TaskType] = {}
+        self._types: dict[str, TaskType[Any]] = {}
         self._schedules: dict[str, TaskDefinition] = {}
 
     @property
@@ -153,7 +181,11 @@ class Rota:
             raise NameTaken(f"node type {node.type} is declared twice in this app")
         self._nodes[node.type] = node
 
-    def task_type(self, category: str, *, param: ParamModel | None = None) -> TaskType:
+    @overload
+    def task_type(self, category: str, *, param: None = None) -> TaskType: ...
+    @overload
+    def task_type(self, category: str, *, param: type[Model]) -> TaskType[Model]: ...
+    def task_type(self, category: str, *, param: ParamModel | None = None) -> TaskType[Any]:
         """Declare a task type; its nodes follow by ``.node``.
 
         ``param`` is checked when a task is saved and again when it runs. Raises InvalidInput, NameTaken.
@@ -163,6 +195,10 @@ class Rota:
         self._types[category] = TaskType(self, _checked(category), param)
         return self._types[category]
 
+    @overload
+    def task(self, type: str, *, param: None = None, **fields: Unpack[OneNode]) -> NodeDecorator: ...
+    @overload
+    def task(self, type: str, *, param: type[Model], **fields: Unpack[OneNode]) -> NodeDecorator[Model]: ...
     def task(
         self,
         type: str,  # noqa: A002 - the column's name
@@ -176,7 +212,7 @@ class Rota:
         retries: int | None = None,
         execution: Execution | None = None,
         **fields: Any,
-    ) -> Callable[[H], H]:
+    ) -> NodeDecorator[Any]:
         """Declare a task type with one node: the function. With ``cron``, declare a task of that type, too.
 
         The task's name defaults to the type in lower case with dashes (``cleanup-temp``). ``fields`` are further
@@ -197,13 +233,13 @@ class Rota:
     def schedule(
         self,
         name: str,
-        task_type: TaskType | str,
+        task_type: TaskType[P] | str,
         *,
         cron: str | None = None,
         seconds: bool = False,
         timezone: str = "UTC",
-        param: BaseModel | dict[str, Any] | None = None,
-        **fields: Any,
+        param: P | dict[str, Any] | None = None,
+        **fields: Unpack[TaskFields],
     ) -> None:
         """Declare a task. A worker inserts or updates it by its name when it starts.
 

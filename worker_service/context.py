@@ -4,9 +4,11 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
-P = TypeVar("P")
+from typing_extensions import TypeVar
+
+P_co = TypeVar("P_co", covariant=True, default=dict[str, Any])
 
 _log = logging.getLogger("rota.task")
 
@@ -32,15 +34,15 @@ class Cancellation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeContext(Generic[P]):
-    """The context of one run of one node; ``P`` is the type of its param.
+class NodeContext(Generic[P_co]):
+    """The context of one run of one node; ``P_co`` is the type of its param: the declared model, otherwise a dict.
 
     Every field has a default, so that a handler is tested by calling it:
 
         assert extract(NodeContext(param=ReportParam(region="eu"))) == {"rows": 42}
     """
 
-    param: P = None  # type: ignore[assignment]
+    param: P_co = field(default_factory=dict)  # type: ignore[assignment]
     """The param, as the declared pydantic model, or a dict where none is declared."""
 
     schedule_datetime: datetime = field(default_factory=lambda: datetime(1970, 1, 1, tzinfo=UTC))

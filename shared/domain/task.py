@@ -1,7 +1,7 @@
 """A task as a person or code defines it. Rota checks the definition before it writes it."""
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
@@ -12,6 +12,24 @@ from rota.shared.domain.times import is_time, why_no_time
 from rota.shared.domain.triggers.base import trigger_of
 from rota.shared.domain.triggers.inputs import TriggerInputs
 from rota.shared.domain.triggers.zones import load_zone
+
+
+class TaskFields(TypedDict, total=False):
+    """The fields of ``TaskDefinition`` that code gives by keyword as they are, for type checkers."""
+
+    starts_at: datetime | str | None
+    ends_at: datetime | str | None
+    misfire_policy: Literal["fire_once"]
+    misfire_grace_seconds: int
+    overlap_policy: Literal["skip", "queue", "replace", "allow"]
+    max_instances: int | None
+    retries: int
+    retry_delay_seconds: int
+    retry_backoff: Literal["fixed", "exponential"]
+    on_worker_lost: Literal["retry", "fail"]
+    timeout_seconds: int | None
+    priority: int
+    required_labels: dict[str, str] | None
 
 
 class TaskDefinition(BaseModel):

@@ -51,7 +51,7 @@ def staged_app(ran: list[Ran]) -> Rota:
     app = Rota()
 
     @app.task(TYPE)
-    def staged(ctx: NodeContext[None]) -> dict[str, int]:
+    def staged(ctx: NodeContext) -> dict[str, int]:
         fire = ctx.schedule_datetime.astimezone(UTC).replace(tzinfo=None)
         ran.append((ctx.task_name, fire, ctx.run_number))
         return {"attempt": ctx.attempt}

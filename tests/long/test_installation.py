@@ -1,7 +1,12 @@
-"""What is installed is ``rota`` and nothing else, so a user's packages of any other name are the user's."""
+"""What is installed is ``rota`` and nothing else, so a user's packages of any other name are the user's.
+
+Type checkers understand what is installed, in a user's own folder.
+"""
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -28,6 +33,77 @@ def thread(ctx: NodeContext) -> list[str]:
 @app.task("OWN_PROCESS", cron="* * * * * *", seconds=True, execution="process")
 def process(ctx: NodeContext) -> list[str]:
     return OWNERS
+"""
+
+TYPES_KEPT = """
+from typing import Any, assert_type
+
+from pydantic import BaseModel
+
+from rota import NodeContext, Rota, TaskType
+
+class Param(BaseModel):
+    region: str = "eu"
+
+app = Rota()
+report = app.task_type("REPORT", param=Param)
+assert_type(report, TaskType[Param])
+
+@report.node("EXTRACT")
+def extract(ctx: NodeContext[Param], rows: int = 42) -> dict[str, int]:
+    assert_type(ctx.param, Param)
+    return {"rows": rows}
+
+@app.task("CLEANUP", cron="0 3 * * *", overlap_policy="queue")
+async def cleanup(ctx: NodeContext) -> list[str]:
+    assert_type(ctx.param, dict[str, Any])
+    return []
+
+@app.task("FLEXIBLE", param=Param)
+def flexible(ctx: NodeContext[Any]) -> None: ...
+
+assert_type(extract(NodeContext(param=Param())), dict[str, int])
+assert_type(extract(NodeContext(param=Param()), rows=7), dict[str, int])
+async def clean() -> None:
+    assert_type(await cleanup(NodeContext()), list[str])
+
+app.schedule("daily", report, cron="0 3 * * *", param=Param(region="us"), retries=2)
+app.schedule("hourly", report, cron="0 * * * *", param={"region": "us"})
+app.schedule("ping", "HTTP_REQUEST", param={"url": "https://example.org"})
+"""
+
+MISTAKES = """
+from pydantic import BaseModel
+
+from rota import NodeContext, Rota
+from rota import Worker  # wrong
+
+class Param(BaseModel):
+    region: str = "eu"
+
+class Other(BaseModel):
+    colour: str = "red"
+
+app = Rota()
+report = app.task_type("REPORT", param=Param)
+
+@report.node("EXTRACT")  # wrong
+def extract(ctx: NodeContext[Other]) -> None: ...
+
+@app.task("CLEANUP", param=Param)  # wrong
+async def cleanup(ctx: NodeContext) -> None: ...
+
+@report.node("SEND")
+def send(ctx: NodeContext[Param]) -> str:
+    return ctx.param.colour  # wrong
+
+send(1)  # wrong
+send(NodeContext(param=Param())) + 1  # wrong
+app.task_type("SHORT", param=dict)  # wrong
+app.schedule("daily", report, param=Other())  # wrong
+app.schedule("daily", report, overlap_policy="skp")  # wrong
+app.schedule("daily", report, colour="red")  # wrong
+app.schedule("daily", report, priority="high")  # wrong
 """
 
 
@@ -100,6 +176,51 @@ def test_a_project_with_packages_of_our_folders_names_runs(python: Path, tmp_pat
         own = r'succeed .*\["the user", "the user", "the user", "the user"\]'
         up.wait_for_log(f"own-thread .*{own}", deadline=60)
         up.wait_for_log(f"own-process .*{own}", deadline=60)
+
+
+def checked_types(checker: str, python: Path, folder: Path) -> str:
+    """What a type checker says of the folder's files, for the environment of that interpreter."""
+    options = {
+        "mypy": ["--strict", "--config-file=", "--no-error-summary", f"--python-executable={python}", "."],
+        "pyright": ["--pythonpath", str(python)],
+    }
+    command = [sys.executable, "-m", checker, *options[checker]]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
+    assert done.returncode in (0, 1), f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def written_by_users(folder: Path) -> list[str]:
+    """Write the examples, and each block of the pages that uses Rota, as files of their own; returns their names."""
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for at, block in enumerate(re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.M | re.S)):
+            if "from rota import" in block:
+                (folder / f"{page.stem.lower().replace('-', '_')}_{at}.py").write_text(block)
+    for path in (ROOT / "examples").glob("*.py"):
+        shutil.copy(path, folder)
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_the_examples_of_the_pages_have_no_type_errors(python: Path, tmp_path: Path, checker: str) -> None:
+    assert {"jobs.py", "readme_0.py", "authoring_0.py"} <= set(written_by_users(tmp_path))
+    said = checked_types(checker, python, tmp_path)
+    assert "error: " not in said, said
+
+
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_handlers_and_params_keep_their_types(python: Path, tmp_path: Path, checker: str) -> None:
+    (tmp_path / "kept.py").write_text(TYPES_KEPT)
+    said = checked_types(checker, python, tmp_path)
+    assert "error: " not in said, said
+
+
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_mistakes_of_type_are_seen(python: Path, tmp_path: Path, checker: str) -> None:
+    (tmp_path / "wrong.py").write_text(MISTAKES)
+    said = checked_types(checker, python, tmp_path)
+    found = {int(line) for line in re.findall(r"wrong\.py:(\d+):(?:\d+ -)? error", said)}
+    assert found == {at for at, line in enumerate(MISTAKES.splitlines(), 1) if line.endswith("# wrong")}, said
 
 
 def test_ruff_sees_each_file_once() -> None:

@@ -62,30 +62,30 @@ def app(clock: Clock, ran: list[Ran]) -> Rota:
     app = Rota()
     window: dict[str, Any] = {"starts_at": FIRST, "ends_at": LAST}
 
-    def note(ctx: NodeContext[None]) -> None:
+    def note(ctx: NodeContext) -> None:
         ran.append((ctx.task_name, ctx.schedule_datetime.astimezone(UTC).replace(tzinfo=None), ctx.attempt))
 
     @app.task("OFTEN", cron=OFTEN, **window)
-    def often(ctx: NodeContext[None]) -> None:
+    def often(ctx: NodeContext) -> None:
         note(ctx)
 
     @app.task("NIGHTLY", cron=NIGHTLY, timezone=BERLIN, **window)
-    def nightly(ctx: NodeContext[None]) -> None:
+    def nightly(ctx: NodeContext) -> None:
         note(ctx)
 
     @app.task("FAILING", cron=FAILING, retries=1, retry_delay_seconds=int(RETRY.total_seconds()), **window)
-    def failing(ctx: NodeContext[None]) -> None:
+    def failing(ctx: NodeContext) -> None:
         note(ctx)
         if ctx.attempt == 1:
             raise ValueError("the first attempt")
 
     @app.task("OVERRUNNING", cron=OVERRUNNING, overlap_policy="skip", **window)
-    def overrunning(ctx: NodeContext[None]) -> None:
+    def overrunning(ctx: NodeContext) -> None:
         note(ctx)
         clock.sleep(OVERRUN.total_seconds())
 
     @app.task("QUEUED", cron=QUEUED, overlap_policy="queue", **window)
-    def queued(ctx: NodeContext[None]) -> None:
+    def queued(ctx: NodeContext) -> None:
         note(ctx)
         clock.sleep(LONG.total_seconds())
 

@@ -130,7 +130,7 @@ def test_a_handler_that_cannot_take_the_context_is_refused(app: Rota, handler: A
 
 def test_what_is_no_function_is_refused(app: Rota) -> None:
     with pytest.raises(InvalidInput, match="'x' is not a function"):
-        app.task("REPORT")("x")  # type: ignore[type-var]
+        app.task("REPORT")("x")  # type: ignore[arg-type]
 
 
 def with_more(ctx: NodeContext[Any], other: int = 1, *rest: int, **named: int) -> None: ...
@@ -209,7 +209,7 @@ def test_a_schedule_may_name_a_type_that_another_app_declares_and_be_manual(app:
 
 def test_a_schedule_is_refused_with_every_fault(app: Rota) -> None:
     with pytest.raises(InvalidInput) as refused:
-        app.schedule("daily", "REPORT", cron="61 * * * *", timezone="Mars/Base", colour="red")
+        app.schedule("daily", "REPORT", cron="61 * * * *", timezone="Mars/Base", colour="red")  # type: ignore[call-arg]
     assert len(str(refused.value).splitlines()) == 3
 
 

@@ -1,12 +1,13 @@
 """What a task may be, and how it is refused."""
 
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
+from enum import StrEnum
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 from rota.shared.domain.errors import InvalidInput
-from rota.shared.domain.task import TaskDefinition
+from rota.shared.domain.task import TaskDefinition, TaskFields
 from rota.shared.store.tables import schedule_task
 
 NOON = datetime.fromisoformat("2026-11-19T12:00:00")
@@ -82,6 +83,16 @@ def test_a_window_may_be_one_instant_whatever_zone_its_ends_are_written_in() -> 
 def test_a_task_without_cron_is_manual(cron: str | None, kind: str) -> None:
     definition = TaskDefinition.of(**{**GOOD, "cron": cron})
     assert definition.columns()["trigger_kind"] == definition.inputs.trigger_kind == kind
+
+
+def test_type_checkers_know_the_fields_that_code_gives_by_keyword() -> None:
+    named_by_app_schedule = {"name", "type", "param", "cron", "cron_seconds", "timezone"}
+    operators = {"status"}
+    assert set(TaskFields.__annotations__) == set(TaskDefinition.model_fields) - named_by_app_schedule - operators
+    fields = get_type_hints(TaskFields)
+    for name, kind in get_type_hints(TaskDefinition).items():
+        if isinstance(kind, type) and issubclass(kind, StrEnum) and name in fields:
+            assert set(get_args(fields[name])) == {word.value for word in kind}, name
 
 
 def test_its_fields_are_columns_of_the_table_and_hold_plain_values() -> None:

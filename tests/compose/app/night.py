@@ -16,7 +16,7 @@ app = Rota()
     overlap_policy="allow",
     max_instances=100,
 )
-def watch(ctx: NodeContext[None]) -> dict[str, str]:
+def watch(ctx: NodeContext) -> dict[str, str]:
     """A watch of five seconds, begun every second."""
     time.sleep(5)
     return {"host": socket.gethostname()}
