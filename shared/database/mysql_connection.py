@@ -18,6 +18,7 @@ from sqlalchemy import Engine
 
 from rota.shared.database.causal import CAUSAL_OPTION
 from rota.shared.database.later import LATER, Later, Unexpected
+from rota.shared.database.mysql_constructs import quoted
 
 CAUSALLY = "SET STATEMENT wsrep_sync_wait = 1 FOR "
 """Before a SELECT: a node of Galera's answers it when it has applied all that the cluster had committed before."""
@@ -85,6 +86,12 @@ class MySQLConnection(DriverConnection):
     def forget(self) -> None:
         """Drop the statements that wait: the transaction is not to be committed."""
         self._unsent, self._unsent_bytes = (), 0
+
+    def escape(self, obj: object, mapping: Any = None) -> str:
+        """A value as SQL writes it."""
+        if isinstance(obj, str) and not self.server_status & SERVER_STATUS.SERVER_STATUS_NO_BACKSLASH_ESCAPES:
+            return quoted(obj)
+        return str(super().escape(obj, mapping))
 
     def limit(self, read_timeout: float | None, write_timeout: float | None) -> None:
         """From now on a call may wait so many seconds for the server to send, and to take what is sent."""

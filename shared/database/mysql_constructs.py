@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pymysql.converters import escape_string
 from sqlalchemy import ColumnElement, Engine, Subquery, Table, TableValuedAlias, bindparam
 from sqlalchemy.dialects.mysql.base import MySQLCompiler
 from sqlalchemy.ext.compiler import compiles
@@ -97,17 +96,22 @@ def _list(element: Any, compiler: Any, **kw: Any) -> str:
     return f"({compiler.process(next(iter(element.clauses)), **kw)})"
 
 
+def quoted(text: str) -> str:
+    """A text as SQL writes it: ``it's`` becomes ``'it\\'s'``. For a session without ``NO_BACKSLASH_ESCAPES``.
+
+    Only the backslash and the quote itself must be escaped. PyMySQL escapes more, JSON's double quotes too, a character
+    at a time, and takes twenty times as long.
+    """
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
 def write_listed(values: Listed, _: Any) -> str:
     """The text of a ``Listed`` that PyMySQL writes into a statement.
 
-    ``Listed([1, None, "it's"])`` becomes ``1,NULL,'it\\'s'``. Backslashes quote here, because Rota's sessions
-    never have ``NO_BACKSLASH_ESCAPES``.
+    ``Listed([1, None, "it's"])`` becomes ``1,NULL,'it\\'s'``. Rota's sessions never have ``NO_BACKSLASH_ESCAPES``.
     """
     if values.text is None:
-        texts = (
-            str(value) if type(value) is int else "NULL" if value is None else f"'{escape_string(value)}'"
-            for value in values
-        )
+        texts = (str(value) if type(value) is int else "NULL" if value is None else quoted(value) for value in values)
         values.text = ",".join(texts) or "NULL"  # of an empty list: IN (NULL) matches nothing
     return values.text
 
