@@ -1,10 +1,22 @@
 """One tree of errors. The text of each is a sentence: it names the thing, the value, and what would be right."""
 
 from collections.abc import Iterable
+from typing import Any
 
 
 class RotaError(Exception):
     """Rota refuses something or cannot do it; the text is a sentence that the user may see."""
+
+
+class DetailedError(RotaError):
+    """A failure of which more is to be kept than its sentence: ``details``, a JSON object of bounded size.
+
+    DetailedError("the command ended with exit code 3, where 0 is expected", {"exit_code": 3})
+    """
+
+    def __init__(self, sentence: str, details: dict[str, Any] | None = None) -> None:
+        super().__init__(sentence)
+        self.details = details or {}
 
 
 class InvalidInput(RotaError):

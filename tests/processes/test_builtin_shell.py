@@ -20,6 +20,7 @@ import pytest
 from rota.shared.clock import boottime
 from rota.worker_service import process_groups
 from rota.worker_service.builtin import command as command_module
+from rota.worker_service.builtin.command import LAST_BYTES
 from rota.worker_service.builtin.shell import CommandFailed, shell_command
 from rota.worker_service.builtin.shell_param import ShellCommandParam
 from rota.worker_service.context import NodeContext
@@ -341,3 +342,32 @@ process_groups.register = lambda group: os.kill(os.getpid(), signal.SIGKILL)
     assert ended.returncode == -signal.SIGKILL
     wait_until(lambda: not list(marked_processes(marker)), DEADLINE, "the end of the process that would be the command")
     assert not (tmp_path / "begun").exists()
+
+
+def details(command: str, **param: Any) -> dict[str, Any]:
+    """What is kept of a failure, beside its sentence."""
+    with pytest.raises(CommandFailed) as caught:
+        run(command, **param)
+    return caught.value.details
+
+
+def test_a_failure_keeps_the_exit_code_and_the_output() -> None:
+    kept = details("echo out; echo err >&2; exit 3")
+    assert kept == {"exit_code": 3, "stdout": "out\n", "stderr": "err\n", "truncated": False}
+    assert details("kill -9 $$")["exit_code"] == -9
+
+
+def test_a_command_that_took_too_long_keeps_its_output() -> None:
+    kept = details("echo working; sleep 1000", timeout_seconds=0.5)
+    assert (kept["stdout"], kept["exit_code"]) == ("working\n", -signal.SIGTERM)
+
+
+def test_of_a_failure_the_end_of_long_output_is_kept() -> None:
+    kept = details("seq 100000; seq 100000 >&2; exit 1")
+    assert (len(kept["stdout"]), len(kept["stderr"]), kept["truncated"]) == (LAST_BYTES, LAST_BYTES, True)
+    assert kept["stdout"].endswith("\n99999\n100000\n")
+
+
+def test_of_a_failure_no_more_output_is_kept_than_asked_for() -> None:
+    assert details("echo secret; exit 1", max_output_bytes=0)["stdout"] == ""
+    assert details("echo 12345; exit 1", max_output_bytes=3)["stdout"] == "45\n"

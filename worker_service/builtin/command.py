@@ -25,16 +25,20 @@ LINGER_SECONDS = 1.0
 """How long to wait for output after a command has ended: processes that it started may still hold the pipe open."""
 
 TAIL_BYTES = 1000
+LAST_BYTES = 8192
+"""How much of the end of each output a failure keeps."""
+
 READ_BYTES = 65_536
 
 
 class Output:
-    """The output of one pipe: its first ``limit`` bytes and its last few. The rest is read and discarded."""
+    """The output of one pipe: its first ``limit`` bytes and its last ``LAST_BYTES``. The rest is discarded."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._kept = bytearray()
-        self._tail = b""
+        self._end = b""
+        self.bytes_read = 0
         self.truncated = False
 
     def feed(self, data: bytes) -> None:
@@ -42,7 +46,8 @@ class Output:
         room = self._limit - len(self._kept)
         self._kept += data[:room]
         self.truncated = self.truncated or len(data) > room
-        self._tail = (self._tail + data[-TAIL_BYTES:])[-TAIL_BYTES:]
+        self._end = (self._end + data[-LAST_BYTES:])[-LAST_BYTES:]
+        self.bytes_read += len(data)
 
     @property
     def text(self) -> str:
@@ -52,7 +57,17 @@ class Output:
     @property
     def tail(self) -> str:
         """The last bytes, decoded as UTF-8, without blanks around them."""
-        return self._tail.decode("utf-8", "replace").strip()
+        return self._end[-TAIL_BYTES:].decode("utf-8", "replace").strip()
+
+    @property
+    def last(self) -> str:
+        """The last bytes that a failure keeps, ``limit`` at most, decoded as UTF-8."""
+        return self._end[-self._limit :].decode("utf-8", "replace") if self._limit else ""
+
+    @property
+    def last_is_all(self) -> bool:
+        """Whether ``last`` is the whole output."""
+        return self.bytes_read <= min(self._limit, LAST_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +77,8 @@ class Ended:
     status: int
     stdout: Output
     stderr: Output
+    timed_out: bool
+    """Whether it was terminated because its time was over."""
 
 
 async def run_command(
@@ -78,17 +95,19 @@ async def run_command(
     At its timeout and when it is canceled, its process group gets SIGTERM, and after ``TERM_SECONDS`` SIGKILL. When the
     command has ended by itself, the rest of its group is killed.
 
-    Raises TimeoutError at the timeout, and OSError when the command cannot be started.
+    Raises OSError when the command cannot be started.
     """
     with _held_back(arguments, environment, cwd, stdin) as (process, gate):
-        command = Command(process, max_output_bytes)
+        command, timed_out = Command(process, max_output_bytes), False
         try:
             async with asyncio.timeout(timeout_seconds):
                 await _begin(gate, arguments[0])
                 await command.exited.wait()
+        except TimeoutError:
+            timed_out = True
         finally:
             status = await command.close()
-    return Ended(status, command.stdout, command.stderr)
+    return Ended(status, command.stdout, command.stderr, timed_out)
 
 
 @contextmanager

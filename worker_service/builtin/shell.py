@@ -3,7 +3,7 @@
 from time import perf_counter
 from typing import Any
 
-from rota.shared.domain.errors import RotaError
+from rota.shared.domain.errors import DetailedError
 from rota.shared.signals import signal_name
 from rota.worker_service import process_groups
 from rota.worker_service.builtin.command import Ended, run_command
@@ -11,8 +11,11 @@ from rota.worker_service.builtin.shell_param import ShellCommandParam
 from rota.worker_service.context import NodeContext
 
 
-class CommandFailed(RotaError):
-    """A command could not be started, took too long, or ended with an unexpected exit code."""
+class CommandFailed(DetailedError):
+    """A command could not be started, took too long, or ended with an unexpected exit code.
+
+    Unless it could not be started, ``details`` has exit_code (negative: the signal), and the end of stdout and stderr.
+    """
 
 
 async def shell_command(ctx: NodeContext[ShellCommandParam]) -> dict[str, Any]:
@@ -33,15 +36,14 @@ async def shell_command(ctx: NodeContext[ShellCommandParam]) -> dict[str, Any]:
             timeout_seconds=param.timeout_seconds,
             max_output_bytes=param.max_output_bytes,
         )
-    except TimeoutError:
-        raise CommandFailed(
-            f"the command did not end within {param.timeout_seconds:g} s (timeout_seconds) and was terminated"
-        ) from None
     except OSError as error:
         what = f"the folder {param.cwd!r} (cwd)" if error.filename == param.cwd else repr(arguments[0])
         raise CommandFailed(f"the command could not be started: {what}: {error.strerror}") from None
+    if ended.timed_out:
+        sentence = f"the command did not end within {param.timeout_seconds:g} s (timeout_seconds) and was terminated"
+        raise CommandFailed(sentence, _details(ended))
     if ended.status not in param.expect_exit:
-        raise CommandFailed(_sentence(ended, param.expect_exit))
+        raise CommandFailed(_sentence(ended, param.expect_exit), _details(ended))
     return {
         "exit_code": ended.status,
         "stdout": ended.stdout.text,
@@ -60,6 +62,15 @@ def _environment(ctx: NodeContext[ShellCommandParam]) -> dict[str, str]:
         "ROTA_SCHEDULE_DATETIME": ctx.schedule_datetime.isoformat(),
         "ROTA_ATTEMPT": str(ctx.attempt),
         **ctx.param.env,
+    }
+
+
+def _details(ended: Ended) -> dict[str, Any]:
+    return {
+        "exit_code": ended.status,
+        "stdout": ended.stdout.last,
+        "stderr": ended.stderr.last,
+        "truncated": not (ended.stdout.last_is_all and ended.stderr.last_is_all),
     }
 
 

@@ -3,14 +3,18 @@
 import threading
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from rota.shared.domain.errors import InvalidInput, InvalidParam
+from rota.shared.domain.errors import DetailedError, InvalidInput, InvalidParam
 from rota.shared.domain.jsontext import storable
 from rota.worker_service.authoring import Node
 from rota.worker_service.context import NodeContext
 from rota.worker_service.values import checked_param
+
+ERROR_CHARACTERS = 8_000
+TRACEBACK_CHARACTERS = 30_000
+"""How much of an exception is kept: the beginning of its sentence, and the end of its traceback."""
 
 
 class Refused(Exception):
@@ -64,15 +68,19 @@ class Failure:
     final: bool = False
     """Whether another attempt would fail alike."""
 
+    details: dict[str, Any] = field(default_factory=dict)
+    """What else is kept of it (``DetailedError``)."""
+
     @classmethod
     def of(cls, error: BaseException) -> "Failure":
         """The failure for an exception."""
         if isinstance(error, Refused):
-            return cls(storable(str(error)), error.kind, "", final=True)
+            return cls(storable(str(error))[:ERROR_CHARACTERS], error.kind, "", final=True)
         return cls(
-            error=storable(f"{type(error).__name__}: {_message(error)}"),
+            error=storable(f"{type(error).__name__}: {_message(error)}")[:ERROR_CHARACTERS],
             type=type(error).__name__,
-            traceback=storable("".join(traceback.format_exception(error))),
+            traceback=storable("".join(traceback.format_exception(error)))[-TRACEBACK_CHARACTERS:],
+            details=error.details if isinstance(error, DetailedError) else {},
         )
 
 

@@ -36,11 +36,9 @@ from rota.shared.clock import HostTimer
 from rota.shared.domain.errors import ConfigurationError, InvalidInput
 from rota.worker_service.authoring import Node, Rota
 from rota.worker_service.context import NodeContext
-from rota.worker_service.executors.base import Call, Failure, Refused
+from rota.worker_service.executors.base import ERROR_CHARACTERS, Call, Failure, Refused
 from rota.worker_service.values import result_text
 
-ERROR_CHARACTERS = 8_000
-TRACEBACK_CHARACTERS = 30_000
 LOG_CHARACTERS = 30_000
 
 Message = Mapping[str, Any]
@@ -178,7 +176,5 @@ def _zone(zone: str | float) -> tzinfo:
 def _failure(error: BaseException) -> dict[str, Any]:
     failure = asdict(Failure.of(error))
     if isinstance(error, ConfigurationError):
-        failure["error"] = str(error)
-    failure["error"] = failure["error"][:ERROR_CHARACTERS]
-    failure["traceback"] = failure["traceback"][-TRACEBACK_CHARACTERS:]
+        failure["error"] = str(error)[:ERROR_CHARACTERS]
     return failure

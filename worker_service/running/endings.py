@@ -188,7 +188,7 @@ def refused(original: Report, why: str) -> Report:
 def _from_failure(failure: Failure) -> Ending:
     if failure.final:
         return failed(failure.error)
-    result = {"error": failure.error, "type": failure.type, "traceback": failure.traceback}
+    result = {"error": failure.error, "type": failure.type, **failure.details, "traceback": failure.traceback}
     return Ending(NodeStatus.FAILED, json_text(result), failure.error, retry=True)
 
 
