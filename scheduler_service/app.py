@@ -40,6 +40,7 @@ class Scheduler:
     """
 
     def __init__(self, database: Database, settings: Settings) -> None:
+        self._database = database
         self._settings = settings
         self._surprises = Surprises("scheduler")
         by = f"scheduler {socket.gethostname()}:{os.getpid()}"[:127]
@@ -62,6 +63,7 @@ class Scheduler:
     def start(self) -> None:
         """Start every duty."""
         self._clock.calibrate()
+        self._database.connect_ahead()
         for loop in self._loops:
             loop.start()
 

@@ -26,12 +26,20 @@ DRIFT = 0.00002
 """Two clocks run apart by about so many seconds in each second, so a measurement gets worse with its age. The offset is
 that of the measurement which may be wrong by the least: by half of its round trip, and by the drift since."""
 
+CAUTION, MOST_CAUTION_SECONDS = 0.1, 0.001
+"""The clock is late by this part of the round trip, up to this. One of the two ways often takes a little longer than
+the other, and the middle of the round trip is then wrong by half of that. A late start is better than an early one."""
+
 RESOLUTION = timedelta(milliseconds=1)
 """A database may cut its time to milliseconds. The true time is up to so much later."""
 
 NOISE = timedelta(milliseconds=10)
 """The offset is measured again and again. It moves by no more than this while nobody sets a clock."""
 
+
+FAR_SECONDS = 0.005
+"""From such a round trip on, the database is far away. Services then open connections before they are needed, and
+workers claim without reading first (``Claims``) and are hopeful when they have just started (``Slots.expected``)."""
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - as all times here, naive UTC
 
@@ -290,7 +298,8 @@ class DatabaseClock(HostTimer):
 
     def _take(self, new: Sample, meeting: list[Sample]) -> None:
         self._samples = deque([*meeting, new], maxlen=SAMPLES)
-        self._zero = min(reversed(self._samples), key=attrgetter("error")).zero
+        best = min(reversed(self._samples), key=attrgetter("error"))
+        self._zero = best.zero - timedelta(seconds=min(CAUTION * best.round_trip, MOST_CAUTION_SECONDS))
 
     def calibrate(self, times: int = 5) -> None:
         """Measure ``times`` times, because the first round trip may include opening a connection."""

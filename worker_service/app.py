@@ -81,6 +81,7 @@ class Worker:
         """
         name = self._settings.worker_name or f"{socket.gethostname()}-{os.getpid()}"
         self._clock.calibrate()
+        self._database.connect_ahead()
         declarations = [node.declaration() for node in self._nodes.values()]
         registration.register_types(self._database, self._app, declarations, by=name[:127])
         declared = Declarations(self._database, self._app.schedules, name[:127], self._settings)

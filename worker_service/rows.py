@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
+from rota.shared.clock import FAR_SECONDS
 from rota.shared.database.later import Unexpected
 from rota.shared.database.transactions import Database
 from rota.shared.domain.states import REASON_LIMIT
@@ -16,7 +17,6 @@ from rota.shared.store.overlap import SkipCandidate
 from rota.shared.store.reports import Report
 from rota.shared.store.runs import Claim
 from rota.shared.store.transitions import canceling, keeping
-from rota.worker_service.pulling.pacing import FAR_SECONDS
 
 T = TypeVar("T")
 

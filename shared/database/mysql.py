@@ -221,8 +221,7 @@ def _engine(url: URL, call_timeout: float, servers: Servers) -> Engine:
         url,
         hide_parameters=True,  # errors are logged, and the parameters hold params and results of tasks
         json_deserializer=json_value,
-        pool_use_lifo=True,
-        pool_size=10,  # a process has five threads that use it at most
+        pool_size=10,  # a process has five threads that use it at most, in turn: no connection stays idle for long
         max_overflow=0,
         connect_args={
             "charset": "utf8mb4",
@@ -268,21 +267,26 @@ def _ping_if_idle(connection: Any, record: Any, proxy: Any) -> None:
 
 
 def _prepare(connection: Any, record: Any, servers: Servers) -> None:
+    settings = [
+        f"time_zone = '+00:00', sql_mode = '{SQL_MODE}'",
+        f"wait_timeout = {IDLE_SECONDS}, innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}",
+        f"group_concat_max_len = {LONGEST_IDS}",
+    ]
+    if "mariadb" in connection.get_server_info().lower():
+        # Otherwise MariaDB turns an IN of 1,000 values or more into a join, and may then read by another index.
+        # And it would check the whole row at each update: a row that was written past a CHECK could not be ended.
+        settings += [
+            f"idle_transaction_timeout = {IDLE_IN_TRANSACTION_SECONDS}",
+            "in_predicate_conversion_threshold = 0, check_constraint_checks = 0",
+        ]
     with connection.cursor() as cursor:
-        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         cursor.execute(
-            f"SET time_zone = '+00:00', sql_mode = '{SQL_MODE}',"
-            f" wait_timeout = {IDLE_SECONDS}, innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS},"
-            f" group_concat_max_len = {LONGEST_IDS}"
+            "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;"
+            f"SET {', '.join(settings)};"
+            f"SHOW VARIABLES WHERE Variable_name IN ('max_allowed_packet', '{WSREP_ON}')"
         )
-        if "mariadb" in connection.get_server_info().lower():
-            # Otherwise MariaDB turns an IN of 1,000 values or more into a join, and may then read by another index.
-            # And it would check the whole row at each update: a row that was written past a CHECK could not be ended.
-            cursor.execute(
-                f"SET idle_transaction_timeout = {IDLE_IN_TRANSACTION_SECONDS}, in_predicate_conversion_threshold = 0,"
-                " check_constraint_checks = 0"
-            )
-        cursor.execute(f"SHOW VARIABLES WHERE Variable_name IN ('max_allowed_packet', '{WSREP_ON}')")
+        while not cursor.description:
+            cursor.nextset()
         found = dict(cursor.fetchall())
     record.info["max_allowed_packet"] = connection.packet_limit = int(found["max_allowed_packet"])
     connection.is_node = found.get(WSREP_ON) == "ON"

@@ -16,7 +16,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 from tenacity import RetryError, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
-from rota.shared.clock import Clock, DatabaseClock
+from rota.shared.clock import FAR_SECONDS, Clock, DatabaseClock
 from rota.shared.database.backend import ErrorKind
 from rota.shared.database.backends import all_backends, backend_of
 from rota.shared.database.constructs import UtcNow
@@ -29,6 +29,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 FIRST_RETRY_SECONDS = 0.02
+
+CONNECTIONS_AHEAD = 4
+"""How many connections a service opens ahead: about as many threads use one at the same time."""
 
 PASSING = (ErrorKind.CONFLICT, ErrorKind.OUTAGE)
 """The errors after which a transaction is run again."""
@@ -68,6 +71,17 @@ class Database:
         self.outage = outage or Outage(named(self.url), self.clock)
         if clock is not None:
             self.backend.follow(self.engine, clock)
+
+    def connect_ahead(self) -> None:
+        """If the database is far away, open connections before threads need them: it takes several round trips.
+
+        Connections are used in turn, so that none of these is idle for long. Raises DatabaseProblem as ``read`` does.
+        """
+        if self.clock.round_trip() >= FAR_SECONDS:
+            self._hold(CONNECTIONS_AHEAD)
+
+    def _hold(self, connections: int) -> None:
+        self.read(lambda _: self._hold(connections - 1) if connections > 1 else None)
 
     def read(self, work: Callable[[Connection], T]) -> T:
         """Run ``work``, which only reads; a retry runs all of it again.

@@ -10,15 +10,17 @@ from functools import partial
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from rota.scheduler_service.duties.materializer import Materializer
+from rota.shared.clock import FAR_SECONDS
+from rota.shared.database.transactions import CONNECTIONS_AHEAD, Database, opened
 from rota.shared.domain.states import InstanceStatus
 from rota.shared.settings import Settings
 from rota.shared.store import locks
 from rota.shared.store.overlap import SkipCandidate
 from rota.shared.store.reports import Report
 from rota.shared.store.runs import Run
-from rota.worker_service.pulling.pacing import FAR_SECONDS
 from rota.worker_service.rows import WorkerRows
 from tests.harness.packets import Packets, verbs
 from tests.harness.scenario import Scenario, ended, succeeded
@@ -159,3 +161,26 @@ def test_a_lease_that_another_scheduler_has_taken_over_keeps_only_its_own_task_f
         mine
     ]
     assert mariadb_rows.task_row(taken).next_fire_at == mariadb_rows.start
+
+
+def sessions(database: Database, times: int) -> set[int]:
+    """The sessions on which so many reads ran, one after another."""
+    return {database.read(lambda c: int(c.execute(text("SELECT CONNECTION_ID()")).scalar_one())) for _ in range(times)}
+
+
+@pytest.mark.parametrize(("round_trip", "number"), [(FAR_SECONDS, CONNECTIONS_AHEAD), (FAR_SECONDS / 2, 1)])
+def test_from_afar_connections_are_opened_ahead_and_used_in_turn(
+    mariadb_url: str, monkeypatch: pytest.MonkeyPatch, round_trip: float, number: int
+) -> None:
+    """So the first transactions that run at the same time do not wait for a connection to be opened."""
+    with opened(mariadb_url) as database:
+        monkeypatch.setattr(database.clock, "round_trip", lambda: round_trip)
+        database.connect_ahead()
+        assert len(sessions(database, 3 * CONNECTIONS_AHEAD)) == number
+
+
+def test_a_new_connection_is_prepared_in_one_round_trip(mariadb_rows: Scenario, packets: Packets) -> None:
+    with mariadb_rows.database.engine.connect():
+        packets.clear()
+        with mariadb_rows.database.engine.connect():
+            assert [verbs(packet)[-1] for packet in packets] == ["SET", "SET", "SHOW"]  # SET NAMES, twice, and Rota

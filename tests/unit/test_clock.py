@@ -46,7 +46,9 @@ def world() -> World:
 
 
 @pytest.fixture
-def clock(world: World) -> DatabaseClock:
+def clock(world: World, monkeypatch: pytest.MonkeyPatch) -> DatabaseClock:
+    """A clock without caution, so that its measurements show."""
+    monkeypatch.setattr(clocks, "CAUTION", 0.0)
     return DatabaseClock(world.read, monotonic=world.boottime, host_now=lambda: EPOCH)
 
 
@@ -59,6 +61,15 @@ def test_the_offset_is_the_middle_of_the_round_trip(clock: DatabaseClock, world:
     clock.measure()
     world.uptime += 1000
     assert error(clock, world) == 0
+
+
+@pytest.mark.parametrize(("way", "late"), [(0.0001, 0.00002), (0.002, 0.0004), (0.05, 0.001), (0.1, 0.001)])
+def test_it_is_a_little_late_rather_than_early(world: World, way: float, late: float) -> None:
+    """By a tenth of the round trip, and a millisecond at most: one way may take so much longer than the other."""
+    world.there = world.back = way
+    clock = DatabaseClock(world.read, monotonic=world.boottime)
+    clock.measure()
+    assert (world.true_time - clock.now()).total_seconds() == pytest.approx(late, abs=1e-6)
 
 
 def test_it_is_wrong_by_no_more_than_half_the_round_trip(clock: DatabaseClock, world: World) -> None:

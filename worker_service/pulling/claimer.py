@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping
 
 from sqlalchemy.exc import DBAPIError
 
-from rota.shared.clock import Clock
+from rota.shared.clock import FAR_SECONDS, Clock
 from rota.shared.database.transactions import is_refusal, sentence
 from rota.shared.domain.errors import RotaError
 from rota.shared.store.overlap import Waiting
 from rota.shared.surprises import Surprises
 from rota.worker_service.pulling.backlog import Backlog
-from rota.worker_service.pulling.pacing import FAR_SECONDS, PUT_OFF, ClaimPace, is_time_to_poll
+from rota.worker_service.pulling.pacing import PUT_OFF, ClaimPace, is_time_to_poll
 from rota.worker_service.pulling.slots import Slots
 from rota.worker_service.pulling.starter import Starter
 from rota.worker_service.rows import WorkerRows

@@ -24,10 +24,6 @@ CLAIM_EARLY = CLAIM_AHEAD - CLAIM_TIME
 CLAIM_ROUND_TRIPS = 1
 """A claim is on the way for so many round trips."""
 
-FAR_SECONDS = 0.005
-"""From such a round trip on, workers claim from afar (``Claims``), and are hopeful when they have just started
-(``Slots.expected``)."""
-
 PACE_SECONDS = 0.02
 LONGEST_PACE_SECONDS = 0.5
 """The claimer rests while claimed instances wait for slots: as long as the last claim took, within these bounds. Where
