@@ -30,6 +30,7 @@ from sqlalchemy import Connection
 
 from rota.shared.clock import boottime
 from rota.shared.database.transactions import Database
+from rota.shared.domain.times import span
 from rota.shared.settings import Settings
 from rota.shared.signals import signal_name
 from rota.shared.store import workers
@@ -228,7 +229,7 @@ class Guardian:
         if silent is None:
             log.warning("worker: answers again")
         else:
-            log.warning("worker: has not answered for %.1f s, blocked by %s", silent, by)
+            log.warning("worker: has not answered for %s, blocked by %s", span(silent), by)
         return True
 
     def _blockers(self) -> list[int]:

@@ -16,6 +16,7 @@ from rota.shared.database.transactions import Database
 from rota.shared.database.urls import named
 from rota.shared.domain.errors import DatabaseAway, DatabaseProblem
 from rota.shared.domain.releases import is_older, own_version
+from rota.shared.domain.times import span
 from rota.shared.store.tables import metadata, schedule_task
 
 log = logging.getLogger(__name__)
@@ -204,7 +205,7 @@ def check_clock(database: Database) -> Check:
         round_trips.append(database.clock.monotonic() - before)
     offset = database.clock.host_offset_seconds()
     side = "ahead of" if offset >= 0 else "behind"
-    found = f"host {abs(offset) * 1000:.1f} ms {side} the database, round trip {min(round_trips) * 1000:.1f} ms"
+    found = f"host {span(abs(offset))} {side} the database, round trip {min(round_trips) * 1000:.1f} ms"
     advice = _unless(
         abs(offset) < 1, "Rota goes by the database's clock; the host's, in its logs, is off: is NTP running?"
     )

@@ -4,6 +4,7 @@ import logging
 import threading
 
 from rota.shared.clock import Timer
+from rota.shared.domain.times import span
 
 log = logging.getLogger(__name__)
 
@@ -50,4 +51,4 @@ class Outage:
             if self._since is None or now - self._failed < CALM_SECONDS:
                 return
             away, self._since = now - self._since, None
-        log.info("the database is back: %s, after %.1f s", self._name, away)
+        log.info("the database is back: %s, after %s", self._name, span(away))

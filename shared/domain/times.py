@@ -12,6 +12,8 @@ LATEST = datetime(9999, 11, 30, 23, 59, 59, 999_999)  # noqa: DTZ001
 """The times that Rota takes. The last month of the year 9999 is left out, so that no time zone and no delay that Rota
 adds to one of them can overflow."""
 
+UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
 
 def is_time(value: Any) -> TypeGuard[datetime]:
     """Whether a value that the database gave is a time that Rota takes.
@@ -51,6 +53,23 @@ def zone_of(name: str | None) -> ZoneInfo:
         return load_zone(name or "UTC")
     except InvalidTimezone:
         return ZoneInfo("UTC")
+
+
+def span(seconds: float) -> str:
+    """A duration in words, as all texts for people have it: ``850 ms``, ``12.3 s``, ``3 min 20 s``, ``2 d 4 h``."""
+    if seconds < 0:
+        return f"-{span(-seconds)}"
+    if round(seconds, 3) < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if round(seconds, 1) < 60:
+        return f"{seconds:.1f} s".replace(".0 s", " s")
+    left = round(seconds)
+    words: list[tuple[int, str]] = []
+    for size, unit in UNITS:
+        count, left = divmod(left, size)
+        if count or words:
+            words.append((count, unit))
+    return " ".join(f"{count} {unit}" for count, unit in words[:2] if count)
 
 
 def read_time(text: str, zone: ZoneInfo) -> tuple[datetime, str | None]:

@@ -61,7 +61,7 @@ def test_an_outage_is_one_line_when_it_begins_and_one_when_it_ends(caplog: pytes
     outage.over()
     assert caplog.messages == [
         "the database is away: mysql://rota@db/rota: Too many connections",
-        "the database is back: mysql://rota@db/rota, after 6.0 s",
+        "the database is back: mysql://rota@db/rota, after 6 s",
     ]
 
 

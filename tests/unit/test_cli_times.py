@@ -4,31 +4,28 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from rota.cli.show.times import moment_of, relative, span
+from rota.cli.commands.up import line
+from rota.cli.show.times import moment_of, relative
 from rota.shared.domain.times import written_utc
 
 NOON = datetime.fromisoformat("2026-11-21 12:00:00")
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"),
+    ("started", "late"),
     [
-        (0, "0 ms"),
-        (0.0123, "12 ms"),
-        (1, "1 s"),
-        (1.25, "1.2 s"),
-        (59.96, "60 s"),
-        (60, "1 min"),
-        (61.4, "1 min 1 s"),
-        (3599.7, "1 h"),
-        (3720, "1 h 2 min"),
-        (90_000, "1 d 1 h"),
-        (86_460, "1 d"),
-        (-0.5, "-500 ms"),
+        ("2026-11-21T12:00:00.012000Z", "+12 ms"),
+        ("2026-11-21T12:00:49.600000Z", "+49.6 s"),
+        ("2026-11-21T12:02:03Z", "+2 min 3 s"),
+        ("2026-11-21T11:59:59.500000Z", "-500 ms"),
+        (None, "-"),
     ],
 )
-def test_a_span_reads_in_at_most_two_units(seconds: float, words: str) -> None:
-    assert span(seconds) == words
+def test_the_line_of_a_fire_says_in_words_how_late_it_was_and_how_long_it_took(started: str | None, late: str) -> None:
+    times = {"gmt_started": started, "gmt_completed": "2026-11-21T12:05:00Z", "due_at": "2026-11-21T12:00:00Z"}
+    fire = {**times, "task_name": "daily", "timezone": "UTC", "status": "succeed", "worker_name": "w", "reason": None}
+    shown = line({**fire, "schedule_datetime": times["due_at"], "execution_result": None})
+    assert shown.split("  ")[-3] == late
 
 
 @pytest.mark.parametrize(

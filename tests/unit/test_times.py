@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from rota.shared.domain.errors import InvalidInput
-from rota.shared.domain.times import read_time, written_local, written_utc, zone_of
+from rota.shared.domain.times import read_time, span, written_local, written_utc, zone_of
 from rota.shared.domain.triggers.zones import load_zone
 
 at = datetime.fromisoformat  # naive UTC
@@ -66,3 +66,26 @@ def test_written_times_can_be_read_back() -> None:
 
 def test_a_zone_that_sql_made_up_is_shown_as_utc() -> None:
     assert zone_of("Europe/Berln").key == zone_of(None).key == "UTC"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0 ms"),
+        (0.0123, "12 ms"),
+        (1, "1 s"),
+        (1.25, "1.2 s"),
+        (59.94, "59.9 s"),
+        (0.9996, "1 s"),
+        (59.96, "1 min"),
+        (60, "1 min"),
+        (61.4, "1 min 1 s"),
+        (3599.7, "1 h"),
+        (3720, "1 h 2 min"),
+        (90_000, "1 d 1 h"),
+        (86_460, "1 d"),
+        (-0.5, "-500 ms"),
+    ],
+)
+def test_a_span_reads_in_at_most_two_units(seconds: float, words: str) -> None:
+    assert span(seconds) == words

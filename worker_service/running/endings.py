@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from rota.shared.domain import times
 from rota.shared.domain.errors import InvalidInput
 from rota.shared.domain.jsontext import json_text, storable
 from rota.shared.domain.retry import retry_delay
@@ -208,7 +209,7 @@ def _instance_end(run: Run, node: NodeRun, ending: Ending, span: Span) -> Instan
 def _instance_retry(run: Run, node: NodeRun, ending: Ending, left: datetime, retries: int) -> InstanceReport:
     number = node.failures + 1
     delay = retry_delay(number, run.retry_delay_seconds, run.retry_backoff)
-    reason = f"retry {number} of {retries} after {delay:g} s: {_reason(node, ending)}"
+    reason = f"retry {number} of {retries} after {times.span(delay)}: {_reason(node, ending)}"
     return InstanceReport(
         status=InstanceStatus.PENDING,
         result=None,

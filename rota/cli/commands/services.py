@@ -9,6 +9,7 @@ from rota.cli.options import DATABASE_SETTINGS, settings_options
 from rota.cli.shell import DATABASE_PROBLEM, REFUSED, Shell, database_option, json_option, pass_shell
 from rota.cli.show.output import show_json, show_table
 from rota.shared.domain.errors import ConfigurationError, NotPossible
+from rota.shared.domain.times import span
 
 
 @click.command()
@@ -132,12 +133,13 @@ def health(shell: Shell, health_file: str | None, as_json: bool) -> None:
         raise ConfigurationError("ROTA_HEALTH_FILE is not set, here and for the process that is to be asked about")
     silent = silent_seconds(settings.health_file, boottime())
     alive = silent is not None and silent <= settings.liveness_seconds
+    words = None if silent is None else span(silent)
     if as_json:
         show_json({"alive": alive, "silent_seconds": silent, "liveness_seconds": settings.liveness_seconds})
     elif alive:
-        click.echo(f"alive: it has beaten {silent:.1f} s ago")
+        click.echo(f"alive: it has beaten {words} ago")
     if not alive:
-        when = "has never beaten" if silent is None else f"has been silent for {silent:.1f} s"
+        when = f"has been silent for {words}" if words else "has never beaten"
         raise NotPossible(
             f"not alive: the process of {settings.health_file} {when} (limit {settings.liveness_seconds} s)"
         )

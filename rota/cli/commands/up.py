@@ -13,7 +13,7 @@ from rota.cli.commands.services import migrate_database
 from rota.cli.commands.workers import find_app
 from rota.cli.options import UP_SETTINGS, settings_options, verbosity_options
 from rota.cli.shell import Shell, database_option, pass_shell
-from rota.cli.show.instances import lateness_ms, outcome, took, worker_of
+from rota.cli.show.instances import late, outcome, took, worker_of
 from rota.cli.show.output import COLOURS, cell, note, on_terminal
 from rota.cli.show.times import moment_of, shown_local
 from rota.shared.clock import HostTimer
@@ -134,14 +134,14 @@ def line(instance: Document) -> str:
     status = instance["status"].ljust(8)
     if on_terminal():
         status = click.style(status, fg=COLOURS[instance["status"]])
-    late = lateness_ms(instance)
+    delay = late(instance) or "-"
     words = (
         f"{ended:%H:%M:%SZ}",
         cell(instance["task_name"]).ljust(20),
         str(nominal),
         status,
         cell(worker_of(instance) or "-"),
-        "-" if late is None else f"{late:+.0f} ms",
+        delay if delay.startswith("-") else f"+{delay}",
         took(instance) or "-",
         outcome(instance),
     )

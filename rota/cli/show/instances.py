@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from rota.cli.show.output import block, cell, coloured, shortened, show_fields, show_table
-from rota.cli.show.times import between, moment_of, relative, shown_local, shown_utc, span
+from rota.cli.show.times import between, moment_of, relative, shown_local, shown_utc
 from rota.shared.control.documents import Document
 from rota.shared.domain.states import TERMINAL, InstanceStatus
 from rota.shared.domain.times import zone_of
@@ -19,10 +19,9 @@ TIMES = (
 )  # fmt: skip
 
 
-def lateness_ms(instance: Document) -> float | None:
-    """How late the first handler was entered after the due time, in milliseconds. None: it was not entered."""
-    started, due = moment_of(instance["gmt_started"]), moment_of(instance["due_at"])
-    return None if started is None or due is None else float((started - due).total_seconds() * 1000)
+def late(instance: Document) -> str | None:
+    """How late the first handler was entered after the due time, in words. None: it was not entered."""
+    return between(moment_of(instance["due_at"]), moment_of(instance["gmt_started"]))
 
 
 def took(document: Document) -> str | None:
@@ -51,13 +50,12 @@ def show_instances(instances: Sequence[Document]) -> None:
 
 
 def _line(instance: Document) -> tuple[Any, ...]:
-    late = lateness_ms(instance)
     return (
         str(instance["id"]),
         instance["task_name"],
         instance["status"],
         shown_local(moment_of(instance["schedule_datetime"]), zone_of(instance["timezone"])),
-        None if late is None else span(late / 1000),
+        late(instance),
         took(instance),
         worker_of(instance),
         outcome(instance),
@@ -93,7 +91,7 @@ def show_instance(instance: Document, now: datetime) -> None:
     for name in TIMES:
         if (moment := moment_of(fields[name])) is not None:
             fields[name] = f"{shown_local(moment, zone)}  {shown_utc(moment)}"
-    fields["late"] = None if (late := lateness_ms(instance)) is None else span(late / 1000)
+    fields["late"] = late(instance)
     fields["took"] = took(instance)
     fields["worker_name"] = worker_of(instance)
     show_fields((name, value) for name, value in fields.items() if value != "")

@@ -3,9 +3,7 @@
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from rota.shared.domain.times import localized
-
-SPANS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+from rota.shared.domain.times import localized, span
 
 
 def moment_of(text: str | None) -> datetime | None:
@@ -24,23 +22,6 @@ def shown_local(moment: datetime | None, zone: ZoneInfo) -> str | None:
 def shown_utc(moment: datetime | None) -> str | None:
     """A naive UTC time as people read it: ``2026-11-21 02:00:00Z``."""
     return None if moment is None else moment.isoformat(" ", "seconds") + "Z"
-
-
-def span(seconds: float) -> str:
-    """A duration in words: ``850 ms``, ``12.3 s``, ``3 min 20 s``, ``2 d 4 h``."""
-    if seconds < 0:
-        return f"-{span(-seconds)}"
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s".replace(".0 s", " s")
-    left = round(seconds)
-    words: list[tuple[int, str]] = []
-    for size, unit in SPANS:
-        count, left = divmod(left, size)
-        if count or words:
-            words.append((count, unit))
-    return " ".join(f"{count} {unit}" for count, unit in words[:2] if count)
 
 
 def relative(moment: datetime | None, now: datetime) -> str | None:
