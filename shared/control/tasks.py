@@ -118,9 +118,10 @@ def remove(database: Database, actor: Actor, name: str, why: str | None = None) 
 def run(
     database: Database, actor: Actor, name: str, *, at: str | None = None, param: Any = None, why: str | None = None
 ) -> Outcome:
-    """Run a task once, now, even if it is off; returns the new instance.
+    """Run a task once, even if it is off; returns the new instance.
 
-    ``at`` is the nominal time of the instance, by default now. A time without an offset is local time in the task's
+    ``at`` is the nominal time of the instance, by default now. A time to come is waited for; for one that has passed
+    the instance runs now. A time without an offset is local time in the task's
     zone. Raises NotFound, InvalidParam, or InvalidInput for a text that is no time.
     """
     now = database.clock.now()

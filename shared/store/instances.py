@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, String, case, func, insert, select, type_coerce
+from sqlalchemy import Connection, Row, Select, String, bindparam, case, func, insert, select, type_coerce
 
-from rota.shared.database.constructs import UtcNow
+from rota.shared.database.constructs import UtcNow, UtcTime
 from rota.shared.domain.errors import NotFound, NotPossible
 from rota.shared.domain.jsontext import UnreadableJson
 from rota.shared.domain.states import TERMINAL, InstanceStatus, Origin
@@ -118,15 +118,16 @@ def ask(
     origin: Origin = Origin.MANUAL,
     fire_key: str = "",
 ) -> int:
-    """Insert a run of a task for a nominal time (naive UTC), due at once; returns its id.
+    """Insert a run of a task for a nominal time (naive UTC), due then, or at once if it has passed; returns its id.
 
     The scheduler assigns it to a worker, and gives it its run number while it holds the task's lease.
     """
+    nominal = bindparam("nominal", schedule_datetime, UtcTime)
     result = connection.execute(
         insert(schedule_instance).values(
             schedule_task_id=task.id,
             schedule_datetime=schedule_datetime,
-            due_at=UtcNow(),
+            due_at=case((nominal > UtcNow(), nominal), else_=UtcNow()),
             origin=origin.value,
             fire_key=fire_key,
             priority=task.priority,

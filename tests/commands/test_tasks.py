@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -293,6 +294,15 @@ def test_run_is_for_now_or_for_a_time_in_the_tasks_zone(url: str, database: Data
     at = json.loads(invoke("task", "run", "x", "--at", "2026-11-19T02:00", "--json", url=url).stdout)
     assert at["schedule_datetime"] == "2026-11-19T01:00:00Z"
     assert (at["status"], at["origin"], at["due_at"] > "2026-11-20") == ("pending", "manual", True)
+
+
+@pytest.mark.every_database
+def test_run_for_a_time_to_come_waits_for_that_time(url: str, database: Database) -> None:
+    invoke("task", "add", "x", "--type", "CLEANUP", "--timezone", "Europe/Berlin", url=url)
+    asked = json.loads(invoke("task", "run", "x", "--at", "2099-07-01T02:00", "--json", url=url).stdout)
+    assert asked["schedule_datetime"] == asked["due_at"] == "2099-07-01T00:00:00Z"
+    said = invoke("task", "run", "x", "--at", "2099-07-01T02:00", url=url).stdout
+    assert re.fullmatch(r"instance \d+ of x runs at 2099-07-01 02:00:00\+02:00, in \d+ d( \d+ h)?\n", said)
 
 
 @pytest.mark.parametrize(

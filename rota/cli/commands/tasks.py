@@ -10,14 +10,12 @@ from rota.cli.options import JSON_VALUE, limit_option
 from rota.cli.shell import Shell, actor, database_option, json_option, pass_shell, why_option
 from rota.cli.show.output import note, show_json, show_table
 from rota.cli.show.runs import report_runs
-from rota.cli.show.tasks import COLUMNS, list_line, note_remark, saved_sentence, show_fires, show_task
-from rota.cli.show.times import moment_of, shown_local
+from rota.cli.show.tasks import COLUMNS, asked_sentence, list_line, note_remark, saved_sentence, show_fires, show_task
 from rota.cli.task_options import cleared_options, definition_options, given_fields, type_option
 from rota.shared.control import tasks
 from rota.shared.database.transactions import Database
 from rota.shared.domain.errors import NotPossible
 from rota.shared.domain.states import TaskStatus
-from rota.shared.domain.times import zone_of
 
 
 @click.group()
@@ -231,6 +229,8 @@ def remove(shell: Shell, name: str, yes: bool, why: str | None, as_json: bool) -
 def run(shell: Shell, name: str, *, at: str | None, param: Any, wait: bool, why: str | None, as_json: bool) -> None:
     """Run a task once, now, also while it is off; with --at as the run of that time.
 
+    A run for a time to come waits for that time.
+
     \b
     Examples:
       rota task run nightly
@@ -243,6 +243,5 @@ def run(shell: Shell, name: str, *, at: str | None, param: Any, wait: bool, why:
             note(remark)
         made = asked.document
         if not as_json:
-            nominal = shown_local(moment_of(made["schedule_datetime"]), zone_of(made["timezone"]))
-            click.echo(f"instance {made['id']} of {name} runs as soon as a worker has it, as the run of {nominal}")
+            click.echo(asked_sentence(made, database.clock.now()))
         report_runs(database, [made], wait=wait, as_json=as_json)

@@ -24,6 +24,16 @@ def saved_sentence(task: Document, done: str) -> str:
     return cell(f"{task['name']} is {done}: {when}{off}")
 
 
+def asked_sentence(instance: Document, now: datetime) -> str:
+    """A sentence about the run that somebody asked for: whether it runs now, or for which time it waits."""
+    nominal = moment_of(instance["schedule_datetime"])
+    shown = shown_local(nominal, zone_of(instance["timezone"]))
+    words = f"instance {instance['id']} of {cell(instance['task_name'])} runs"
+    if nominal is not None and nominal > now:
+        return f"{words} at {shown}, {relative(nominal, now)}"
+    return f"{words} as soon as a worker has it, as the run of {shown}"
+
+
 def show_fires(task: Document, now: datetime) -> None:
     """Print a task's next fires, in its zone and in UTC."""
     zone = zone_of(task["timezone"])
