@@ -1,9 +1,10 @@
 """SQLite, the default database, for one machine: its sessions, its errors, and how constructs are compiled for it."""
 
 import json
+import os
 import sqlite3
 from collections.abc import Callable, Collection, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,6 +111,7 @@ class SQLite(Backend):
         )
         engine.dialect.statement_compiler = RowsFirst
         engine.dialect.colspecs = {**engine.dialect.colspecs, ListType: _AsJson, UtcTimeType: _Time}
+        event.listen(engine, "do_connect", _make_private)
         event.listen(engine, "connect", _prepare)
         event.listen(engine, "begin", _begin)
         return engine
@@ -177,6 +179,7 @@ class SQLite(Backend):
     def migration_engine(self, url: URL, turn_seconds: float, statement_seconds: float) -> Engine:
         """An engine that waits ``turn_seconds`` for the lock of the file. Statements have no time limit."""
         engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": turn_seconds})
+        event.listen(engine, "do_connect", _make_private)
         event.listen(engine, "connect", _no_implicit_begin)
         event.listen(engine, "begin", _begin)
         return engine
@@ -199,6 +202,17 @@ SQLITE = SQLite()
 
 def _is_locked(error: DBAPIError) -> bool:
     return "database is locked" in str(error.orig)
+
+
+def _make_private(dialect: Any, record: Any, arguments: list[Any], options: Any) -> None:
+    """Make a file that is not there yet, for this user alone: params may hold secrets. SQLite's other files follow it.
+
+    A file that is there is not opened: to close it would end all locks that this process has on it.
+    """
+    file = str(arguments[0])
+    if file != ":memory:" and not file.startswith("file:"):
+        with suppress(OSError):  # it is there, or SQLite says what is wrong
+            os.close(os.open(file, os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _no_implicit_begin(connection: Any, record: Any) -> None:

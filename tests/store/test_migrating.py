@@ -19,7 +19,7 @@ from rota import __version__, migrations
 from rota.migrations.__main__ import new
 from rota.migrations.migration_lock import STATEMENT_SECONDS, TURN_SECONDS, exclusive, migration_engine
 from rota.shared.database.mysql_migration import LOCK_TABLE
-from rota.shared.database.transactions import normalised
+from rota.shared.database.transactions import Database, normalised
 from rota.shared.domain.errors import DatabaseProblem, InvalidInput
 from rota.shared.domain.releases import is_older
 from tests.harness.databases import MariaDBServer, fresh_database, run_sql
@@ -109,6 +109,18 @@ def test_upgrading_twice_changes_nothing(database_url: str) -> None:
 def test_to_ask_for_the_revision_makes_no_file(sqlite_url: str) -> None:
     assert migrations.current(sqlite_url) is None
     assert not Path(make_url(sqlite_url).database or "").exists()
+
+
+def test_a_new_sqlite_file_is_for_its_user_alone_and_the_mode_of_an_old_one_stays(tmp_path: Path) -> None:
+    old = tmp_path / "old.db"
+    old.touch(mode=0o640)
+    for file, mode in ((tmp_path / "new.db", "0o600"), (old, oct(old.stat().st_mode & 0o777))):
+        migrations.upgrade(f"sqlite:///{file}")
+        database = Database(f"sqlite:///{file}")
+        with contextlib.closing(database), database.engine.connect() as connection:
+            connection.exec_driver_sql("SELECT * FROM schedule_task")  # while it reads, all three files are there
+            modes = {one.name: oct(one.stat().st_mode & 0o777) for one in tmp_path.glob(f"{file.name}*")}
+        assert modes == {f"{file.name}{end}": mode for end in ("", "-wal", "-shm")}
 
 
 def test_processes_that_upgrade_at_once_all_succeed(database_url: str, upgrading: Callable[..., Process]) -> None:
