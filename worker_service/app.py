@@ -1,14 +1,18 @@
 """The worker process: registers, starts its engine, and stops everything in order."""
 
+import atexit
 import itertools
 import logging
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from types import FrameType
+from typing import NoReturn
 
 from rota.shared import collector
 from rota.shared.clock import Clock
@@ -33,6 +37,9 @@ log = logging.getLogger(__name__)
 EXIT_ABANDONED = 75
 """The exit code of a worker that ended itself because of a thread, or for want of a fork server (EX_TEMPFAIL). A
 supervisor starts another."""
+
+EXIT_SECONDS = 5.0
+"""How long the app's exit hooks and the writing of what was printed may take."""
 
 
 class Worker:
@@ -195,9 +202,19 @@ def serve(settings: Settings, app: Rota, guarded: Guarded, fork_server: ForkServ
     log.info("worker: stopping; running work has %g s", settings.grace_seconds)
     worker.stop()
     log.info("worker: stopped")
-    logging.shutdown()
-    # Handlers that still run on threads cannot be stopped, and would keep the process alive.
-    os._exit(EXIT_ABANDONED if stuck.is_set() else 0)
+    _exit(EXIT_ABANDONED if stuck.is_set() else 0)
+
+
+def _exit(code: int) -> NoReturn:
+    """End the process as Python does, but wait for no thread: handlers that still run there cannot be stopped."""
+    late = threading.Timer(EXIT_SECONDS, os._exit, [code])
+    late.daemon = True
+    late.start()
+    atexit._run_exitfuncs()  # noqa: SLF001 - there is no public name; logging's own hook is one of them
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(code)
 
 
 def _wait(stopping: threading.Event) -> None:
