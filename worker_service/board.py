@@ -9,6 +9,7 @@ import mmap
 import threading
 from collections import deque
 from dataclasses import replace
+from functools import wraps
 from typing import Any
 
 from rota.shared.store.workers import Load
@@ -97,6 +98,7 @@ class Board:
         """The node, with a handler that notes here that it is entered and left. A child process holds up nobody."""
         handler: Any = node.handler
 
+        @wraps(handler)
         async def coroutine(ctx: NodeContext[Any]) -> Any:
             cell = self._enter(ctx.instance_id)
             try:
@@ -104,6 +106,7 @@ class Board:
             finally:
                 self._leave(cell)
 
+        @wraps(handler)
         def function(ctx: NodeContext[Any]) -> Any:
             cell = self._enter(ctx.instance_id)
             try:

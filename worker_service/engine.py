@@ -169,6 +169,7 @@ class Engine:
             self._stuck()
 
     def _poll(self) -> float:
+        self._event_loop.look()
         for part in (self._free_slots, self._starter.give_back_late, self._reconciler.compare_when_due):
             try:
                 part()

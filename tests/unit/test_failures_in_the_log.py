@@ -34,6 +34,8 @@ class Running:
 
     def stop(self) -> None: ...
 
+    def standing(self) -> None: ...
+
     def end(self, failure: BaseException | None = None, **how: Any) -> None:
         now = self.clock.monotonic()
         self.done(Outcome(now, now, failure=None if failure is None else Failure.of(failure), **how))

@@ -57,6 +57,9 @@ class Running:
     def stop(self) -> None:
         self.stopped = True
 
+    def standing(self) -> str | None:
+        return "/app/jobs.py:42 in fetch"
+
     def linger(self) -> None:
         """It was stopped, and its thread has not returned."""
         now = self.clock.monotonic()
@@ -825,7 +828,10 @@ def test_a_node_that_exceeds_its_own_or_its_tasks_timeout_is_stopped_and_retried
     assert running.stopped
     report = world.ended(stopped=True)
     assert instance(report).status is InstanceStatus.PENDING
-    assert f"REPORT_{name} timed out" in (instance(report).reason or "")
+    assert instance(report).reason == (
+        f"retry 1 of 1 after 10 s: node REPORT_{name} failed: REPORT_{name} timed out: it began at "
+        f"2026-11-19 12:00:00.000 UTC, and had not ended after its {limit} s; it stood at /app/jobs.py:42 in fetch"
+    )
 
 
 def test_the_next_node_has_its_own_time(world: World) -> None:

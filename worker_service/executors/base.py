@@ -123,6 +123,10 @@ class Running(Protocol):
         """
         ...
 
+    def standing(self) -> str | None:
+        """The line of its own code in which the handler is now: ``/app/jobs.py:42 in fetch``. None: not known."""
+        ...
+
 
 class Executor(Protocol):
     """Runs calls. ``done`` is called on any thread, once for each call; or twice, the first time with ``lingers``."""

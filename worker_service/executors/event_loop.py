@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from rota.shared.clock import Timer, boottime
+from rota.worker_service.executors import standing
 from rota.worker_service.executors.base import Call, Done, Failure, Outcome
 
 log = logging.getLogger(__name__)
@@ -17,6 +18,9 @@ CANCEL_AGAIN_SECONDS = 10.0
 
 STAMP_SECONDS = 0.5
 """How often the loop notes that it goes on."""
+
+HELD_UP_SECONDS = 2.0
+"""A coroutine that blocks the loop for so long is named in a warning."""
 
 CLOSING_SECONDS = 1.0
 """How long coroutines may clean up when the executor is closed."""
@@ -34,6 +38,7 @@ class EventLoopExecutor:
         self._closing = False
         self._ended = False
         self._stamped = boottime()
+        self._blocker: tuple[str, float] | None = None
         self._thread = threading.Thread(target=self._run, name="handlers", daemon=True)
         self._thread.start()
 
@@ -45,6 +50,7 @@ class EventLoopExecutor:
     def start(self, call: Call, done: Done, *, later: bool = False) -> "RunningTask":
         """Start a coroutine; returns at once."""
         running = RunningTask(self._loop, call, done, self._running.discard, self._monotonic)
+        running.thread = self._thread
         self._unstarted.append(running)
         if not later:
             self.begin()
@@ -66,6 +72,20 @@ class EventLoopExecutor:
         except RuntimeError:  # it was closed before
             return
 
+    def look(self) -> None:
+        """Name the handler that blocks the loop, if one does, in a warning. Call it now and then, on another thread."""
+        since = self._stamped
+        if self._ended or boottime() - since < HELD_UP_SECONDS or self._blocker is not None:
+            return
+        task = asyncio.current_task(self._loop)
+        blocker = next((running for running in list(self._running) if running.task is task), None)
+        if task is None or blocker is None:  # nothing runs, or a task that a handler started
+            return
+        self._blocker = (blocker.name, since)
+        where = blocker.standing() or "a place that is not known"
+        words = "%s has blocked the event loop for %.1f s, at %s: all other coroutines wait"
+        log.warning(words, blocker.name, boottime() - since, where)
+
     def _begin(self) -> None:
         self._wake_sent = False  # first: a call that comes from now on must wake the loop again
         while self._unstarted:
@@ -77,6 +97,10 @@ class EventLoopExecutor:
                 running.begin()
 
     def _stamp(self) -> None:
+        if self._blocker is not None:
+            blocker, since = self._blocker
+            log.warning("%s no longer blocks the event loop, after %.1f s", blocker, boottime() - since)
+            self._blocker = None
         self._stamped = boottime()
         self._loop.call_later(STAMP_SECONDS, self._stamp)
 
@@ -124,6 +148,7 @@ class RunningTask:
         "_reported",
         "_stopping",
         "task",
+        "thread",
     )
 
     def __init__(
@@ -135,6 +160,7 @@ class RunningTask:
         monotonic: Callable[[], float],
     ) -> None:
         self.task: asyncio.Task[None] | None = None
+        self.thread: threading.Thread | None = None
         self._loop = loop
         self._call = call
         self._done = done
@@ -152,6 +178,24 @@ class RunningTask:
             self._loop.call_soon_threadsafe(self.cancel)
         except RuntimeError:  # the loop is closed, and the outcome reported
             return
+
+    @property
+    def name(self) -> str:
+        """What runs, for the log."""
+        context = self._call.context
+        where = f"task {context.task_name!r}, instance {context.instance_id}, attempt {context.attempt}"
+        return f"{where}: {self._call.node.type}"
+
+    def standing(self) -> str | None:
+        """The line of its own code in which the handler is now. None: not known."""
+        task, handler = self.task, self._call.node.handler
+        if task is None or not self._entered:
+            return None
+        if asyncio.current_task(self._loop) is task:
+            found = standing.in_thread(None if self.thread is None else self.thread.ident, handler)
+        else:
+            found = standing.in_coroutine(task.get_coro(), handler)
+        return None if self._reported else found
 
     def begin(self) -> None:
         """Start the coroutine as a task. Call it on the loop."""

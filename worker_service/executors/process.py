@@ -152,6 +152,9 @@ class RunningProcess:
         if self._executor.withdraw(self):
             self.tell_stopped()
 
+    def standing(self) -> None:
+        """Not known: the handler is in another process, which may be held up."""
+
     def run_in(self, child: ChildProcess) -> Outcome:
         """Let the child run the call, and wait for its end. The keeper's thread calls it.
 

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import replace
 
 from rota.shared.clock import Timer
+from rota.worker_service.executors import standing
 from rota.worker_service.executors.base import Call, Done, Failure, Outcome, start_thread
 
 log = logging.getLogger(__name__)
@@ -108,6 +109,7 @@ class RunningThread:
         self._stopped = False
         self._ended = False
         self._entered: float | None = None
+        self._thread: int | None = None
 
     def stop(self) -> None:
         """Tell at once that the call is stopped. It lingers if its handler runs, which goes on until it returns."""
@@ -119,12 +121,18 @@ class RunningThread:
             self._stopped = True
             self._done(Outcome(self._entered or now, now, stopped=True, lingers=self._entered is not None))
 
+    def standing(self) -> str | None:
+        """The line of its own code in which the handler is now. None: not known."""
+        found = standing.in_thread(self._thread, self._call.node.handler)
+        return None if self._ended else found  # in this order: the thread may be in another call by now
+
     def execute(self) -> None:
         """Run the function on this thread, unless the call was stopped before."""
         with self._lock:
             if self._stopped:
                 return
             self._entered = entered = self._executor.monotonic()
+            self._thread = threading.get_ident()
         try:
             context = self._call.checked()
             entered = self._executor.monotonic()

@@ -11,7 +11,7 @@ from rota.worker_service.authoring import Node
 from rota.worker_service.executors.base import Outcome
 from rota.worker_service.running import endings
 from rota.worker_service.running.active import Active, keep_result
-from rota.worker_service.running.endings import Ending, Span
+from rota.worker_service.running.endings import Ending, Span, Stop
 from rota.worker_service.running.failures import log_failure
 
 
@@ -32,6 +32,16 @@ class Outcomes:
         if has_next and ending.status is NodeStatus.SUCCEED and ending.result is not None:
             keep_result(active, node, json.loads(ending.result))
         return ending
+
+    def timed_out(self, active: Active, deadline: float) -> Stop:
+        """Why a run is stopped whose node has not ended at its deadline: the limit, since when, and where it stands."""
+        node = active.run.nodes[active.done]
+        known = self._nodes.get(node.type)
+        limit = (known.timeout if known else None) or active.run.timeout_seconds or 0
+        since = self._clock.at(deadline - limit).isoformat(" ", "milliseconds")
+        words = f"{node.type} timed out: it began at {since} UTC, and had not ended after its {limit:g} s"
+        place = None if active.running is None else active.running.standing()
+        return Stop(words if place is None else f"{words}; it stood at {place}", canceled=False)
 
     def report(self, active: Active, node: NodeRun, ending: Ending, outcome: Outcome | None) -> Report:
         """The report of a node that ended so. Without an outcome, no handler was entered."""

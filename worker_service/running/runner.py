@@ -141,7 +141,7 @@ class Runner:
                     self._linger(active)
                     lingering.append(active)
                 else:
-                    active.stop = Stop(f"{active.run.nodes[active.done].type} timed out", canceled=False)
+                    active.stop = self._outcomes.timed_out(active, active.deadline)
                     active.deadline = now + STOP_SECONDS
                     earliest = min(earliest, active.deadline)
                     late.append(active.running)
