@@ -36,6 +36,4 @@ def test_ctrl_c_ends_up_with_exit_code_0_all_output_and_the_exit_hooks(rota: Sta
     assert process.log.splitlines()[-1].endswith("all have stopped")
     assert "Traceback" not in process.log
     assert "no end of a line" in process.log
-    assert len((tmp_path / "hooks").read_text().split()) == 2, (
-        "those of the worker, and those of up, which checks the app"
-    )
+    assert len((tmp_path / "hooks").read_text().split()) == 2, "the worker, and up, which checks the app"
