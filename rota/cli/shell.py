@@ -60,10 +60,11 @@ class Shell:
         return Settings.load(database_url=self.database_url, **options)
 
     @contextmanager
-    def database(self) -> Iterator["Database"]:
+    def database(self, *, to_write: bool = True) -> Iterator["Database"]:
         """The migrated database, closed at the end of the block.
 
-        Raises DatabaseProblem if there is no database, or if Rota cannot use it as it is.
+        Without ``to_write`` it is enough that this user may read it. Raises DatabaseProblem if there is no database, or
+        if Rota cannot use it as it is.
         """
         from rota.migrations import head  # noqa: PLC0415 - SQLAlchemy takes longer than --help may
         from rota.shared.database.checks import require_usable  # noqa: PLC0415
@@ -73,7 +74,7 @@ class Shell:
             file = database_file(database.url)
             if file is not None and not file.exists():  # connecting would create it, empty
                 raise DatabaseProblem(f"no database at {file} yet: run rota migrate, or rota up")
-            require_usable(database, head())
+            require_usable(database, head(), to_write=to_write)
             yield database
 
     def await_database(self) -> None:

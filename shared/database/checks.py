@@ -24,27 +24,34 @@ log = logging.getLogger(__name__)
 VERSION_TABLE = "rota_schema_version"
 """The table in which Alembic writes the schema's revision. Its column ``oldest_version`` is Rota's own."""
 
+WRITABLE = "writable"
+"""The name of the one check that a database may fail which is only read."""
+
 CLOCK_SAMPLES = 5
 WAIT_SECONDS = 1.2
 """How often a service that starts asks whether the database is back: rarer than ``outage.CALM_SECONDS``."""
 
 
-def run_checks(database: Database, head: str) -> list[Check]:
+def run_checks(database: Database, head: str, *, to_write: bool = True) -> list[Check]:
     """Make every check, for ``rota doctor``; only the first if the database does not answer. Raises no error.
 
-    ``head`` is the newest revision that this Rota knows (``migrations.head()``).
+    ``head`` is the newest revision that this Rota knows (``migrations.head()``). ``to_write`` is whether to check that
+    the database takes writes.
 
         for check in run_checks(database, head): print(check.name, check.ok, check.found)
     """
-    return _run(database, {**_essential(database, head), **_advisory(database)})
+    return _run(database, {**_essential(database, head, to_write=to_write), **_advisory(database)})
 
 
-def require_usable(database: Database, head: str) -> None:
+def require_usable(database: Database, head: str, *, to_write: bool = True) -> None:
     """Return if a service can start on this database; ``head`` is the newest revision that this Rota knows.
+
+    Without ``to_write`` it is enough that the database can be read, as a replica and a user with SELECT alone can.
 
     Raises DatabaseProblem with a line for each essential check that fails.
     """
-    failed = [str(check) for check in _run(database, _essential(database, head)) if check.ok is False]
+    essential = _essential(database, head, to_write=to_write)
+    failed = [str(check) for check in _run(database, essential) if check.ok is False]
     if failed:
         raise DatabaseProblem("\n".join(failed))
 
@@ -90,12 +97,13 @@ def oldest_version(connection: Connection) -> str | None:
     return connection.exec_driver_sql(f"SELECT oldest_version FROM {VERSION_TABLE}").scalars().first()
 
 
-def _essential(database: Database, head: str) -> Checks:
+def _essential(database: Database, head: str, *, to_write: bool) -> Checks:
+    writable: Checks = {WRITABLE: lambda: check_writable(database)} if to_write else {}
     return {
         "version": lambda: database.backend.check_version(database),
         "oldest version": lambda: check_oldest_version(database),
         "migrated": lambda: check_migrated(database, head),
-        "writable": lambda: check_writable(database),
+        **writable,
         **database.backend.essential_checks(database, metadata.tables),
     }
 
@@ -178,13 +186,13 @@ def check_writable(database: Database) -> Check:
     closed = database.backend.why_read_only(database)
     if closed:
         advice = "connect to the primary, not to a replica"
-        return Check("writable", False, ", ".join(closed), "writable", advice, f"{url} is read-only")
+        return Check(WRITABLE, False, ", ".join(closed), "writable", advice, f"{url} is read-only")
     try:
         database.write(_attempt_write)
     except (DBAPIError, DatabaseProblem) as error:
         said = in_words(database.url, error).removeprefix(f"{url}: ")
-        return Check("writable", False, said, "writable", problem=f"{url} takes no writes of Rota's")
-    return Check("writable", ok=True, found="writable", wanted="writable")
+        return Check(WRITABLE, False, said, "writable", problem=f"{url} takes no writes of Rota's")
+    return Check(WRITABLE, ok=True, found="writable", wanted="writable")
 
 
 def _attempt_write(connection: Connection) -> None:

@@ -58,6 +58,8 @@ various classes."""
 NO_DATABASE, NOT_FOR_THIS_USER, ACCESS_DENIED = 1049, 1044, frozenset({1045, 1698})
 COMMAND_DENIED = frozenset({1142, 1143, 1227})
 LOGS_STATEMENTS = 1665
+RIGHTS_TO_RUN = ("SELECT", "INSERT", "UPDATE", "DELETE")
+RIGHTS_TO_MIGRATE = (*RIGHTS_TO_RUN, "CREATE", "ALTER", "DROP", "INDEX")
 UNREACHABLE = frozenset({2002, 2003, 2005})
 
 DUPLICATE_ROW, IN_ANOTHERS_DDL = 1062, 1684
@@ -138,7 +140,7 @@ class MySQL(Backend):
 
     def advice(self, url: URL, error: BaseException, said: str) -> str | None:
         """The advice for the error's code."""
-        return _advice(url).get(code(error))
+        return _advice(url, said).get(code(error))
 
     def column_checks(self, column: Column[Any]) -> list[CheckConstraint]:
         """For a time its range, without zero days and months; for an enum, not the '' that a session without strict
@@ -196,9 +198,10 @@ def code(error: BaseException | None) -> int | None:
     return arguments[0] if arguments and isinstance(arguments[0], int) else None
 
 
-def _advice(url: URL) -> dict[int | None, str]:
+def _advice(url: URL, said: str) -> dict[int | None, str]:
     create = f"CREATE DATABASE `{url.database}` CHARACTER SET utf8mb4"
-    grant = f"GRANT ALL ON `{url.database}`.* TO '{url.username}'@'%'"
+    rights = RIGHTS_TO_RUN if said.partition(" ")[0] in RIGHTS_TO_RUN else RIGHTS_TO_MIGRATE
+    grant = f"GRANT {', '.join(rights)} ON `{url.database}`.* TO '{url.username}'@'%'"
     return {
         NO_DATABASE: f"create it: {create}",
         NOT_FOR_THIS_USER: f"it may not exist ({create}), or the user may not use it ({grant})",

@@ -3,7 +3,7 @@
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,7 +112,7 @@ class SQLite(Backend):
         engine.dialect.statement_compiler = RowsFirst
         engine.dialect.colspecs = {**engine.dialect.colspecs, ListType: _AsJson, UtcTimeType: _Time}
         event.listen(engine, "do_connect", _make_private)
-        event.listen(engine, "connect", _prepare)
+        event.listen(engine, "do_connect", _connect)
         event.listen(engine, "begin", _begin)
         return engine
 
@@ -219,11 +219,35 @@ def _no_implicit_begin(connection: Any, record: Any) -> None:
     connection.isolation_level = None  # transactions begin where _begin says
 
 
-def _prepare(connection: Any, record: Any) -> None:
-    _no_implicit_begin(connection, record)
+def _connect(dialect: Any, record: Any, arguments: Sequence[str], options: Mapping[str, Any]) -> sqlite3.Connection:
+    """A connection to the file. A process that may only read the file gets one that only reads.
+
+    To read a file in WAL mode SQLite makes two files beside it. Where it may not, and nobody else has made them, nobody
+    uses the database: then it can be read as a file that does not change (docs/decisions/0042-who-only-reads.md).
+    """
+    (file,) = arguments
+    connection = dialect.connect(file, **options)
+    try:
+        return _prepared(connection)
+    except sqlite3.OperationalError as error:
+        connection.close()
+        is_idle = "uri" not in options and not Path(f"{file}-wal").exists()
+        if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_DIRECTORY or not is_idle:
+            raise
+    return _prepared(dialect.connect(f"{Path(file).as_uri()}?immutable=1", uri=True, **options))
+
+
+def _prepared(connection: sqlite3.Connection) -> sqlite3.Connection:
+    connection.isolation_level = None  # transactions begin where _begin says
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_READONLY:  # the mode stays as it is in the file
+            raise
     # Checks are for what people write. Rota must be able to end a row that was written past them, as on MariaDB.
-    for pragma in ("journal_mode = WAL", "synchronous = FULL", "ignore_check_constraints = ON"):
+    for pragma in ("synchronous = FULL", "ignore_check_constraints = ON"):
         connection.execute(f"PRAGMA {pragma}")
+    return connection
 
 
 def _begin(connection: Connection) -> None:

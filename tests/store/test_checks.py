@@ -190,6 +190,7 @@ def test_a_server_that_is_set_otherwise_is_told(own_mariadb: PrivateMariaDB) -> 
         assert refusal(database).endswith(
             "is read-only (found read_only = ON, wanted writable): connect to the primary, not to a replica"
         )
+        require_usable(database, HEAD, to_write=False)
         informed = {check.name: check for check in run_checks(database, HEAD) if check.ok is None}
     assert {name: check.found for name, check in informed.items() if name != "clock"} == {
         "sql_mode": "none",
@@ -233,7 +234,7 @@ def test_an_account_that_may_only_read_is_refused(own_mariadb: PrivateMariaDB) -
     with opened(url.set(username="reader", password="secret").render_as_string(hide_password=False)) as database:
         sentence = refusal(database)
     assert "takes no writes of Rota's (found UPDATE command denied to user 'reader'" in sentence
-    assert f"GRANT ALL ON `{url.database}`.* TO 'reader'@'%'" in sentence
+    assert f"GRANT SELECT, INSERT, UPDATE, DELETE ON `{url.database}`.* TO 'reader'@'%'" in sentence
 
 
 def test_a_file_that_is_read_only_is_refused(sqlite_url: str) -> None:

@@ -42,7 +42,7 @@ def list_(shell: Shell, task_name: str | None, status: str | None, limit: int, a
       rota instance list
       rota instance list --task nightly --status failed --json
     """
-    with shell.database() as database:
+    with shell.database(to_write=False) as database:
         found = instances.listed(database, limit, task=task_name, status=status, whole=as_json)
     if as_json:
         show_json(found)
@@ -63,7 +63,7 @@ def show(shell: Shell, instance_id: int, as_json: bool) -> None:
       rota instance show 17
       rota instance show 17 --json
     """
-    with shell.database() as database:
+    with shell.database(to_write=False) as database:
         found = instances.show(database, instance_id)
         now = database.clock.now()
     if as_json:

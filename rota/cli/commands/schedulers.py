@@ -62,7 +62,7 @@ def list_(shell: Shell, limit: int, as_json: bool) -> None:
       rota scheduler list
       rota scheduler list --json
     """
-    with shell.database() as database:
+    with shell.database(to_write=False) as database:
         found = schedulers.listed(database, limit)
         now = database.clock.now()
     if as_json:

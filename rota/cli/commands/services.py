@@ -7,7 +7,7 @@ import click
 
 from rota.cli.options import DATABASE_SETTINGS, settings_options
 from rota.cli.shell import DATABASE_PROBLEM, REFUSED, Shell, database_option, json_option, pass_shell
-from rota.cli.show.output import show_json, show_table
+from rota.cli.show.output import note, show_json, show_table
 from rota.shared.domain.errors import ConfigurationError, NotPossible
 from rota.shared.domain.times import span
 
@@ -57,37 +57,41 @@ def migrate_database(shell: Shell) -> Any:
 
 @click.command()
 @click.option("--data", is_flag=True, help="Check also whether the rows agree. It reads all instances and nodes.")
+@click.option("--read-only", is_flag=True, help="Do not check that the database takes writes from this user.")
 @settings_options(DATABASE_SETTINGS)
 @json_option
 @database_option
 @pass_shell
-def doctor(shell: Shell, data: bool, as_json: bool, **options: Any) -> None:
+def doctor(shell: Shell, *, data: bool, read_only: bool, as_json: bool, **options: Any) -> None:
     """Check the database, its tables and its clock, whether a scheduler is at work, and the workers' versions.
 
-    Exit code 0 if Rota can work with it, else 3.
+    Exit code 0 if Rota can work with it, else 3. With --read-only, 0 if this user can read what Rota writes there: for
+    monitoring, by a user who may do no more.
 
     With --data, exit code 1 if rows are found that break a rule of Rota's. It may run at any time, beside schedulers
     and workers. For large tables set --call-timeout-seconds, the limit for one check.
 
     \b
     Examples:
-      rota doctor
       rota doctor --json
       rota doctor --data
+      rota doctor --read-only
     """
     from rota.migrations import head  # noqa: PLC0415
     from rota.shared.control import invariants  # noqa: PLC0415
     from rota.shared.control.schedulers import check_kinds, check_scheduling  # noqa: PLC0415
     from rota.shared.control.workers import check_versions  # noqa: PLC0415
-    from rota.shared.database.checks import run_checks  # noqa: PLC0415
+    from rota.shared.database.checks import WRITABLE, run_checks  # noqa: PLC0415
 
     with shell.any_database(shell.settings(**options)) as database:
-        checks = run_checks(database, head())
-        fit = all(check.ok is not False for check in checks)
-        if fit:
+        checks = run_checks(database, head(), to_write=not read_only)
+        wrong = {check.name for check in checks if check.ok is False}
+        if readable := wrong <= {WRITABLE}:
             checks += [check_scheduling(database), check_kinds(database), check_versions(database)]
-        findings = invariants.breaches(database) if data and fit else []
-    agree = not any(finding["ids"] for finding in findings)
+        findings = invariants.breaches(database) if data and readable else []
+    fit, agree = not wrong, not any(finding["ids"] for finding in findings)
+    if wrong == {WRITABLE}:
+        note("if this user is to read only, ask with --read-only")
     if as_json:
         document = {"ok": fit and agree, "checks": [asdict(check) for check in checks]}
         show_json({**document, "data": findings} if data else document)

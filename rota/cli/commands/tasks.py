@@ -114,7 +114,7 @@ def list_(shell: Shell, status: str | None, like: str | None, limit: int, as_jso
       rota task list --status on
       rota task list --like report --json
     """
-    with shell.database() as database:
+    with shell.database(to_write=False) as database:
         found = tasks.listed(database, limit + 1, status=status, like=like)
         now = database.clock.now()
     if as_json:
@@ -138,7 +138,7 @@ def show(shell: Shell, name: str, as_json: bool) -> None:
       rota task show nightly
       rota task show nightly --json
     """
-    with shell.database() as database:
+    with shell.database(to_write=False) as database:
         found = tasks.show(database, name)
         now = database.clock.now()
     note_remark(found)

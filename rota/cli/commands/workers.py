@@ -93,7 +93,7 @@ def list_(shell: Shell, all_states: bool, limit: int, as_json: bool) -> None:
       rota worker list
       rota worker list --all --json
     """
-    with shell.database() as database:
+    with shell.database(to_write=False) as database:
         found = workers.listed(database, limit, all_states=all_states)
         now = database.clock.now()
     if as_json:
@@ -116,7 +116,7 @@ def show(shell: Shell, name: str, as_json: bool) -> None:
       rota worker show eu-1
       rota worker show eu-1 --json
     """
-    with shell.database() as database:
+    with shell.database(to_write=False) as database:
         found = workers.show(database, name)
     if as_json:
         show_json(found)
