@@ -71,6 +71,7 @@ class Settings(BaseSettings):
         default=300, gt=0, description="a worker whose thread has not returned so long after it was to stop ends itself"
     )
     result_limit_bytes: int = Field(default=262_144, ge=1024, le=4_194_304, description="largest JSON result of a node")
+    allow_http: bool = Field(default=True, description="let this worker run HTTP_REQUEST")
     allow_shell: bool = Field(default=False, description="let this worker run SHELL_COMMAND")
     health_file: str | None = Field(
         default=None, description="file that a process writes at each heartbeat, for rota health"

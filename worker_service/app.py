@@ -76,7 +76,7 @@ class Worker:
         self._database = Database(url, call_timeout=limit, retry_seconds=limit, clock=clock)
         self._clock = self._database.clock
         self._measure_loop = Loop("clock", self._measure, self._clock)
-        nodes = {n.type: n for n in builtin.nodes(allow_shell=settings.allow_shell)} | dict(app.nodes)
+        nodes = {n.type: n for n in builtin.nodes(settings, app)} | dict(app.nodes)
         self._nodes: dict[str, Node] = {type_: self._liveness.watched(node) for type_, node in nodes.items()}
         self.stop_now = threading.Event()
         """Set it to end the grace time at once."""

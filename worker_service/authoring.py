@@ -14,6 +14,7 @@ from rota.shared.domain.errors import ConfigurationError, InvalidInput, InvalidP
 from rota.shared.domain.states import WorkerLostPolicy
 from rota.shared.domain.task import TaskDefinition, TaskFields
 from rota.shared.store.node_types import NodeTypeDeclaration
+from rota.worker_service.built_in_types import refuse_built_in
 from rota.worker_service.context import NodeContext
 from rota.worker_service.sources import FileState, noted_sources
 
@@ -52,6 +53,7 @@ class OneNode(TaskFields, total=False):
     timezone: str
     timeout: float | None
     execution: Execution | None
+    replace: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +90,11 @@ class TaskType(Generic[P]):
     def extract(ctx: NodeContext[ReportParam]) -> dict[str, int]: ...
     """
 
-    def __init__(self, app: "Rota", category: str, param: ParamModel | None) -> None:
+    def __init__(self, app: "Rota", category: str, param: ParamModel | None, *, replace: bool = False) -> None:
         self._app = app
         self.category = category
         self.param = param
+        self._replace = replace
         self._nodes = 0
 
     def node(
@@ -108,9 +111,11 @@ class TaskType(Generic[P]):
         ``execution``: an ``async def`` runs on the event loop, a ``def`` on a thread; ``"process"`` runs a ``def`` in
         a process of its own, which can be killed at its timeout or when it is canceled.
 
-        Raises InvalidInput for a bad name, timeout or handler, NameTaken for a node declared twice.
+        Raises InvalidInput for a bad name, timeout or handler, NameTaken for a node declared twice or built in.
         """
-        return self._register(f"{self.category}_{_checked(name)}", timeout, retries, execution)
+        node_type = f"{self.category}_{_checked(name)}"
+        refuse_built_in(node_type, replace=self._replace)
+        return self._register(node_type, timeout, retries, execution)
 
     def _register(
         self, node_type: str, timeout: float | None, retries: int | None, execution: Execution | None
@@ -182,17 +187,19 @@ class Rota:
         self._nodes[node.type] = node
 
     @overload
-    def task_type(self, category: str, *, param: None = None) -> TaskType: ...
+    def task_type(self, category: str, *, param: None = None, replace: bool = ...) -> TaskType: ...
     @overload
-    def task_type(self, category: str, *, param: type[Model]) -> TaskType[Model]: ...
-    def task_type(self, category: str, *, param: ParamModel | None = None) -> TaskType[Any]:
+    def task_type(self, category: str, *, param: type[Model], replace: bool = ...) -> TaskType[Model]: ...
+    def task_type(self, category: str, *, param: ParamModel | None = None, replace: bool = False) -> TaskType[Any]:
         """Declare a task type; its nodes follow by ``.node``.
 
-        ``param`` is checked when a task is saved and again when it runs. Raises InvalidInput, NameTaken.
+        ``param`` is checked when a task is saved and again when it runs. ``replace``: the type, or a node of it,
+        may replace one that comes with Rota. Raises InvalidInput, NameTaken.
         """
         if category in self._types:
             raise NameTaken(f"task type {category} is declared twice in this app")
-        self._types[category] = TaskType(self, _checked(category), param)
+        refuse_built_in(category, replace=replace)
+        self._types[category] = TaskType(self, _checked(category), param, replace=replace)
         return self._types[category]
 
     @overload
@@ -211,6 +218,7 @@ class Rota:
         timeout: float | None = None,
         retries: int | None = None,
         execution: Execution | None = None,
+        replace: bool = False,
         **fields: Any,
     ) -> NodeDecorator[Any]:
         """Declare a task type with one node: the function. With ``cron``, declare a task of that type, too.
@@ -222,7 +230,7 @@ class Rota:
             raise InvalidInput(
                 f"task type {type}: on_worker_lost fail means at most once: retries must be 0, not {retries}"
             )
-        task_type = self.task_type(type, param=param)
+        task_type = self.task_type(type, param=param, replace=replace)
         if cron is not None:
             task_name = name or type.lower().replace("_", "-")
             self.schedule(task_name, task_type, cron=cron, seconds=seconds, timezone=timezone, **fields)

@@ -25,7 +25,7 @@ SCHEDULER_SETTINGS = (
 SHARED_WORKER_SETTINGS = (
     *DATABASE_SETTINGS, "app", "capacity", "prefetch", "labels", "heartbeat_seconds", "liveness_seconds",
     "blocked_seconds", "poll_seconds", "grace_seconds", "abandoned_seconds", "result_limit_bytes", "batch",
-    "allow_shell",
+    "allow_http", "allow_shell",
 )  # fmt: skip
 WORKER_SETTINGS = (*SHARED_WORKER_SETTINGS, "lookahead_seconds", "worker_name", "health_file")
 UP_SETTINGS = tuple(dict.fromkeys((*SHARED_WORKER_SETTINGS, *SCHEDULER_SETTINGS)))

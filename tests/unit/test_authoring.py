@@ -92,7 +92,7 @@ def test_names_that_are_no_type_names_are_refused(app: Rota, name: str) -> None:
     assert app.nodes == {}
 
 
-@pytest.mark.parametrize("name", ["A", "A1", "A_1B", "HTTP_REQUEST", "A" * 63])
+@pytest.mark.parametrize("name", ["A", "A1", "A_1B", "HTTP_HOOK", "A" * 63])
 def test_capitals_digits_and_underscores_are_type_names(app: Rota, name: str) -> None:
     app.task(name)(plain)
     assert name in app.nodes

@@ -1,12 +1,15 @@
 """The params of the built-in nodes: what is refused when a task is saved, and when it runs."""
 
+from itertools import product
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from rota.shared.domain.errors import InvalidParam
+from rota import Rota
+from rota.shared.domain.errors import InvalidParam, NameTaken
 from rota.shared.domain.nodes import check_schema
+from rota.shared.settings import Settings
 from rota.worker_service import builtin
 from rota.worker_service.builtin.http_param import HttpRequestParam
 from rota.worker_service.builtin.shell_param import ShellCommandParam
@@ -85,6 +88,36 @@ def test_what_no_command_can_be_given_is_refused(bad: dict[str, Any]) -> None:
 
 
 def test_it_is_runnable_only_where_it_is_allowed_and_known_everywhere() -> None:
-    assert [node.type for node in builtin.nodes(allow_shell=False)] == ["HTTP_REQUEST"]
-    assert [node.type for node in builtin.nodes(allow_shell=True)] == ["HTTP_REQUEST", "SHELL_COMMAND"]
+    app = Rota()
+    assert Settings().allow_http
+    assert not Settings().allow_shell
+    for http, shell in product((False, True), repeat=2):
+        allowed = Settings(allow_http=http, allow_shell=shell)
+        wanted = ["HTTP_REQUEST"] * http + ["SHELL_COMMAND"] * shell
+        assert [node.type for node in builtin.nodes(allowed, app)] == wanted
     assert [declaration.type for declaration in builtin.DECLARATIONS] == ["HTTP_REQUEST", "SHELL_COMMAND"]
+
+
+def test_an_app_replaces_a_built_in_type_only_if_it_says_so() -> None:
+    app = Rota()
+    for declare in (
+        lambda: app.task("HTTP_REQUEST"),
+        lambda: app.task_type("HTTP_REQUEST"),
+        lambda: app.task_type("HTTP").node("REQUEST"),
+        lambda: app.task_type("SHELL").node("COMMAND"),
+    ):
+        with pytest.raises(NameTaken, match=r"^(HTTP_REQUEST|SHELL_COMMAND) comes with Rota; .* replace=True"):
+            declare()
+
+
+def test_where_an_app_replaces_a_built_in_type_that_has_the_nodes_of_the_app_alone() -> None:
+    everything = Settings(allow_shell=True)
+    one = Rota()
+    one.task("HTTP_REQUEST", replace=True)(lambda ctx: None)
+    assert [node.type for node in builtin.nodes(everything, one)] == ["SHELL_COMMAND"]
+    many = Rota()
+    many.task_type("HTTP_REQUEST", replace=True).node("SIGN")(lambda ctx: None)
+    assert [node.type for node in builtin.nodes(everything, many)] == ["SHELL_COMMAND"]
+    named = Rota()
+    named.task_type("SHELL", replace=True).node("COMMAND")(lambda ctx: None)
+    assert [node.type for node in builtin.nodes(everything, named)] == ["HTTP_REQUEST"]

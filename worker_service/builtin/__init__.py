@@ -1,9 +1,10 @@
-"""The built-in node types: HTTP_REQUEST, and SHELL_COMMAND where a worker allows it."""
+"""The built-in node types, where a worker allows them: HTTP_REQUEST unless it is turned off, SHELL_COMMAND."""
 
 from rota.shared.database.transactions import Database
+from rota.shared.settings import Settings
 from rota.shared.store import node_types
 from rota.shared.store.node_types import NodeTypeDeclaration
-from rota.worker_service.authoring import Node
+from rota.worker_service.authoring import Node, Rota
 from rota.worker_service.builtin.http import http_request
 from rota.worker_service.builtin.http_param import HttpRequestParam
 from rota.worker_service.builtin.shell import shell_command
@@ -35,12 +36,14 @@ def register(database: Database, by: str) -> None:
     database.write(lambda connection: node_types.register(connection, DECLARATIONS, by))
 
 
-def nodes(*, allow_shell: bool) -> list[Node]:
-    """The built-in nodes that a worker runs.
+def nodes(settings: Settings, app: Rota) -> list[Node]:
+    """The built-in nodes that a worker of an app runs: those that the worker allows and the app does not replace.
 
-    ``allow_shell`` (ROTA_ALLOW_SHELL) adds SHELL_COMMAND. Then whoever may save a task may run commands as the worker.
+    With ``allow_shell`` (ROTA_ALLOW_SHELL) whoever may save a task may run commands as the worker; with ``allow_http``
+    (ROTA_ALLOW_HTTP), send requests from the worker's place in the network.
 
-        for node in nodes(allow_shell=settings.allow_shell):
-            app.add(node)
+        nodes(Settings(allow_http=False), app)   # []
     """
-    return [_HTTP_REQUEST, _SHELL_COMMAND] if allow_shell else [_HTTP_REQUEST]
+    replaced = {name for node in app.nodes.values() for name in (node.type, node.category)}
+    allowed = ((settings.allow_http, _HTTP_REQUEST), (settings.allow_shell, _SHELL_COMMAND))
+    return [node for allows, node in allowed if allows and node.type not in replaced]

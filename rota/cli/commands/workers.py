@@ -38,7 +38,7 @@ def worker(shell: Shell, verbose: int, quiet: int, log_json: bool, parent_pipe: 
     Examples:
       rota worker --app jobs:app
       rota worker --app jobs:app --name eu-1 --capacity 20 --label region=eu --label gpu=a100
-      rota worker --allow-shell
+      rota worker --allow-shell --no-allow-http
       rota worker list
       rota worker show eu-1
     """
