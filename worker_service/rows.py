@@ -1,5 +1,6 @@
 """The rows of one worker. Every write is fenced by the worker's id: each start of a worker gets a new id."""
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -55,14 +56,18 @@ class WorkerRows:
         ids: Collection[int],
         now: datetime,
         skip_candidates: Mapping[int, SkipCandidate] = runs.NO_SKIP_CANDIDATES,
+        *,
+        room: float = math.inf,
     ) -> Iterator[Claim]:
         """Claim assigned instances, in one round trip or two, and then those whose claim needs several.
 
-        The runs of each claim are to be started before the next one is asked for.
+        The runs of each claim are to be started before the next one is asked for. ``room``: for how many bytes of large
+        params and results the worker has room.
         """
         round_trip = self._database.clock.round_trip()
         ahead = CLAIM_LIMIT + CLAIM_LIMIT_ROUND_TRIPS * timedelta(seconds=round_trip)
-        claims = Claims(self._database, self.worker_id, self._types, ahead, from_afar=round_trip >= FAR_SECONDS)
+        is_far = round_trip >= FAR_SECONDS
+        claims = Claims(self._database, self.worker_id, self._types, ahead, from_afar=is_far, room=room)
         return claims.claim(ids, now, skip_candidates)
 
     def skip(self, instance_id: int, reason: str) -> None:

@@ -7,6 +7,7 @@ A packet may claim instances of which nothing is known, and read after its commi
 database is near, it costs less to read them first: the statements are simpler, and nearly always all are won.
 """
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -16,7 +17,7 @@ from sqlalchemy import Connection
 from rota.shared.database.later import then_read
 from rota.shared.database.transactions import Database
 from rota.shared.domain.states import OverlapPolicy, WorkerLostPolicy
-from rota.shared.store import overlap, passed_over, reports, runs
+from rota.shared.store import large_values, overlap, passed_over, reports, runs
 from rota.shared.store.node_types import NodeTypeNames
 from rota.shared.store.overlap import SkipCandidate, Waiting
 from rota.shared.store.runs import ASSIGNED, RUNNING, Claim, Wanted
@@ -34,10 +35,23 @@ class Claims:
     """
 
     def __init__(
-        self, database: Database, worker_id: int, types: NodeTypeNames, ahead: timedelta, *, from_afar: bool = False
+        self,
+        database: Database,
+        worker_id: int,
+        types: NodeTypeNames,
+        ahead: timedelta,
+        *,
+        from_afar: bool = False,
+        room: float = math.inf,
     ) -> None:
-        """What is due more than ``ahead`` after the database's time is not claimed."""
+        """What is due more than ``ahead`` after the database's time is not claimed.
+
+        ``room``: for how many bytes of large params and results the worker has room. Instances that have some are
+        claimed until the room is used up; the last one may have more than is left.
+        """
         self._from_afar = from_afar
+        self._room = room
+        self._places: Mapping[int, int] = {}
         self._database = database
         self._worker_id = worker_id
         self._types = types
@@ -46,7 +60,7 @@ class Claims:
     def claim(
         self, instance_ids: Collection[int], now: datetime, skip_candidates: Mapping[int, SkipCandidate]
     ) -> Iterator[Claim]:
-        """Claim instances, in which the unique overlap key decides. ``now`` is naive UTC.
+        """Claim instances, in which the unique overlap key decides. ``now`` is naive UTC. The first ones get the room.
 
         ``skip_candidates`` holds those that found a run in their way before, and may be skipped for it. If the answer
         to a commit was lost, a claim may be made again: it finds the instances ``running`` under this worker.
@@ -55,10 +69,13 @@ class Claims:
         task. The second one has the others, and decides about those that waited for a run that is in their way.
         """
         ids = sorted(instance_ids)
+        self._places = {instance_id: place for place, instance_id in enumerate(instance_ids)}
         plain = [i for i in ids if i not in skip_candidates]
         won, assigned, time = self._claimed(ids, plain, None)
         latest = now.max if time is None else time + self._ahead
-        early = [row for row in assigned if row.due_at > latest or (row.due_at > now and _is_plain(row))]
+        tried = [row for row in assigned if _is_plain(row) and not (self._from_afar and row.large)]
+        too_early = {row.id for row in tried if row.due_at > now}
+        early = [row for row in assigned if row.due_at > latest or row.id in too_early]
         held_up = [row for row in assigned if row.due_at <= now and _is_held_up(row) and row.id not in skip_candidates]
         waiting = [Waiting(row.id, row.due_at) for row in early]
         waiting += [Waiting(row.id, row.due_at, row.holder_id if overlap.may_skip(row) else None) for row in held_up]
@@ -75,8 +92,8 @@ class Claims:
 
         def choose(connection: Connection) -> tuple[dict[int, str], overlap.Slots]:
             skipped = overlap.overrun(connection, rows, skip_candidates) | overlap.superseded(connection, rows, now)
-            wanted = [row for row in rows if row.may_run and row.id not in skipped]
-            return skipped, overlap.free_slots(connection, wanted)
+            wanted = {row.id: row for row in rows if row.may_run and row.id not in skipped}
+            return skipped, self._within_room(overlap.free_slots(connection, [*wanted.values()]), wanted)
 
         skipped, slots = self._database.read(choose)
         if skipped:
@@ -95,20 +112,39 @@ class Claims:
 
     def _claimed(self, ids: Sequence[int], tried: Sequence[int], slots: overlap.Slots | None) -> Claimed:
         """Claim those that are ``tried``: for these slots, or else those whose slot follows from their policy."""
-        return self._unread(ids, tried, slots) if self._from_afar else self._read_first(ids, tried, slots)
+        claimed = self._unread(ids, tried, slots) if self._from_afar else self._read_first(ids, tried, slots)
+        self._room -= sum(row.large for row in claimed[0])
+        return claimed
+
+    def _within_room(self, slots: overlap.Slots, rows: Mapping[int, Wanted]) -> overlap.Slots:
+        """Those of the instances for whose large params and results there is room."""
+        room, within = self._room, []
+        for slot in sorted(slots, key=lambda slot: self._places[slot[0]]):
+            large = rows[slot[0]].large
+            if not large or room > 0:
+                room -= large
+                within.append(slot)
+        return within
 
     def _read_first(self, ids: Sequence[int], tried: Sequence[int], slots: overlap.Slots | None) -> Claimed:
-        rows, time = self._database.read(lambda c: self._read(c, ids, free=True))
         wanted = set(tried)
-        ready = {row.id: row for row in rows if row.id in wanted and _is_ready(row, time, self._ahead)}
-        if slots is None:
-            slots = [(row.id, _slot(row)) for row in ready.values() if _is_plain(row)]
-        slots = [slot for slot in slots if slot[0] in ready]
-        won = {instance_id for instance_id, _ in slots}
-        if not self._wins(slots, [ready[i] for i in won]):
+
+        def choose(connection: Connection) -> tuple[list[Wanted], datetime | None, dict[int, Wanted], overlap.Slots]:
+            rows, time = runs.read_wanted(connection, self._worker_id, ids, self._types, free=True)
+            ready = {row.id: row for row in rows if row.id in wanted and _is_ready(row, time, self._ahead)}
+            plain = [(row.id, _slot(row)) for row in ready.values() if _is_plain(row)]
+            chosen = plain if slots is None else [slot for slot in slots if slot[0] in ready]
+            chosen = self._within_room(chosen, ready)
+            large_values.read(connection, [ready[instance_id] for instance_id, _ in chosen])
+            large_values.read(connection, _running(rows))
+            return rows, time, ready, chosen
+
+        rows, time, ready, chosen = self._database.read(choose)
+        won = {instance_id for instance_id, _ in chosen}
+        if not self._wins(chosen, [ready[i] for i in won]):
             rows, _ = self._database.read(lambda c: self._read(c, ids))
             won = set()
-        won.update(row.id for row in rows if row.terms.status == RUNNING)
+        won.update(row.id for row in _running(rows))
         return [row for row in rows if row.id in won], [row for row in rows if row.id not in won], time
 
     def _wins(self, slots: overlap.Slots, rows: Sequence[Wanted]) -> bool:
@@ -139,16 +175,20 @@ class Claims:
                 tried = [i for i in tried if i not in locked]
                 slots = None if slots is None else [slot for slot in slots if slot[0] not in locked]
         rows, time = found or self._database.read(lambda c: self._read(c, ids))
-        won = [row for row in rows if row.terms.status == RUNNING]
-        return won, [row for row in rows if row.terms.status == ASSIGNED], time
+        return _running(rows), [row for row in rows if row.terms.status == ASSIGNED], time
 
-    def _read(
-        self, connection: Connection, ids: Sequence[int], *, free: bool = False
-    ) -> tuple[list[Wanted], datetime | None]:
-        return runs.read_wanted(connection, self._worker_id, ids, self._types, free=free)
+    def _read(self, connection: Connection, ids: Sequence[int]) -> tuple[list[Wanted], datetime | None]:
+        """The instances, and the database's time. Those that run have their large params and results."""
+        rows, time = runs.read_wanted(connection, self._worker_id, ids, self._types)
+        large_values.read(connection, _running(rows))
+        return rows, time
 
     def _claiming(self, ids: Sequence[int], slots: overlap.Slots | None) -> Callable[[Connection], None]:
         return lambda c: claiming.claim_unread(c, self._worker_id, ids, self._ahead.total_seconds(), slots)
+
+
+def _running(rows: Sequence[Wanted]) -> list[Wanted]:
+    return [row for row in rows if row.terms.status == RUNNING]
 
 
 def _is_ready(row: Wanted, time: datetime | None, ahead: timedelta) -> bool:

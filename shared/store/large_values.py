@@ -3,7 +3,7 @@
 An instance is read in one row with each of its nodes, so its param would come as many times as it has nodes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, select
@@ -21,9 +21,9 @@ _of_instances = select(_instance.id, _instance.param).where(among(_instance.id))
 _of_nodes = select(_node.id, _node.param, _node.execution_result).where(among(_node.id))
 
 
-def read(connection: Connection, rows: Sequence["Wanted"]) -> None:
-    """Give these instances and their nodes their large params and results; ``rows`` are those that have some."""
-    for portion in params.in_portions(rows, lambda row: row.large):
+def read(connection: Connection, rows: Iterable["Wanted"]) -> None:
+    """Give these instances and their nodes their large params and results, if they have some."""
+    for portion in params.in_portions((row for row in rows if row.large), lambda row: row.large):
         if instances := [row.id for row in portion if row.terms.large_param]:
             values = dict(connection.execute(_of_instances, {"ids": instances}).all())
             for row in portion:

@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, Connection, String, bindparam, case, func,
 from rota.shared.database.constructs import UtcNow, UtcTime, among, by_index, read_by
 from rota.shared.domain.states import PLANNED_ORIGINS, InstanceStatus, NodeStatus, TaskStatus
 from rota.shared.domain.times import is_time
-from rota.shared.store import large_values, params
+from rota.shared.store import params
 from rota.shared.store.node_types import NodeTypeNames
 from rota.shared.store.overlap import SkipCandidate, Waiting
 from rota.shared.store.plans import TERMS_KEPT
@@ -72,6 +72,8 @@ class Run:
     on_worker_lost: str
     timeout_seconds: int | None
     nodes: tuple[NodeRun, ...]
+    large: int = 0
+    """How many bytes of large params and results it and its nodes had when they were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +208,7 @@ class Wanted:
             on_worker_lost=t.on_worker_lost,
             timeout_seconds=t.timeout_seconds,
             nodes=tuple(self.nodes),
+            large=self.large,
         )
 
 
@@ -259,7 +262,7 @@ def read_wanted(
     connection: Connection, worker_id: int, ids: Sequence[int], types: NodeTypeNames, *, free: bool = False
 ) -> tuple[list[Wanted], datetime | None]:
     """The instances that a worker may claim or has claimed, without those whose times SQL has spoiled; and the
-    database's time, naive UTC, which the row of the least id tells.
+    database's time, naive UTC, which the row of the least id tells. They come without large params and results.
 
     ``free``: without those that somebody has locked, or whose task somebody is editing; and without ``holder_id``.
     """
@@ -284,7 +287,6 @@ def read_wanted(
             if large:
                 wanted[-1].large += large
                 wanted[-1].large_nodes += (node_id,)
-    large_values.read(connection, [row for row in wanted if row.large])
     return wanted, time
 
 

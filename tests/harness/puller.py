@@ -1,5 +1,6 @@
 """What pulls for one worker, composed as the worker does it, with rows and slots that a test watches."""
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,10 +28,10 @@ class WatchedRows(WorkerRows):
         self.asked: list[list[int]] = []
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def claim(self, ids: Any, *rest: Any) -> Iterator[Claim]:
+    def claim(self, ids: Any, *rest: Any, room: float = math.inf) -> Iterator[Claim]:
         self.asked.append(list(ids))
         self.meanwhile()
-        return super().claim(ids, *rest)
+        return super().claim(ids, *rest, room=room)
 
     def poll(self, *horizon: Any) -> list[Any]:
         found = super().poll(*horizon)

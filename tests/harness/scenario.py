@@ -10,6 +10,7 @@ Tasks are of type REPORT, whose nodes are REPORT_EXTRACT and REPORT_SEND. Times 
 """
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -171,6 +172,7 @@ class Scenario:
         *instance_ids: int,
         now: datetime | None = None,
         skip_candidates: Mapping[int, SkipCandidate] = NO_SKIP_CANDIDATES,
+        room: float = math.inf,
     ) -> runs.Claim:
         """Claim instances, now if at no other time."""
         return claim(
@@ -181,6 +183,7 @@ class Scenario:
             now=now,
             skip_candidates=skip_candidates,
             from_afar=self.is_far,
+            room=room,
         )
 
     def report(self, worker: int, *batch: reports.Report) -> set[int]:

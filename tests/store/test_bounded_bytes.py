@@ -20,6 +20,8 @@ from rota.shared.database.constructs import written
 from rota.shared.settings import Settings
 from rota.shared.store import params, runs
 from rota.shared.store.tables import schedule_instance
+from rota.worker_service.pulling import slots
+from tests.harness.puller import Puller
 from tests.harness.scenario import Scenario
 from tests.harness.statements import executed
 
@@ -160,6 +162,70 @@ def test_a_claim_reads_a_large_param_once_and_a_few_at_a_time(rows: Scenario) ->
     assert beyond <= 30 * MB
     assert [run.id for run in claimed[0].runs] == given
     assert all(run.param == PARAM for run in claimed[0].runs)
+
+
+@pytest.fixture(params=["nearby", "from afar"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test once for each way to claim."""
+    monkeypatch.setattr(Scenario, "is_far", request.param == "from afar")
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("policy", ["allow", "queue"])
+def test_a_claim_takes_as_many_large_params_as_there_is_room_for(rows: Scenario, policy: str) -> None:
+    worker = rows.worker()
+    task = rows.task(overlap_policy=policy)
+    tasks = [task if policy == "allow" else rows.task(overlap_policy=policy) for _ in range(60)]
+    large = [rows.assigned(worker, task, param=PARAM) for task in tasks]
+    small = rows.assigned(worker, rows.task(overlap_policy=policy), param={"day": 1})
+    claimed: list[runs.Claim] = []
+    room = 3.5 * len(TEXT)
+    most = peak(lambda: claimed.append(rows.claim(worker, *reversed(large), small, room=room)))
+    print(f"{most / MB:.0f} MB")
+    assert most <= 40 * MB
+    assert {run.id for run in claimed[0].runs} == {*large[-4:], small}, "the first ones, and what takes no room"
+    assert all(run.param == PARAM for run in claimed[0].runs if run.id != small)
+    assert {one.id for one in claimed[0].waiting} == {*large[:-4]}
+    assert [rows.status(instance) for instance in large] == ["assigned"] * 56 + ["running"] * 4
+    again = rows.claim(worker, *large[:-4], small, room=0)
+    assert [run.id for run in again.runs] == [small], "it runs under this worker already"
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("of_node", ["param", "execution_result"])
+def test_a_retry_with_large_results_waits_for_room(rows: Scenario, of_node: str) -> None:
+    worker, task = rows.worker(), rows.task(overlap_policy="allow")
+    retries = [rows.assigned(worker, task) for _ in range(3)]
+    for instance in retries:
+        rows.sql("UPDATE schedule_instance SET attempt = 1 WHERE id = :id", id=instance)
+        rows.sql(
+            f"UPDATE schedule_task_node SET status = 'succeed', {of_node} = :text"
+            " WHERE schedule_instance_id = :id AND sequence = 1",
+            text=TEXT,
+            id=instance,
+        )
+    claimed = rows.claim(worker, *retries, room=1)
+    assert [run.id for run in claimed.runs] == retries[:1]
+    [first, *_] = claimed.runs[0].nodes
+    assert (first.param if of_node == "param" else first.result) == PARAM
+    assert {one.id for one in claimed.waiting} == {*retries[1:]}
+
+
+def test_a_worker_holds_so_many_large_params_at_once_and_goes_on_when_one_has_ended(
+    rows: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots, "HELD_BYTES", 3 * len(TEXT) // 2)
+    worker = rows.worker()
+    large = [rows.assigned(worker, rows.task(), param=PARAM) for _ in range(5)]
+    puller = Puller(rows.database, worker)
+    puller.fetcher.fetch()
+    puller.claimer.claim()
+    assert {run for run, _ in puller.runner.held} == {*large[-2:]}, "those that were due first"
+    puller.runner.drop(large[-1])
+    while len(puller.runner.held) < 2:
+        puller.claimer.claim()
+    assert large[-2] in {run for run, _ in puller.runner.held}
+    assert list(rows.statuses().values()).count("running") == 3, "one of them has only left this process"
 
 
 def test_a_run_gets_all_that_is_large_and_all_that_is_not(rows: Scenario) -> None:

@@ -364,8 +364,8 @@ def test_no_handler_runs_beyond_the_capacity_whoever_starts_at_once() -> None:
 
     def live(number: int) -> None:
         for _ in range(number):
-            slots.claim(1)
             slot = Slot()
+            slots.claim([slot])
             while not slots.start([slot]):
                 if (other := slots.next_in_line()) is not None:
                     slots.end(other)
@@ -476,9 +476,9 @@ def test_what_is_claimed_and_waits_takes_of_the_slots_that_are_expected(world: W
     world.clock.advance(60)
     world.slots.abandon(world.slots.capacity - 3)
     before = world.slots.expected(0.1)
-    world.slots.claim(12)
+    world.slots.claim([Slot() for _ in range(12)])
     assert world.slots.expected(0.1) == before - 12
-    world.slots.claim(100)
+    world.slots.claim([Slot() for _ in range(100)])
     assert world.slots.expected(0.1) == 0
 
 

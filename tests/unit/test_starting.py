@@ -39,8 +39,9 @@ class World:
     def __init__(self) -> None:
         clock, nothing = SettableClock(NOON), cast("WorkerRows", _Nothing())
         self.slots, self.runner = Slots(5, 1000, clock), Running()
-        self.slots.claim(1)
-        self.slots.start([Slot()])
+        running = Slot()
+        self.slots.claim([running])
+        self.slots.start([running])
         self.slots.abandon(+2)
         starter = Starter(nothing, cast("Runner", self.runner), self.slots, clock)
         starter.put([run(id=number) for number in range(4)], NOON, {})

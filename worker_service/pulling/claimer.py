@@ -94,7 +94,7 @@ class Claimer:
         asked = self._clock.monotonic()
         began = self._clock.at(asked)
         waiting: list[Waiting] = []
-        for claim in self._rows.claim(taken.keys(), began, self._backlog.skip_candidates):
+        for claim in self._rows.claim(taken.keys(), began, self._backlog.skip_candidates, room=self._slots.room):
             if claim.time is not None:
                 self._clock.observe(asked, claim.time, self._clock.monotonic())
             self._starter.put(claim.runs, self._clock.now(), taken)

@@ -6,7 +6,7 @@ lends its slot to another instance. It gets one again before its next node start
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TypeVar
@@ -28,6 +28,10 @@ long, no new one begins beyond the slots."""
 LENT_BYTES = 16 * 1024 * 1024
 """Nothing more is lent while the results of the instances between two nodes take so many bytes."""
 
+HELD_BYTES = 64 * 1024 * 1024
+"""While the instances that the worker holds have so many bytes of large params and results, as JSON texts, no other one
+with large ones is claimed. As Python's values they may take ten times as much."""
+
 CLAIMED, STARTED, BETWEEN, ENDED, GONE = range(5)
 """How far an instance has come in this process. ``STARTED``: it has a slot. ``BETWEEN``: it has lent its slot, and gets
 one again for its next node. From no other stage it goes back. ``ENDED``: the last handler has ended, and the report is
@@ -48,6 +52,9 @@ class Slot:
     size: int = field(default=0, init=False)
     """About how many bytes the results are that it keeps for its next nodes."""
 
+    large: int = field(default=0, init=False)
+    """How many bytes of large params and results it was claimed with."""
+
 
 S = TypeVar("S", bound=Slot)
 
@@ -57,7 +64,7 @@ class Slots:
 
         slots = Slots(capacity=50, batch=1000, timer=clock)
         slots.on_free(queue.room_made)
-        slots.claim(2); slots.start([slot]); slots.end(slot); slots.leave(slot)
+        slots.claim([slot, other]); slots.start([slot]); slots.end(slot); slots.leave(slot)
         slots.lend(slot, size=200); slots.take_back(slot) or slots.next_in_line()   # between two nodes
 
     A thread is abandoned when its call was stopped and has not returned. It takes a slot, as an instance does.
@@ -69,6 +76,7 @@ class Slots:
         self._monotonic = timer.monotonic
         self._lock = threading.Lock()
         self._held = 0
+        self._large = 0
         self._ended = 0
         self._running = 0
         self._between = 0
@@ -141,10 +149,16 @@ class Slots:
             recent = sum(1 for _ in takewhile(lambda end: end[0] > since, reversed(self._ends)))
         return max(recent, int(idle * seconds / max(mean, SHORTEST_SECONDS)) - waiting)
 
-    def claim(self, number: int) -> None:
-        """Count so many instances as claimed."""
+    @property
+    def room(self) -> int:
+        """For how many bytes of large params and results more there is room."""
+        return HELD_BYTES - self._large
+
+    def claim(self, slots: Collection[Slot]) -> None:
+        """Count these as claimed."""
         with self._lock:
-            self._held += number
+            self._held += len(slots)
+            self._large += sum(slot.large for slot in slots)
 
     def start(self, slots: Iterable[S]) -> list[S]:
         """Give these a slot, while some are free; returns those that got one.
@@ -263,6 +277,7 @@ class Slots:
 
     def _remove(self, slot: Slot) -> None:
         self._held -= 1
+        self._large -= slot.large
         self._part(slot)
         self._ended -= slot.stage == ENDED
         slot.stage = GONE

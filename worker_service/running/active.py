@@ -56,6 +56,10 @@ class Active(Slot):
     calls: int = 0
     """How many of its calls may be running: 1 from just before a call is started until its handler has ended."""
 
+    def __post_init__(self) -> None:
+        """It takes room from its claim on."""
+        self.large = self.run.large
+
 
 def keep_result(active: Active, node: NodeRun, result: Any) -> None:
     """Keep a node's result for the nodes after it, as the database's JSON, so that a retry sees the same."""

@@ -91,8 +91,9 @@ class Runner:
     def accept(self, claimed: Iterable[Run]) -> list[Run]:
         """Take claimed instances, to be started when they are due. Returns those that this process did not hold yet."""
         new = [run for run in claimed if run.id not in self._active]
-        self._slots.claim(len(new))
-        self._active.update((run.id, Active(run)) for run in new)
+        held = [Active(run) for run in new]
+        self._slots.claim(held)
+        self._active.update((active.run.id, active) for active in held)
         return new
 
     def start(self, runs: Iterable[Run]) -> set[int]:

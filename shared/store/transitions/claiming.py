@@ -38,6 +38,7 @@ from rota.shared.domain.states import (
     TaskStatus,
     WorkerLostPolicy,
 )
+from rota.shared.store import params
 from rota.shared.store.tables import (
     MOST_ATTEMPTS,
     OVERLAP_SLOTS,
@@ -113,7 +114,18 @@ def _claim_unread(slot: ColumnElement[Any], *of_task: ColumnElement[bool]) -> Up
     return claim
 
 
-_claim_by_policy = _claim_unread(_slot_by_policy, or_(_takes_no_slot, and_(_takes_first_slot, not_(_has_holder))))
+_has_large_node = exists(
+    read_by(select(_node.id), schedule_task_node, NODES_IN_ORDER)
+    .where(owns_node, params.bytes_of_large(_node.param, _node.execution_result) > 0)
+    .correlate(schedule_instance)
+)
+_is_small = and_(
+    params.bytes_of_large(_instance.param) == 0,
+    or_(_instance.attempt == 0, not_(_has_large_node)),  # a node that has not run has of the instance's param
+)
+_claim_by_policy = _claim_unread(
+    _slot_by_policy, or_(_takes_no_slot, and_(_takes_first_slot, not_(_has_holder))), _is_small
+)
 _claim_for_slot = _claim_unread(bindparam("slot"))
 
 _unsucceeded = (
@@ -225,7 +237,8 @@ def claim_unread(
     Nothing about them need be known: the statements ask whether an instance is due within ``ahead_seconds``, whether
     its task is on, and which slot it takes. They pass over those that somebody has locked. So on a server the whole
     transaction travels in one packet, and no lock is held over a round trip. Instances for whose slot more must be
-    known than the task's policy are left out, unless ``slots`` says it: (id, slot).
+    known than the task's policy are left out, and those with large params or results, unless ``slots`` says which slot
+    they take: (id, slot).
     """
     values = {"worker": worker_id, "ahead": ahead_seconds}
     if slots is None:
