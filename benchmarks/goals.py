@@ -155,6 +155,18 @@ GOALS = (
     _steady("200/s", "p50", 1),
     _steady("200/s", "p99", 5),
     _steady("1,000/s", "p99", 20),
+    *(
+        Goal(
+            "distance",
+            f"500/s at a round trip of {milliseconds} ms, {shape}: p99 under {late} ms",
+            _figure(_rota("distance", f"{milliseconds} ms, {shape}"), "p99"),
+            (f"{milliseconds} ms, {shape}",),
+            at_most=late,
+            unit="ms",
+        )
+        for milliseconds, late in ((100, 100), (200, 500))
+        for shape in ("spread", "on the second")
+    ),
     _registry(
         "1 M tasks: a tick within 1.2 times its cost at 1 k",
         _ratio(_rota("registry", "1,000,000"), _rota("registry", "1,000"), "tick ms"),

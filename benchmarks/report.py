@@ -26,6 +26,7 @@ WHAT = {
     "herd": "Cron tasks that are all due at the same second. Lateness in ms, from due to the entry of the handler.",
     "different": "Tasks that differ in everything, all due at one moment; each node of each runs once.",
     "steady": "So many fires a second. Lateness in ms, from due to the entry of the handler.",
+    "distance": "A steady load with the database so far away: a proxy delays all packets. Lateness in ms.",
     "registry": "Tasks that are registered; what a tick of the scheduler costs, and what it costs to be idle.",
     "edit": "One statement edits many tasks while others fire every second: how late those are, in ms.",
     "history": "Finished instances in the table; drain and a steady load (lateness in ms) over them.",

@@ -21,6 +21,7 @@ SECTIONS = (
     "herd",
     "different",
     "steady",
+    "distance",
     "registry",
     "edit",
     "history",

@@ -21,6 +21,13 @@ ALL = (apscheduler3, apscheduler4, celery, procrastinate, huey, graphile_worker,
 LEFT_OUT = (
     ("all", "a herd of 1,000, and 50 and 1,000/s", "10,000 and 200/s tell them apart, and all of it takes hours"),
     ("all", "the cost of a tick, and more than 10,000 registered", "it takes hours, and what a tick is differs"),
+    (
+        "all",
+        "tasks that differ in everything, and an edit of many tasks",
+        "none has cron, zone, overlap, retry and timeout of each task in rows that one statement can edit",
+    ),
+    ("all but Celery, Procrastinate and pg-boss", "distance", "it takes hours; 10 and 200 ms neither"),
+    ("Procrastinate, pg-boss", "pipelines and processes", "a job is not a chain of several, and runs in no process"),
     ("all", "60 s of a steady load", f"{measures.STEADY_SECONDS} s tell them apart; more would find rarer stalls"),
     ("APScheduler 3, Huey", "their stores in memory and in SQLite", "what they keep is gone, or one machine's"),
     (

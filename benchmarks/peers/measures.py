@@ -14,6 +14,7 @@ from benchmarks.evidence import Start, WrongRun, curve, faults, lateness, middle
 from benchmarks.lab import Lab
 from benchmarks.load import Load
 from benchmarks.peers.running import Peer, Run, due_soon, running
+from benchmarks.peers.stores import at_a_distance
 
 FAR = datetime(2099, 1, 1, tzinfo=UTC).timestamp()
 """When schedules are due that are not to fire during a run."""
@@ -30,6 +31,10 @@ IDLE_SECONDS = 10.0
 HERDS = (10_000,)
 RATES = (200,)
 REGISTERED = (10_000,)
+DISTANCES = (100,)
+DISTANT_RATE = 500
+DISTANT_FILL_SECONDS = 6.0
+"""What to allow for 1,000 schedules or jobs that are stored at a distance."""
 
 
 def drains(scale: Scale, subject: str, peer: Peer, count: int, note: str) -> list[Case]:
@@ -61,6 +66,41 @@ def steadies(scale: Scale, subject: str, peer: Peer, note: str, rates: Iterable[
     ]
 
 
+def distances(scale: Scale, subject: str, peer: Peer, note: str, counts: Iterable[int] = DISTANCES) -> list[Case]:
+    """Its steady loads with its store so far away, in milliseconds of a round trip."""
+    note = f"{DISTANT_RATE}/s for {STEADY_SECONDS} s; a proxy delays each packet by half the round trip. {note}"
+    slow = replace(peer, fill_seconds_per_1_000=DISTANT_FILL_SECONDS)
+    return [
+        Case(
+            "distance",
+            subject,
+            f"{count} ms, spread",
+            scale.peer_rounds,
+            partial(steady, peer=replace(slow, store=at_a_distance(peer.store, count / 1000)), rate=DISTANT_RATE),
+            note,
+        )
+        for count in counts
+        if count in scale.distances
+    ]
+
+
+def pipelines(scale: Scale, subject: str, peer: Peer, count: int, note: str) -> list[Case]:
+    """Its drain of chains of five jobs, of which each passes on 1 KB; the last one of each is counted."""
+    note = f"{count:,} chains of five jobs, stored before the processes start. {note}"
+    run = partial(drain, peer=peer, count=count, workload="pipeline")
+    return [Case("pipeline", subject, "chain, 1 KB", scale.peer_rounds, run, note)]
+
+
+def processes(scale: Scale, subject: str, peer: Peer, count: int, note: str) -> list[Case]:
+    """Its drain of jobs that run in processes of its own."""
+
+    def run(lab: Lab) -> Outcome:
+        figures = drain(lab, peer, count).figures
+        return Outcome({"nodes/s": figures.pop("instances/s")} | figures)
+
+    return [Case("processes", subject, "reused", scale.peer_rounds, run, f"{count:,} jobs. {note}")]
+
+
 def registries(scale: Scale, subject: str, peer: Peer, note: str, counts: Iterable[int] = REGISTERED) -> list[Case]:
     """Its idle hours."""
     note = f"Memory is that of all its processes; what they share counts once (PSS). {note}"
@@ -71,9 +111,9 @@ def registries(scale: Scale, subject: str, peer: Peer, note: str, counts: Iterab
     ]
 
 
-def drain(lab: Lab, peer: Peer, count: int) -> Outcome:
+def drain(lab: Lab, peer: Peer, count: int, workload: str = "drain") -> Outcome:
     """All jobs there before the workers; the cost is of what is left once the first has started."""
-    with running(lab, peer, lambda: Load("drain", count)) as run:
+    with running(lab, peer, lambda: Load(workload, count)) as run:
         run.fill()
         run.spawn()
         deadline = time.time() + DRAIN_SECONDS

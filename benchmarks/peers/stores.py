@@ -11,6 +11,7 @@ from benchmarks.lab import Lab
 from benchmarks.servers import postgresql as postgresql_program
 from benchmarks.servers import program
 from tests.harness.databases import fresh_database
+from tests.harness.distance import far
 
 DATABASE = "peer"
 
@@ -57,6 +58,17 @@ def redis(lab: Lab) -> Iterator[Store]:
         yield Store(server.url, server.pid)
     finally:
         subprocess.run(flush, check=True, capture_output=True)
+
+
+def at_a_distance(store: StoreOf, round_trip_seconds: float) -> StoreOf:
+    """The same store, so far away: a proxy delays each packet by half the round trip."""
+
+    @contextmanager
+    def distant(lab: Lab) -> Iterator[Store]:
+        with store(lab) as near, far(near.url, round_trip_seconds) as url:
+            yield Store(url, near.pid)
+
+    return distant
 
 
 def _psql(url: str, statement: str) -> None:

@@ -13,6 +13,7 @@ BEAT = (*APP, "beat", "--loglevel", "WARNING", "--pidfile=")
 
 WORKERS = Peer("celery", stores.redis, processes=(WORKER,))
 WITH_BEAT = replace(WORKERS, processes=(WORKER, BEAT), fill=None)
+EIGHT = replace(WORKERS, processes=(tuple("8" if one == "2" else one for one in WORKER),))
 BEAT_ALONE = replace(WITH_BEAT, processes=(BEAT,))
 
 SETTINGS = "Redis (appendfsync everysec), results kept there; one worker, prefork 2, prefetch 4, early acknowledgement."
@@ -23,11 +24,14 @@ SCHEDULES = (
 
 
 def cases(scale: Scale) -> list[Case]:
-    """Drain from the queue; all else through beat."""
+    """Drain, chains and processes from the queue; all else through beat."""
     timed = f"{SETTINGS} {SCHEDULES}"
     return [
         *measures.drains(scale, SUBJECT, WORKERS, 10_000, SETTINGS),
         *measures.herds(scale, SUBJECT, WITH_BEAT, timed),
         *measures.steadies(scale, SUBJECT, WITH_BEAT, timed),
+        *measures.distances(scale, SUBJECT, WITH_BEAT, timed),
+        *measures.pipelines(scale, SUBJECT, WORKERS, 2_000, f"chain() of five tasks. {SETTINGS}"),
+        *measures.processes(scale, SUBJECT, EIGHT, 10_000, SETTINGS.replace("prefork 2", "prefork 8")),
         *measures.registries(scale, SUBJECT, BEAT_ALONE, "beat alone, crontab schedules; its worker is not counted."),
     ]

@@ -5,7 +5,7 @@ import time
 from datetime import datetime
 from typing import Any
 
-from celery import Celery
+from celery import Celery, chain
 from celery.schedules import BaseSchedule, crontab, schedstate
 from celery.signals import beat_init, worker_ready
 
@@ -13,6 +13,9 @@ from benchmarks.load import STORE, Load, ready
 from benchmarks.record import record
 
 HOUR = 3600.0
+PASSED = 1_000
+STEPS = 4
+"""Before the last job of a chain."""
 
 app = Celery("bench", broker=os.environ[STORE], backend=os.environ[STORE])
 app.conf.worker_redirect_stdouts = False
@@ -24,6 +27,19 @@ def run(key: str, due: float) -> dict[str, bool]:
     """Note the start."""
     record(key, due)
     return {"ok": True}
+
+
+@app.task(name="step")
+def step(passed: str = "") -> str:
+    """A job of a chain before the last: it passes on 1 KB."""
+    return "x" * PASSED
+
+
+@app.task(name="last")
+def last(passed: str, key: str, due: float) -> str:
+    """The last job of a chain: note the start."""
+    record(key, due)
+    return passed
 
 
 class Hourly(BaseSchedule):
@@ -58,7 +74,8 @@ def schedule(due: float) -> BaseSchedule:
     return crontab(minute=0, hour=0, day_of_month=1, month_of_year=1) if is_idle else Hourly(due)
 
 
-if load.workload != "drain":
+QUEUED = ("drain", "pipeline")
+if load.workload not in QUEUED:
     app.conf.beat_schedule = {
         key: {"task": "run", "schedule": schedule(due), "args": (key, due)} for key, due in load.entries()
     }
@@ -68,4 +85,7 @@ beat_init.connect(lambda **_: ready(), weak=False)
 
 if __name__ == "__main__":
     for name, at in load.entries():
-        run.delay(name, at)
+        if load.workload == "pipeline":
+            chain(*[step.s() for _ in range(STEPS)], last.s(name, at)).delay()
+        else:
+            run.delay(name, at)

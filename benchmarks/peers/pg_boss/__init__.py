@@ -29,4 +29,5 @@ def cases(scale: Scale) -> list[Case]:
         *measures.drains(scale, f"{SUBJECT}, fetch loop", FETCHERS, 50_000, FETCH),
         *measures.herds(scale, SUBJECT, WORKERS, RUN_AT),
         *measures.steadies(scale, SUBJECT, WORKERS, RUN_AT),
+        *measures.distances(scale, SUBJECT, WORKERS, RUN_AT),
     ]

@@ -23,5 +23,6 @@ def cases(scale: Scale) -> list[Case]:
         *measures.drains(scale, SUBJECT, WORKERS, 10_000, SETTINGS),
         *measures.herds(scale, SUBJECT, WORKERS, RUN_AT),
         *measures.steadies(scale, SUBJECT, WORKERS, RUN_AT),
+        *measures.distances(scale, SUBJECT, WORKERS, RUN_AT),
         *measures.registries(scale, SUBJECT, replace(WORKERS, processes=(WORKER,)), periodic),
     ]
