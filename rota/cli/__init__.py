@@ -5,6 +5,9 @@ codes: 0 done, 1 refused or failed, 2 not understood, 3 a problem with the datab
 """
 
 import logging
+import os
+import select
+import sys
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import version
@@ -66,6 +69,21 @@ class RotaGroup(click.Group):
         except (KeyboardInterrupt, click.Abort):
             click.echo("interrupted", err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            if not reader_left():
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still in its buffer
+            raise click.exceptions.Exit(0) from None
+
+
+def reader_left() -> bool:
+    """Whether stdout is a pipe that nobody reads any more, as in ``rota instance list | head -1``."""
+    poll = select.poll()
+    try:
+        poll.register(sys.stdout, 0)
+    except (OSError, ValueError):  # it is no file, or is closed
+        return False
+    return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 @click.group(cls=RotaGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

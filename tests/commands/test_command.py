@@ -1,6 +1,9 @@
 """The command as a whole: its help, its exit codes, how it fails."""
 
+import errno
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -98,6 +101,29 @@ def test_a_worker_name_that_no_column_holds_is_refused_before_the_worker_starts(
 def test_up_refuses_a_worker_name_that_is_too_long_with_its_number(tmp_path: Path) -> None:
     refused = invoke("up", url=f"sqlite:///{tmp_path}/rota.db", ROTA_WORKER_NAME="w" * 254)
     assert (refused.exit_code, "ROTA_WORKER_NAME" in refused.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["table", "json"])
+def test_a_reader_that_has_seen_enough_is_no_error(form: list[str]) -> None:
+    command = (sys.executable, "-m", "rota", "cron", "@hourly", "--count", "10000", *form)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert (process.wait(60), process.stderr.read()) == (0, "")
+
+
+def test_a_pipe_that_breaks_elsewhere_is_an_error() -> None:
+    class Group(RotaGroup):
+        def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+            @click.command()
+            def failing() -> None:
+                raise BrokenPipeError(errno.EPIPE, "of a socket")
+
+            return failing
+
+    assert CliRunner().invoke(Group("rota"), ["failing"]).exit_code != 0
 
 
 def test_every_setting_is_an_option_of_the_process_that_heeds_it() -> None:
