@@ -6,7 +6,7 @@ from typing import Any
 from benchmarks.different import KINDS, ON_THREADS
 from benchmarks.record import record
 from rota import NodeContext, Rota
-from rota.worker_service.authoring import Execution
+from rota.worker_service.signatures import Execution
 
 app = Rota()
 

@@ -5,55 +5,31 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Unpack, cast, get_args, overload
+from typing import Any, Concatenate, Generic, Unpack, cast, get_args, overload
 
-from pydantic import BaseModel, ValidationError
-from typing_extensions import TypeVar
+from pydantic import BaseModel
 
-from rota.shared.domain.errors import ConfigurationError, InvalidInput, InvalidParam, NameTaken
+from rota.shared.domain.errors import ConfigurationError, InvalidInput, NameTaken
 from rota.shared.domain.states import WorkerLostPolicy
 from rota.shared.domain.task import TaskDefinition, TaskFields
 from rota.shared.store.node_types import NodeTypeDeclaration
 from rota.worker_service.built_in_types import refuse_built_in
 from rota.worker_service.context import NodeContext
+from rota.worker_service.signatures import Execution, Model, More, NodeDecorator, OneNode, P, Returned
 from rota.worker_service.sources import FileState, noted_sources
+from rota.worker_service.values import checked_model, declared_param, schema_of
 
 Result = Any
 Handler = Callable[[NodeContext[Any]], Result | Awaitable[Result]]
-Execution = Literal["async", "thread", "process"]
 ParamModel = type[BaseModel]
-
-P = TypeVar("P", bound=BaseModel | dict[str, Any], default=dict[str, Any])
-"""A task type's param: its model, or a dict where none is declared."""
-Model = TypeVar("Model", bound=BaseModel)
-More = ParamSpec("More")
-Returned = TypeVar("Returned")
 
 LONGEST_TIMEOUT_SECONDS = 31_536_000
 """A year, as for the timeout of a task."""
 
+MOST_RETRIES = 1000
+"""As for the retries of a task."""
+
 TYPE_NAME = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*")
-
-
-class NodeDecorator(Protocol[P]):
-    """Declares a handler, and returns it as it is. For type checkers: the handler's context has the type's param."""
-
-    def __call__(
-        self, handler: Callable[Concatenate[NodeContext[P], More], Returned], /
-    ) -> Callable[Concatenate[NodeContext[P], More], Returned]:
-        """Declare the handler."""
-
-
-class OneNode(TaskFields, total=False):
-    """The keywords of ``Rota.task`` beside ``param``, for type checkers."""
-
-    name: str | None
-    cron: str | None
-    seconds: bool
-    timezone: str
-    timeout: float | None
-    execution: Execution | None
-    replace: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +46,17 @@ class Node:
     param_model: ParamModel | None = None
 
     def declaration(self) -> NodeTypeDeclaration:
-        """The node type as it is registered in the database: never a path to code."""
+        """The node type as it is registered in the database: never a path to code.
+
+        Raises InvalidInput for a model that JSON cannot describe.
+        """
         defaults = {"execution": self.execution, "timeout": self.timeout, "retries": self.retries}
         return NodeTypeDeclaration(
             type=self.type,
             category=self.category,
             sequence=self.sequence,
             defaults={name: value for name, value in defaults.items() if value is not None},
-            param_schema=None if self.param_model is None else self.param_model.model_json_schema(),
+            param_schema=None if self.param_model is None else schema_of(self.type, self.param_model),
         )
 
 
@@ -111,7 +90,8 @@ class TaskType(Generic[P]):
         ``execution``: an ``async def`` runs on the event loop, a ``def`` on a thread; ``"process"`` runs a ``def`` in
         a process of its own, which can be killed at its timeout or when it is canceled.
 
-        Raises InvalidInput for a bad name, timeout or handler, NameTaken for a node declared twice or built in.
+        Raises InvalidInput for a bad name, timeout, number of retries or handler, NameTaken for a node declared twice
+        or built in.
         """
         node_type = f"{self.category}_{_checked(name)}"
         refuse_built_in(node_type, replace=self._replace)
@@ -124,6 +104,9 @@ class TaskType(Generic[P]):
             raise InvalidInput(
                 f"{node_type}: timeout {timeout!r} must be more than 0 and at most {LONGEST_TIMEOUT_SECONDS:,} seconds"
             )
+
+        if retries is not None and not (type(retries) is int and 0 <= retries <= MOST_RETRIES):
+            raise InvalidInput(f"{node_type}: retries {retries!r} must be a whole number from 0 to {MOST_RETRIES:,}")
 
         def decorate(
             handler: Callable[Concatenate[NodeContext[P], More], Returned], /
@@ -199,13 +182,22 @@ class Rota:
         if category in self._types:
             raise NameTaken(f"task type {category} is declared twice in this app")
         refuse_built_in(category, replace=replace)
-        self._types[category] = TaskType(self, _checked(category), param, replace=replace)
+        self._types[category] = TaskType(self, _checked(category), checked_model(category, param), replace=replace)
         return self._types[category]
 
     @overload
-    def task(self, type: str, *, param: None = None, **fields: Unpack[OneNode]) -> NodeDecorator: ...
+    def task(
+        self, type: str, *, param: None = None, param_value: dict[str, Any] | None = None, **fields: Unpack[OneNode]
+    ) -> NodeDecorator: ...
     @overload
-    def task(self, type: str, *, param: type[Model], **fields: Unpack[OneNode]) -> NodeDecorator[Model]: ...
+    def task(
+        self,
+        type: str,
+        *,
+        param: type[Model],
+        param_value: Model | dict[str, Any] | None = None,
+        **fields: Unpack[OneNode],
+    ) -> NodeDecorator[Model]: ...
     def task(
         self,
         type: str,  # noqa: A002 - the column's name
@@ -215,6 +207,7 @@ class Rota:
         seconds: bool = False,
         timezone: str = "UTC",
         param: ParamModel | None = None,
+        param_value: BaseModel | dict[str, Any] | None = None,
         timeout: float | None = None,
         retries: int | None = None,
         execution: Execution | None = None,
@@ -223,8 +216,14 @@ class Rota:
     ) -> NodeDecorator[Any]:
         """Declare a task type with one node: the function. With ``cron``, declare a task of that type, too.
 
-        The task's name defaults to the type in lower case with dashes (``cleanup-temp``). ``fields`` are further
-        fields of the task: ``overlap_policy``, ``priority``, ``on_worker_lost``, … (``TaskDefinition``).
+        The task's name defaults to the type in lower case with dashes (``cleanup-temp``). ``param`` is the model of the
+        param, and ``param_value`` the param of this task. ``fields`` are further fields of the task:
+        ``overlap_policy``, ``priority``, ``on_worker_lost``, … (``TaskDefinition``).
+
+        Raises InvalidInput, which names every fault, and NameTaken.
+
+            @app.task("INVOICES", cron="0 5 * * *", param=InvoiceParam, param_value=InvoiceParam(region="eu"))
+            def invoices(ctx: NodeContext[InvoiceParam]) -> None: ...
         """
         if retries and fields.get("on_worker_lost") == WorkerLostPolicy.FAIL:
             raise InvalidInput(
@@ -233,9 +232,10 @@ class Rota:
         task_type = self.task_type(type, param=param, replace=replace)
         if cron is not None:
             task_name = name or type.lower().replace("_", "-")
-            self.schedule(task_name, task_type, cron=cron, seconds=seconds, timezone=timezone, **fields)
-        elif name is not None or fields:
-            raise InvalidInput(f"task type {type}: name and task fields go with cron; or use app.schedule")
+            given = declared_param(task_name, param, param_value, "param_value")
+            self.schedule(task_name, task_type, cron=cron, seconds=seconds, timezone=timezone, param=given, **fields)
+        elif name is not None or param_value is not None or fields:
+            raise InvalidInput(f"task type {type}: name, param_value and task fields go with cron; or use app.schedule")
         return task_type._register(type, timeout, retries, execution)  # noqa: SLF001 - one unit
 
     def schedule(
@@ -258,19 +258,30 @@ class Rota:
         """
         if name in self._schedules:
             raise NameTaken(f"task {name!r} is declared twice in this app")
-        given = param.model_dump(mode="json") if isinstance(param, BaseModel) else param
-        model = task_type.param if isinstance(task_type, TaskType) else None
-        if model is not None and isinstance(given, dict):
-            _check_param(name, model, given)
-        self._schedules[name] = TaskDefinition.of(
-            name=name,
-            type=task_type.category if isinstance(task_type, TaskType) else task_type,
-            cron=cron,
-            cron_seconds=seconds,
-            timezone=timezone,
-            param=given,
-            **fields,
-        )
+        named, model = self._type_of(name, task_type)
+        given = declared_param(name, model, param, "param")
+        try:
+            self._schedules[name] = TaskDefinition.of(
+                name=name, type=named, cron=cron, cron_seconds=seconds, timezone=timezone, param=given, **fields
+            )
+        except InvalidInput as error:
+            faults = [f"task {name!r}: {fault}" for fault in str(error).splitlines()]
+            raise InvalidInput("\n".join(faults)) from None
+
+    def _type_of(self, task: str, given: Any) -> tuple[str, ParamModel | None]:
+        """The name of a task's type, and its model where this app declares it."""
+        if isinstance(given, TaskType):
+            return given.category, given.param
+        if inspect.isfunction(given):
+            said = f"the function {given.__name__}; write the name of its type, such as 'REPORT'"
+            raise InvalidInput(f"task {task!r}: type is {said}")
+        if not isinstance(given, str):
+            raise InvalidInput(f"task {task!r}: type is {given!r}; write a task type of app.task_type, or its name")
+        try:
+            own = self._types.get(_checked(given))
+        except InvalidInput as error:
+            raise InvalidInput(f"task {task!r}: type {error}") from None
+        return given, None if own is None else own.param
 
 
 def load_app(target: str | None) -> Rota:
@@ -304,19 +315,11 @@ def load_app(target: str | None) -> Rota:
 
 
 def _checked(name: str) -> str:
-    if not TYPE_NAME.fullmatch(name) or len(name) > 63:
+    if not isinstance(name, str) or not TYPE_NAME.fullmatch(name) or len(name) > 63:
         raise InvalidInput(
             f"{name!r} is no type name; write capitals, digits and underscores, like REPORT or SEND_MAIL"
         )
     return name
-
-
-def _check_param(task: str, model: ParamModel, given: dict[str, Any]) -> None:
-    try:
-        model.model_validate(given)
-    except ValidationError as error:
-        faults = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'it'}: {e['msg']}" for e in error.errors())
-        raise InvalidParam(f"param of task {task!r}: {faults}") from None
 
 
 def _execution(node_type: str, handler: Callable[..., Any], asked: Execution | None) -> Execution:

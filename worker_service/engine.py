@@ -11,7 +11,7 @@ from rota.shared.loop import Loop
 from rota.shared.settings import Settings
 from rota.shared.store.workers import Load
 from rota.shared.surprises import Surprises
-from rota.worker_service.authoring import Execution, Node, Rota
+from rota.worker_service.authoring import Node, Rota
 from rota.worker_service.executors.base import Executor
 from rota.worker_service.executors.event_loop import EventLoopExecutor
 from rota.worker_service.executors.fork_server import ForkServer
@@ -29,6 +29,7 @@ from rota.worker_service.running import endings
 from rota.worker_service.running.failures import log_failure
 from rota.worker_service.running.reporter import Reporter
 from rota.worker_service.running.runner import Runner
+from rota.worker_service.signatures import Execution
 
 log = logging.getLogger(__name__)
 

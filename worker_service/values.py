@@ -1,12 +1,37 @@
-"""A handler's input and output, checked: its param as a model, its result as JSON text."""
+"""A handler's input and output, checked: its param as a model and as a task declares it, its result as JSON text."""
 
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError
 
 from rota.shared.domain.errors import InvalidInput, InvalidParam
 from rota.shared.domain.jsontext import json_text
+
+
+def checked_model(task_type: str, given: Any) -> type[BaseModel] | None:
+    """The model of a task type's param, as its author gives it.
+
+    Raises InvalidInput for anything else than a model or None.
+    """
+    if given is None or (isinstance(given, type) and issubclass(given, BaseModel)):
+        return given
+    said = given.__name__ if isinstance(given, type) else repr(given)
+    raise InvalidInput(f"task type {task_type}: param must be a pydantic model, a subclass of BaseModel, not {said}")
+
+
+def schema_of(node_type: str, model: type[BaseModel]) -> dict[str, Any]:
+    """The JSON schema of a param.
+
+    Raises InvalidInput for a model that JSON cannot describe.
+    """
+    try:
+        return model.model_json_schema()
+    except PydanticUserError as error:
+        raise InvalidInput(
+            f"{node_type}: its param model {model.__name__} has no JSON schema: {error.message}"
+        ) from None
 
 
 def checked_param(node_type: str, model: type[BaseModel], given: Any) -> BaseModel:
@@ -17,8 +42,43 @@ def checked_param(node_type: str, model: type[BaseModel], given: Any) -> BaseMod
     try:
         return model.model_validate(given)
     except ValidationError as error:
-        faults = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'it'}: {e['msg']}" for e in error.errors())
-        raise InvalidParam(f"param of {node_type}: {faults}") from None
+        raise InvalidParam(f"param of {node_type}: {_faults(error)}") from None
+
+
+def declared_param(task: str, model: type[BaseModel] | None, given: Any, argument: str) -> Any:
+    """The param that code declares for a task, checked by its type's model. A pydantic model becomes its JSON.
+
+    ``argument`` is where the caller gives the param. Raises InvalidInput, which names the task and the key.
+    """
+    if isinstance(given, type):
+        raise InvalidInput(
+            f"task {task!r}: {argument} is the class {given.__name__}; give a value, {given.__name__}(…)"
+        )
+    if isinstance(given, BaseModel):
+        if model is not None and not isinstance(given, model):
+            kind = type(given).__name__
+            raise InvalidParam(f"task {task!r}: {argument} is a {kind}, where its type takes a {model.__name__}")
+        try:
+            given = given.model_dump(mode="json")
+        except PydanticSerializationError as error:
+            raise InvalidInput(f"task {task!r}: {argument}: {error}") from None
+    value = {} if given is None else given
+    if model is None or not isinstance(value, dict) or "nodes" in value:  # listed nodes have models of their own
+        return given
+    try:
+        model.model_validate(value)
+    except ValidationError as error:
+        missing = [f"{e['loc'][0]}=…" for e in error.errors() if e["type"] == "missing" and len(e["loc"]) == 1]
+        example = f"{model.__name__}({', '.join(missing) or '…'})"
+        advice = f"; give a {argument}, for example {example}" if given is None else ""
+        raise InvalidParam(f"param of task {task!r}: {_faults(error)}{advice}") from None
+    return given
+
+
+def _faults(error: ValidationError) -> str:
+    """Each fault with its key. A fault of the whole value has none."""
+    found = [(".".join(map(str, fault["loc"])), fault["msg"]) for fault in error.errors(include_url=False)]
+    return "; ".join(f"{key}: {said}" if key else said.removeprefix("Value error, ") for key, said in found)
 
 
 def result_text(node_type: str, result: Any, limit_bytes: int) -> str:

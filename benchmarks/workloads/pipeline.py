@@ -11,7 +11,7 @@ from benchmarks.rota_app import PIPE_NODES, PIPES
 from benchmarks.system import fresh_system
 from benchmarks.workloads.ceiling import ceiling
 from benchmarks.workloads.drain import drained
-from rota.worker_service.authoring import Execution
+from rota.worker_service.signatures import Execution
 
 SIZES = {"1 KB": 1_000, "100 KB": 100_000}
 COUNTS: dict[tuple[Execution, str], int] = {

@@ -173,6 +173,6 @@ def check_schema(schema: Mapping[str, Any] | None, value: Any, what: str) -> Non
         return
     if not errors:
         return
-    said = "; ".join(f"{e.json_path.removeprefix('$.') if e.path else 'it'}: {e.message}" for e in errors[:3])
+    said = "; ".join(f"{e.json_path.removeprefix('$.')}: {e.message}" if e.path else e.message for e in errors[:3])
     more = f" (and {len(errors) - 3} more)" if len(errors) > 3 else ""
     raise InvalidParam(f"{what}: {said}{more}")

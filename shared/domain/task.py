@@ -6,6 +6,7 @@ from typing import Any, Literal, TypedDict
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from rota.shared.domain.errors import InvalidInput, RotaError
+from rota.shared.domain.jsontext import json_text
 from rota.shared.domain.planning import PlanInputs
 from rota.shared.domain.states import Backoff, MisfirePolicy, OverlapPolicy, TaskStatus, TriggerKind, WorkerLostPolicy
 from rota.shared.domain.times import is_time, why_no_time
@@ -71,6 +72,12 @@ class TaskDefinition(BaseModel):
             return cls(**fields)
         except ValidationError as error:
             raise InvalidInput("\n".join(_fault(f) for f in error.errors(include_url=False))) from None
+
+    @field_validator("param")
+    @classmethod
+    def _is_json(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        _as_value_error(json_text, value, "param")
+        return value
 
     @field_validator("timezone")
     @classmethod

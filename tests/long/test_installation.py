@@ -59,7 +59,7 @@ async def cleanup(ctx: NodeContext) -> list[str]:
     assert_type(ctx.param, dict[str, Any])
     return []
 
-@app.task("FLEXIBLE", param=Param)
+@app.task("FLEXIBLE", cron="0 3 * * *", param=Param, param_value=Param(region="us"))
 def flexible(ctx: NodeContext[Any]) -> None: ...
 
 assert_type(extract(NodeContext(param=Param())), dict[str, int])
@@ -101,6 +101,7 @@ send(1)  # wrong
 send(NodeContext(param=Param())) + 1  # wrong
 app.task_type("SHORT", param=dict)  # wrong
 app.schedule("daily", report, param=Other())  # wrong
+app.task("NIGHT", cron="0 3 * * *", param=Param, param_value=7)  # wrong
 app.schedule("daily", report, overlap_policy="skp")  # wrong
 app.schedule("daily", report, colour="red")  # wrong
 app.schedule("daily", report, priority="high")  # wrong

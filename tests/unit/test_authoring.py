@@ -1,7 +1,8 @@
 """What a task author declares, and how it is refused."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,10 @@ from rota.worker_service.authoring import load_app
 class Param(BaseModel):
     region: str
     rows: int = 42
+
+
+class Holder(BaseModel):
+    anything: Any
 
 
 @pytest.fixture
@@ -53,7 +58,7 @@ def test_without_cron_a_task_type_declares_no_task(app: Rota) -> None:
 
 @pytest.mark.parametrize("fields", [{"name": "nightly"}, {"priority": 3}])
 def test_fields_of_a_task_without_cron_are_refused_not_dropped(app: Rota, fields: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match="go with cron"):
+    with pytest.raises(InvalidInput, match="task type CLEANUP_TEMP: name, param_value and task fields go with cron"):
         app.task("CLEANUP_TEMP", **fields)
 
 
@@ -83,9 +88,9 @@ def test_functions_stay_plainly_callable(app: Rota) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "report", "Report", "REPORT-SEND", "_REPORT", "REPORT_", "A__B", "1A", "A B", "É", "A" * 64, "A\n"]
+    "name", [5, "", "report", "Report", "REPORT-SEND", "_REPORT", "REPORT_", "A__B", "1A", "A B", "É", "A" * 64, "A\n"]
 )
-def test_names_that_are_no_type_names_are_refused(app: Rota, name: str) -> None:
+def test_names_that_are_no_type_names_are_refused(app: Rota, name: Any) -> None:
     for declare in (app.task_type, app.task, app.task_type("REPORT").node):
         with pytest.raises(InvalidInput, match="is no type name; write capitals"):
             declare(name)
@@ -194,6 +199,115 @@ def test_a_schedules_param_that_does_not_fit_is_refused_in_a_sentence(app: Rota,
     assert app.schedules == []
 
 
+def test_a_task_whose_model_requires_a_field_needs_a_param(app: Rota) -> None:
+    said = r"param of task 'report': region: Field required; give a param_value, for example Param\(region=…\)"
+    with pytest.raises(InvalidParam, match=said):
+        app.task("REPORT", cron="0 3 * * *", param=Param)
+    said = r"param of task 'daily': region: Field required; give a param, for example Param\(region=…\)"
+    for app_type in (app.task_type("OTHER", param=Param), "OTHER"):
+        with pytest.raises(InvalidParam, match=said):
+            app.schedule("daily", app_type)
+    assert app.schedules == []
+
+
+@pytest.mark.parametrize("value", [Param(region="us", rows=7), {"region": "us", "rows": 7}])
+def test_the_one_node_form_takes_the_param_of_its_task(app: Rota, value: Any) -> None:
+    app.task("REPORT", cron="0 3 * * *", param=Param, param_value=value)(plain)
+    assert [task.param for task in app.schedules] == [{"region": "us", "rows": 7}]
+
+
+def test_a_param_value_that_does_not_fit_or_has_no_task_is_refused(app: Rota) -> None:
+    with pytest.raises(InvalidParam, match=r"param of task 'report': region: Input should be a valid string"):
+        app.task("REPORT", cron="0 3 * * *", param=Param, param_value={"region": 7})
+    with pytest.raises(InvalidInput, match="task type OTHER: name, param_value and task fields go with cron"):
+        app.task("OTHER", param=Param, param_value=Param(region="eu"))
+
+
+def test_a_param_without_a_model_may_be_given_to_the_one_node_form(app: Rota) -> None:
+    app.task("REPORT", cron="0 3 * * *", param_value={"region": "us"})(plain)
+    assert app.schedules[0].param == {"region": "us"}
+
+
+def test_a_param_of_another_model_is_refused(app: Rota) -> None:
+    with pytest.raises(InvalidParam, match="task 'report': param_value is a Number, where its type takes a Param"):
+        app.task("REPORT", cron="0 3 * * *", param=Param, param_value=Number())
+    with pytest.raises(InvalidParam, match="task 'daily': param is a Number, where its type takes a Param"):
+        app.schedule("daily", "REPORT", param=Number())
+
+
+def test_a_task_that_lists_nodes_is_checked_when_all_nodes_are_known(app: Rota) -> None:
+    nodes = {"nodes": [{"type": "REPORT_SEND", "param": {"region": "eu"}}]}
+    app.schedule("daily", app.task_type("REPORT", param=Param), param=nodes)
+    assert app.schedules[0].param == nodes
+
+
+class Number(BaseModel):
+    rate: float = 1.0
+
+
+@pytest.mark.parametrize(
+    ("param", "said"),
+    [
+        (
+            {"a": [float("nan")]},
+            "task 'daily': param.a[0] is nan, a number that JSON does not have; write None or a text",
+        ),
+        ({"day": date(2026, 1, 2)}, "task 'daily': param.day is a date, which JSON does not have; write a text"),
+        (Number(rate=float("inf")), "task 'daily': param.rate is inf"),
+        (Number, "task 'daily': param is the class Number; give a value, Number(…)"),
+        ([1], "task 'daily': param [1]: Input should be a valid dictionary"),
+        (Holder(anything=object()), "task 'daily': param: Unable to serialize unknown type: <class 'object'>"),
+    ],
+    ids=["nan", "date", "inf in a model", "class", "list", "object in a model"],
+)
+def test_a_param_that_is_not_json_is_refused_by_its_task_and_key(app: Rota, param: Any, said: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        app.schedule("daily", "REPORT", cron="0 3 * * *", param=param)
+    assert said in str(refused.value)
+    assert app.schedules == []
+
+
+@pytest.mark.parametrize(
+    ("task_type", "said"),
+    [
+        (plain, "the function plain; write the name of its type, such as 'REPORT'"),
+        (None, "None; write a task type of app.task_type, or its name"),
+        (7, "7; write a task type of app.task_type, or its name"),
+        ("report", "'report' is no type name; write capitals"),
+    ],
+)
+def test_what_is_no_task_type_is_refused_by_its_task(app: Rota, task_type: Any, said: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        app.schedule("daily", task_type)
+    assert str(refused.value).startswith("task 'daily': type ")
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(("given", "said"), [(dict, "dict"), (Param(region="eu"), "Param(region='eu', rows=42)")])
+def test_the_param_of_a_type_is_a_model(app: Rota, given: Any, said: str) -> None:
+    for declare in (app.task_type, app.task):
+        with pytest.raises(InvalidInput) as refused:
+            declare("REPORT", param=given)
+        assert "task type REPORT: param must be a pydantic model, a subclass of BaseModel, not " in str(refused.value)
+        assert said in str(refused.value)
+
+
+class Unschematic(BaseModel):
+    call: Callable[[], int] | None = None
+
+
+def test_a_model_that_has_no_json_schema_is_refused_by_its_type(app: Rota) -> None:
+    app.task("REPORT", param=Unschematic)(plain)
+    with pytest.raises(InvalidInput, match="REPORT: its param model Unschematic has no JSON schema: "):
+        app.nodes["REPORT"].declaration()
+
+
+@pytest.mark.parametrize("retries", [-1, 1001, 1.5, "3"])
+def test_the_retries_of_a_node_are_a_number_up_to_a_thousand(app: Rota, retries: Any) -> None:
+    with pytest.raises(InvalidInput, match=f"REPORT: retries {retries!r} must be a whole number from 0 to 1,000"):
+        app.task("REPORT", retries=retries)
+
+
 def test_at_most_once_excludes_retries_of_the_task_and_of_its_one_node(app: Rota) -> None:
     with pytest.raises(InvalidInput, match="retries must be 0, not 2"):
         app.schedule("daily", "REPORT", retries=2, on_worker_lost="fail")
@@ -210,7 +324,9 @@ def test_a_schedule_may_name_a_type_that_another_app_declares_and_be_manual(app:
 def test_a_schedule_is_refused_with_every_fault(app: Rota) -> None:
     with pytest.raises(InvalidInput) as refused:
         app.schedule("daily", "REPORT", cron="61 * * * *", timezone="Mars/Base", colour="red")  # type: ignore[call-arg]
-    assert len(str(refused.value).splitlines()) == 3
+    lines = str(refused.value).splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith("task 'daily': ") for line in lines)
 
 
 @pytest.fixture

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from rota.worker_service.authoring import Execution, Node
+from rota.worker_service.authoring import Node
 from rota.worker_service.board import Board
 from rota.worker_service.context import NodeContext
+from rota.worker_service.signatures import Execution
 
 ROOM = 3
 

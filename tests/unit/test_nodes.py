@@ -99,8 +99,8 @@ def test_a_param_that_fits_its_schema_is_taken(param: Any) -> None:
 @pytest.mark.parametrize(
     ("param", "said"),
     [
-        (None, "'region' is a required property"),
-        ({}, "'region' is a required property"),
+        (None, "param of REPORT_EXTRACT: 'region' is a required property"),
+        ({}, "param of REPORT_EXTRACT: 'region' is a required property"),
         ({"region": 7, "rows": "many"}, "region: 7 is not of type 'string'; rows: 'many' is not"),
         (["eu"], "must be a JSON object"),
     ],

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from rota.shared.clock import HostTimer
-from rota.worker_service.authoring import Execution, Node
+from rota.worker_service.authoring import Node
 from rota.worker_service.board import Board
 from rota.worker_service.context import NodeContext
 from rota.worker_service.executors.base import Call
 from rota.worker_service.executors.event_loop import HELD_UP_SECONDS, EventLoopExecutor
 from rota.worker_service.executors.threads import ThreadExecutor
+from rota.worker_service.signatures import Execution
 from tests.harness.processes import wait_until
 from tests.harness.told import DEADLINE, Told
 

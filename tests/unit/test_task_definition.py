@@ -44,6 +44,8 @@ def refusal(**fields: Any) -> str:
         ({"timeout_seconds": 0}, "timeout_seconds 0"),
         ({"priority": 10}, "priority 10"),
         ({"required_labels": {"gpu": 1}}, "required_labels.gpu 1"),
+        ({"param": {"a": [float("nan")]}}, "param.a[0] is nan, a number that JSON does not have"),
+        ({"param": {"day": NOON.date()}}, "param.day is a date"),
         ({"colour": "red"}, "colour is no field of a task; there are: name, type"),
         ({"starts_at": NOON, "ends_at": NOON - timedelta(seconds=1)}, "before starts_at"),
     ],

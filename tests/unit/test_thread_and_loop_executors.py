@@ -12,12 +12,13 @@ import pytest
 from pydantic import BaseModel, field_validator
 
 from rota.shared.clock import HostTimer
-from rota.worker_service.authoring import Execution, Node
+from rota.worker_service.authoring import Node
 from rota.worker_service.context import NodeContext
 from rota.worker_service.executors import event_loop
 from rota.worker_service.executors.base import Call, Executor, NoThread, Outcome
 from rota.worker_service.executors.event_loop import EventLoopExecutor
 from rota.worker_service.executors.threads import ThreadExecutor
+from rota.worker_service.signatures import Execution
 from tests.harness.processes import wait_until
 from tests.harness.told import DEADLINE, Told
 

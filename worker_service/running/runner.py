@@ -22,7 +22,7 @@ from rota.shared.domain.states import InstanceStatus, NodeStatus, WorkerLostPoli
 from rota.shared.loop import Loop
 from rota.shared.store.reports import Report
 from rota.shared.store.runs import NodeRun, Run
-from rota.worker_service.authoring import Execution, Node
+from rota.worker_service.authoring import Node
 from rota.worker_service.executors.base import Call, Executor, NoThread, Outcome, Running
 from rota.worker_service.pulling.slots import CLAIMED, Slots
 from rota.worker_service.running import endings
@@ -33,6 +33,7 @@ from rota.worker_service.running.lingering import Lingering
 from rota.worker_service.running.outcomes import Outcomes
 from rota.worker_service.running.proceeding import Proceeding
 from rota.worker_service.running.reporter import Reports
+from rota.worker_service.signatures import Execution
 
 log = logging.getLogger(__name__)
 
