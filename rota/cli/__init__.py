@@ -17,6 +17,7 @@ import click
 
 from rota.cli import logs
 from rota.cli.shell import INTERRUPTED, Refusal, Shell, database_option
+from rota.cli.show.output import colour_choice
 from rota.shared.domain.errors import RotaError
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -103,6 +104,7 @@ def cli(ctx: click.Context, debug: bool) -> None:
     The database is ROTA_DATABASE_URL, or rota.db (SQLite) in this folder. rota config shows every setting.
     """
     ctx.ensure_object(Shell).debug = debug
+    ctx.color = colour_choice()
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from rota.cli.show.output import colour_choice
 from rota.shared.control.actor import Actor
 from rota.shared.domain.errors import DatabaseProblem, RotaError
 
@@ -40,7 +41,7 @@ class Refusal(click.ClickException):
     def show(self, file: Any = None) -> None:
         """Print the error, each fault on a line of its own."""
         for line in self.message.splitlines():
-            click.echo(f"{click.style('error:', fg='red')} {line}", err=True)
+            click.echo(f"{click.style('error:', fg='red')} {line}", err=True, color=colour_choice())
 
 
 @dataclass

@@ -10,7 +10,16 @@ from rota.cli.options import JSON_VALUE, limit_option
 from rota.cli.shell import Shell, actor, database_option, json_option, pass_shell, why_option
 from rota.cli.show.output import note, show_json, show_table
 from rota.cli.show.runs import report_runs
-from rota.cli.show.tasks import COLUMNS, asked_sentence, list_line, note_remark, saved_sentence, show_fires, show_task
+from rota.cli.show.tasks import (
+    COLUMNS,
+    LEAST,
+    asked_sentence,
+    list_line,
+    note_remark,
+    saved_sentence,
+    show_fires,
+    show_task,
+)
 from rota.cli.task_options import cleared_options, definition_options, given_fields, type_option
 from rota.shared.control import tasks
 from rota.shared.database.transactions import Database
@@ -120,7 +129,8 @@ def list_(shell: Shell, status: str | None, like: str | None, limit: int, as_jso
     if as_json:
         show_json(found[:limit])
         return
-    show_table(COLUMNS, [list_line(one, now) for one in found[:limit]], empty="no task; add one with rota task add")
+    lines = [list_line(one, now) for one in found[:limit]]
+    show_table(COLUMNS, lines, empty="no task; add one with rota task add", least=LEAST)
     if len(found) > limit:
         note(f"there are more than {limit}; raise --limit, or say --like")
 

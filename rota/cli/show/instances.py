@@ -13,6 +13,9 @@ from rota.shared.domain.states import TERMINAL, InstanceStatus
 from rota.shared.domain.times import zone_of
 
 COLUMNS = ("id", "task", "status", "schedule time", "late", "took", "worker", "result")
+LEAST = ("worker", "took", "late", "result", "schedule time")
+"""The columns that a narrow terminal leaves out first."""
+
 TIMES = (
     "schedule_datetime", "due_at", "gmt_assigned", "gmt_started", "gmt_completed", "gmt_cancel_requested", "gmt_create",
     "gmt_modified",
@@ -46,7 +49,7 @@ def worker_of(instance: Document) -> str | None:
 
 def show_instances(instances: Sequence[Document]) -> None:
     """Print instances as a table."""
-    show_table(COLUMNS, [_line(instance) for instance in instances], empty="no instance")
+    show_table(COLUMNS, [_line(instance) for instance in instances], empty="no instance", least=LEAST)
 
 
 def _line(instance: Document) -> tuple[Any, ...]:

@@ -1,6 +1,7 @@
 """Output of the command: coloured tables on a terminal, aligned text in a pipe, or one JSON document."""
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -45,13 +46,17 @@ def on_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
-    """Print rows under their columns. If there are none, print ``empty`` on stderr."""
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, least: Sequence[str] = ()) -> None:
+    """Print rows under their columns. If there are none, print ``empty`` on stderr.
+
+    ``least`` are the columns that a narrow terminal leaves out, the least important first. Without it all are shown,
+    each in several lines where it must.
+    """
     texts = [[cell(value) for value in row] for row in rows]
     if not texts:
         note(empty)
     elif on_terminal():
-        _show_rich(columns, texts)
+        _show_rich(columns, texts, least)
     else:
         _show_aligned([columns, *texts])
 
@@ -63,6 +68,11 @@ def show_fields(fields: Iterable[tuple[str, Any]]) -> None:
     for name, value in present:
         label = click.style(name.ljust(width), dim=True) if on_terminal() else name.ljust(width)
         click.echo(f"{label}  {coloured(value)}")
+
+
+def colour_choice() -> bool | None:
+    """False: the user wants no colour anywhere (NO_COLOR, no-color.org). None: colour on terminals."""
+    return False if os.environ.get("NO_COLOR") else None
 
 
 def coloured(word: str) -> str:
@@ -97,22 +107,34 @@ def block(value: Any, indent: str = "    ") -> str:
 
 
 def _show_aligned(rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    from rich.cells import cell_len, set_cell_size  # noqa: PLC0415 - most of a short command's time
+
+    widths = [max(cell_len(row[at]) for row in rows) for at in range(len(rows[0]))]
     for row in rows:
-        click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+        click.echo("  ".join(set_cell_size(text, width) for text, width in zip(row, widths, strict=True)).rstrip())
 
 
-def _show_rich(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - of no use in a pipe
+def _show_rich(columns: Sequence[str], rows: Sequence[Sequence[str]], least: Sequence[str]) -> None:
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    from rota.cli.show.fitting import NAMES, fitted, natural_widths  # noqa: PLC0415
+
+    console = Console(color_system="auto" if colour_choice() is None else None, highlight=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     filled = [at for at in range(len(columns)) if any(row[at] for row in rows)]
-    for at in filled:
-        one_line = columns[at] in ("result", "next fire", "schedule time")
-        table.add_column(columns[at], overflow="ellipsis" if one_line else "fold", no_wrap=one_line)
+    natural = natural_widths([columns[at] for at in filled], [[row[at] for at in filled] for row in rows])
+    widths = fitted(natural, console.width, least) if least else natural
+    shown = [at for at in filled if columns[at] in widths]
+    for at in shown:
+        whole = bool(least) and columns[at] not in NAMES
+        table.add_column(
+            columns[at], overflow="ellipsis" if whole else "fold", no_wrap=whole, max_width=widths[columns[at]]
+        )
     for row in rows:
-        table.add_row(*(Text(row[at], style=COLOURS.get(row[at], "")) for at in filled))
-    Console().print(table)
+        table.add_row(*(Text(row[at], style=COLOURS.get(row[at], "")) for at in shown))
+    console.print(table)
+    if left_out := [columns[at] for at in filled if at not in shown]:
+        note(f"too narrow for: {', '.join(name or 'in' for name in left_out)}; a wider terminal shows them, --json too")

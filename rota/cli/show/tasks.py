@@ -13,6 +13,9 @@ from rota.shared.domain.states import TaskStatus
 from rota.shared.domain.times import zone_of
 
 COLUMNS = ("name", "status", "type", "trigger", "timezone", "next fire", "", "remark")
+LEAST = ("timezone", "type", "next fire", "trigger", "remark", "")
+"""The columns that a narrow terminal leaves out first."""
+
 TIMES = ("starts_at", "ends_at", "next_fire_at", "gmt_create", "gmt_modified")
 
 

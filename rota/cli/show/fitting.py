@@ -1,0 +1,51 @@
+"""Which columns of a table fit on a terminal, and how wide each is. Wide characters (CJK, emoji) take two places."""
+
+from collections.abc import Mapping, Sequence
+
+from rich.cells import cell_len
+
+GAP = 2
+"""The places between two columns."""
+
+SHORTEST = 10
+"""A text that is cut shorter tells nothing; its column is left out instead."""
+
+NAMES = frozenset({"name", "task"})
+"""Columns that go on in a next line where they are wider than a third of the terminal: names stay whole."""
+
+CUT = frozenset({"result", "worker", "type", "trigger", "remark", "labels", "changed", "why", "host"})
+"""Columns whose texts may be cut. All others are shown whole or not at all: half a time says nothing."""
+
+
+def natural_widths(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, int]:
+    """How wide each column is with all of its texts whole, and its heading."""
+    return {name: max(cell_len(row[at]) for row in (columns, *rows)) for at, name in enumerate(columns)}
+
+
+def fitted(natural: Mapping[str, int], width: int, least: Sequence[str]) -> dict[str, int]:
+    """The columns that fit into ``width``, each with its width, in their order.
+
+    While they do not fit, one is left out, in the order of ``least``; those that it does not name stay. The room that
+    is left goes to names, then to the texts that may be cut, the last of ``least`` first.
+
+        fitted({"id": 4, "late": 6, "result": 60}, 40, ["late", "result"])   # {"id": 4, "late": 6, "result": 26}
+    """
+    widths = {name: min(most, _shortest(name, width)) for name, most in natural.items()}
+    for name in least:
+        if _together(widths) <= width:
+            break
+        widths.pop(name, None)
+    for name in (*NAMES, *reversed(least)):
+        if name in widths:
+            widths[name] += max(0, min(natural[name] - widths[name], width - _together(widths)))
+    return widths
+
+
+def _shortest(name: str, width: int) -> int:
+    if name in NAMES:
+        return max(SHORTEST, width // 3)
+    return SHORTEST if name in CUT else width
+
+
+def _together(widths: Mapping[str, int]) -> int:
+    return sum(widths.values()) + GAP * (len(widths) - 1)

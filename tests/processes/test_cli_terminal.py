@@ -1,0 +1,59 @@
+"""The command on terminals: columns align whatever they hold, and NO_COLOR is heeded."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+
+import pytest
+from rich.cells import cell_len
+
+SHOW = """
+import sys
+from rota.cli.show.output import show_table
+rows = [(str(at), name, "succeed", "2026-11-21 10:00:00+08:00", name * 9) for at, name in enumerate(sys.argv[1:])]
+show_table(("id", "task", "status", "schedule time", "result"), rows, empty="", least=("result", "schedule time"))
+"""
+NAMES = ("daily", "日报汇总", "🚀 launch", "été")
+
+
+def shown(program: str, places: int | None, **environment: str) -> list[str]:
+    """What a program shows on a terminal so wide; None: in a pipe."""
+    command = [sys.executable, "-c", program, *NAMES]
+    own = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
+    if places is None:
+        return subprocess.run(command, capture_output=True, text=True, check=True, env=own).stdout.splitlines()
+    person, terminal = pty.openpty()
+    own |= {"COLUMNS": str(places), "TERM": "xterm-256color", **environment}
+    with subprocess.Popen(command, stdout=terminal, stderr=terminal, env=own) as process:
+        process.wait(30)
+    os.close(terminal)
+    text = os.read(person, 65536).decode()
+    os.close(person)
+    return text.splitlines()
+
+
+@pytest.mark.parametrize("places", [None, 80, 40])
+def test_columns_align_whatever_the_width_of_the_characters(places: int | None) -> None:
+    lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in shown(SHOW, places)]
+    at = {cell_len(line[: line.index("succeed")]) for line in lines if "succeed" in line}
+    assert len(at) == 1
+    assert sum("succeed" in line for line in lines) == len(NAMES), "each row is one line"
+    assert all(any(name in line for line in lines) for name in NAMES)
+    assert places is None or all(cell_len(line) <= places for line in lines if "too narrow" not in line)
+
+
+def test_no_color_is_heeded_by_tables() -> None:
+    assert any("\x1b" in line for line in shown(SHOW, 80))
+    assert not any("\x1b" in line for line in shown(SHOW, 80, NO_COLOR="1"))
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["task", "list", "--help"], ["task", "list"], ["tsak"], ["config"], ["cron", "@daily"]]
+)
+def test_no_color_is_heeded_by_help_errors_and_all_else(arguments: list[str]) -> None:
+    command = f"import sys; sys.argv[1:] = {arguments}; from rota.cli import main; main()"
+    lines = shown(command, 80, NO_COLOR="1", ROTA_DATABASE_URL="sqlite:////nowhere/rota.db")
+    assert lines
+    assert not any("\x1b" in line for line in lines)

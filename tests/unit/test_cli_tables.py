@@ -1,0 +1,40 @@
+"""Tables of the command: what a narrow terminal shows."""
+
+import pytest
+
+from rota.cli.show.fitting import fitted
+
+INSTANCE = {
+    "id": 6, "task": 14, "status": 8, "schedule time": 25, "late": 6, "took": 6, "worker": 16, "result": 60,
+}  # fmt: skip
+LEAST = ("worker", "took", "late", "result", "schedule time")
+
+
+def width(columns: dict[str, int]) -> int:
+    return sum(columns.values()) + 2 * (len(columns) - 1)
+
+
+def test_a_wide_terminal_shows_all_whole() -> None:
+    assert fitted(INSTANCE, 200, LEAST) == INSTANCE
+
+
+@pytest.mark.parametrize(
+    ("places", "shown"),
+    [
+        (120, ["id", "task", "status", "schedule time", "late", "took", "worker", "result"]),
+        (80, ["id", "task", "status", "schedule time", "late", "result"]),
+        (60, ["id", "task", "status", "schedule time"]),
+        (40, ["id", "task", "status"]),
+        (20, ["id", "task", "status"]),
+    ],
+)
+def test_the_least_important_columns_go_first_and_id_name_and_status_stay(places: int, shown: list[str]) -> None:
+    columns = fitted(INSTANCE, places, LEAST)
+    assert list(columns) == shown
+    assert width(columns) <= max(places, 6 + 10 + 8 + 4)
+
+
+def test_a_long_name_goes_on_in_a_next_line_and_leaves_room_for_others() -> None:
+    columns = fitted({**INSTANCE, "task": 63}, 80, LEAST)
+    assert list(columns) == ["id", "task", "status", "schedule time"]
+    assert columns["task"] == 80 - 6 - 8 - 25 - 6
