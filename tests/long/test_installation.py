@@ -191,12 +191,20 @@ def checked_types(checker: str, python: Path, folder: Path) -> str:
     return done.stdout
 
 
+def named_in(block: str) -> str | None:
+    """The file of a package that a block says it is, in its first line."""
+    named = re.match(r"# (\w+/\w+\.py)\n", block)
+    return named[1] if named else None
+
+
 def written_by_users(folder: Path) -> list[str]:
     """Write the examples, and each block of the pages that uses Rota, as files of their own; returns their names."""
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for at, block in enumerate(re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.M | re.S)):
             if "from rota import" in block:
-                (folder / f"{page.stem.lower().replace('-', '_')}_{at}.py").write_text(block)
+                file = folder / (named_in(block) or f"{page.stem.lower().replace('-', '_')}_{at}.py")
+                file.parent.mkdir(exist_ok=True)
+                file.write_text(block)
     for path in (ROOT / "examples").glob("*.py"):
         shutil.copy(path, folder)
     return sorted(path.name for path in folder.iterdir())
