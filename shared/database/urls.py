@@ -63,7 +63,12 @@ def parsed(text: str) -> URL:
     hosts = re.split(r"[/?]", after, maxsplit=1)[0]
     if "," not in hosts:
         return _made(text)
-    listed = [_address(one, hosts) for one in hosts.split(",")]
+    try:
+        listed = [_address(one, hosts) for one in hosts.split(",")]
+    except ConfigurationError:
+        if start.group().endswith("@"):
+            raise
+        raise ConfigurationError(NO_URL) from None  # the @ is forgotten, and these are the user and the password
     for one in listed:
         if listed.count(one) > 1:
             raise ConfigurationError(f"names the host {one} twice; name each host of the cluster once")

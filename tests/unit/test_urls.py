@@ -113,7 +113,16 @@ def test_a_password_that_the_url_splits_is_refused_before_a_part_of_it_is_shown(
     assert "cret" not in "".join(traceback.format_exception(refused.value, chain=True)).partition("Error: ")[2]
 
 
-@pytest.mark.parametrize("text", ["mysql://rota:s3cret@db:s3cret/rota", "rota:s3cret@db", "mysql:/rota:s3cret@db"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mysql://rota:s3cret@db:s3cret/rota",
+        "rota:s3cret@db",
+        "mysql:/rota:s3cret@db",
+        "mysql://rota:s3cret,x/rota",
+        "mysql://rota:1,s3cret:x/rota",
+    ],
+)
 def test_a_text_that_is_no_url_is_not_shown(text: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         parsed(text)
