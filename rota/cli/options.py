@@ -78,7 +78,7 @@ class _Text(click.types.StringParamType):
         """Refuse a text that is too long."""
         text = str(super().convert(value, param, ctx))
         if self._most is not None and len(text) > self._most:
-            self.fail(f"it has {len(text)} characters; at most {self._most} are allowed.", param, ctx)
+            self.fail(f"{len(text)} characters are too many; at most {self._most} are allowed.", param, ctx)
         return text
 
 

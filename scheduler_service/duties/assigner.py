@@ -100,7 +100,7 @@ class Assigner:
 
     def _refuse(self, instance_id: int, error: DBAPIError) -> None:
         """Cancel an instance whose own write the database refuses."""
-        reason = f"the database refuses it: {sentence(error)}"[:REASON_LIMIT]
+        reason = f"the database refuses the instance: {sentence(error)}"[:REASON_LIMIT]
         log.warning("assigner: instance %d: %s", instance_id, reason)
         self._database.write(lambda c: canceling.refuse(c, {instance_id: reason}))
 
@@ -310,5 +310,5 @@ def _place(
             refused[one.id] = str(error)[:REASON_LIMIT]
         except Exception as error:  # noqa: BLE001 - perhaps a fault of Rota's: one row must not stop the others
             words = surprises.say(f"task type {one.task_type}", error)
-            waiting.append((one, f"it could not be placed: {words}"[:REASON_LIMIT]))
+            waiting.append((one, f"the instance could not be placed: {words}"[:REASON_LIMIT]))
     return placed, waiting, refused

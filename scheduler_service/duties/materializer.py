@@ -171,7 +171,7 @@ def _aside(task: PlannedTask, why: str) -> TaskWrite:
 
 def _without_param(write: TaskWrite, why: str) -> TaskWrite:
     """The write that cancels the fires of a task: the next ones run when somebody has corrected the param."""
-    reason = f"the database refused it: {why}"[:REASON_LIMIT]
+    reason = f"the database refused the fire: {why}"[:REASON_LIMIT]
     log.warning("task %r: its fires are canceled: %s", write.advance.task.name, reason)
     fires = [replace(fire, param=None, worker_id=None, nodes=(), reason=reason) for fire in write.fires]
     return TaskWrite(write.advance, fires, refused=reason)
@@ -223,7 +223,7 @@ class Batch:
         except InvalidInput as error:
             reason = str(error)
         except Exception as error:  # noqa: BLE001 - it concerns a worker, or Rota itself: the plan is good all the same
-            reason = f"it could not be placed: {self._surprises.say(f'the fires of task {task.name!r}', error)}"
+            reason = f"the fire could not be placed: {self._surprises.say(f'the fires of task {task.name!r}', error)}"
         return TaskWrite(advance, _pending(task, decision.fires, task.param, reason))
 
     def _decision(self, task: PlannedTask) -> Decision:

@@ -297,7 +297,7 @@ def _is_sure(row: Contender, now: datetime, skip_candidates: Mapping[int, SkipCa
 
 
 def _skipped_for(holder_id: int) -> str:
-    return f"overlap: instance {holder_id} still ran when it was due"
+    return f"overlap: instance {holder_id} still ran when this instance was due"
 
 
 def may_skip(row: Contender) -> bool:

@@ -91,7 +91,7 @@ def test_a_worker_name_that_no_column_holds_is_refused_before_the_worker_starts(
     name = "w" * 300
     refused = CliRunner().invoke(cli, ["worker", "--name", name])
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "Error: Invalid value for '--name': it has 300 characters; at most 255 are allowed." in refused.stderr
+    assert "Error: Invalid value for '--name': 300 characters are too many; at most 255 are allowed." in refused.stderr
     for command in ("worker", "up"):
         by_variable = CliRunner().invoke(cli, [command], env={"ROTA_WORKER_NAME": name})
         assert by_variable.exit_code == 1

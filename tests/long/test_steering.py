@@ -141,7 +141,7 @@ def test_overlap_is_decided_for_the_cluster_whichever_worker_an_instance_is_give
     rows = steered.instances_of(skips)
     (running,) = (row["id"] for row in rows if row["status"] == "running")
     assert {r["reason"] for r in rows if r["status"] == "canceled"} == {
-        f"overlap: instance {running} still ran when it was due"
+        f"overlap: instance {running} still ran when this instance was due"
     }
     steered.execute("UPDATE schedule_task SET status = 'off' WHERE id = %s", skips)
     steered.open_gate("skips")

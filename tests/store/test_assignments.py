@@ -273,7 +273,7 @@ def test_what_a_worker_has_not_started_in_time_is_taken_back_with_the_reason(row
     assert taken == 1
     row = rows.row(overdue)
     assert (row.status, row.schedule_worker_node_id, row.gmt_assigned) == ("pending", None, None)
-    assert row.reason.startswith("its worker did not start it in time")
+    assert row.reason.startswith("its worker did not start the instance in time")
     assert [rows.status(i) for i in (not_due, running, of_another)] == ["assigned", "running", "assigned"]
 
 

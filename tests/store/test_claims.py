@@ -156,7 +156,7 @@ def test_a_fire_is_skipped_when_the_run_in_its_way_has_had_time_to_report(rows: 
     for until, status in ((due + HOUR, "assigned"), (due, "canceled")):
         claims(rows, worker, late, now=due + SOON, skip_candidates={late: SkipCandidate(holder.id, until)})
         assert rows.status(late) == status
-    assert rows.row(late).reason == f"overlap: instance {holder.id} still ran when it was due"
+    assert rows.row(late).reason == f"overlap: instance {holder.id} still ran when this instance was due"
     assert rows.broken() == {}
 
 

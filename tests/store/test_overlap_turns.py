@@ -194,7 +194,7 @@ def test_what_the_database_refuses_to_assign_is_canceled_alone(
     for _ in ids:  # what is left of a task is taken up by the next passes, as its lease is given back with each part
         assign()
     assert [rows.status(i) for i in ids] == ["assigned", "assigned", "canceled", "assigned", "assigned"]
-    assert rows.row(ids[2]).reason == "the database refuses it: Data too long"
+    assert rows.row(ids[2]).reason == "the database refuses the instance: Data too long"
 
 
 def test_a_deploy_changes_no_instance_whose_nodes_are_pinned(

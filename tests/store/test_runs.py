@@ -278,7 +278,7 @@ def test_a_fire_is_skipped_when_a_run_that_was_under_way_still_goes_on(rows: Sce
     claim = rows.claim(b, second, now=until, skip_candidates=skip_candidates)
     assert (claim.runs, claim.waiting) == ([], [])
     row = rows.row(second)
-    assert (row.status, row.reason) == ("canceled", f"overlap: instance {first} still ran when it was due")
+    assert (row.status, row.reason) == ("canceled", f"overlap: instance {first} still ran when this instance was due")
     assert rows.node_statuses(second) == ["canceled", "canceled"]
     assert rows.status(first) == "running"
 
@@ -299,7 +299,7 @@ def test_whether_a_fire_is_skipped_is_told_by_what_ran_when_it_was_due_and_not_b
     rows.report(a, replace(report, instance=replace(report.instance, gmt_started=span[0], gmt_completed=span[1])))
     claim = rows.claim(b, second, skip_candidates=doubted(rows, second, first))
     assert (ran(claim), waiting(claim)) == ([] if skipped else [second], [])
-    reason = f"overlap: instance {first} still ran when it was due" if skipped else None
+    reason = f"overlap: instance {first} still ran when this instance was due" if skipped else None
     row = rows.row(second)
     assert (row.status, row.reason) == ("canceled" if skipped else "running", reason)
     assert rows.node_statuses(second) == (["canceled"] * 2 if skipped else ["running", "pending"])

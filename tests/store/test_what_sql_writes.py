@@ -230,7 +230,7 @@ def test_an_error_of_the_placing_sets_no_task_aside_and_cancels_nothing(
     row = rows.task_row(task)
     assert (row.plan_error, row.next_fire_at > rows.start) == (None, True)
     assert (fire_statuses(rows, task), rows.status(asked)) == ({"pending"}, "pending")
-    assert rows.row(asked).reason == "it could not be placed: ZeroDivisionError: float division by zero"
+    assert rows.row(asked).reason == "the instance could not be placed: ZeroDivisionError: float division by zero"
     assert "not expected, and will be tried again: ZeroDivisionError" in caplog.text
     assign(rows)
     assert (fire_statuses(rows, task), rows.status(asked)) == ({"assigned"}, "assigned")

@@ -125,7 +125,7 @@ def test_what_never_reached_a_handler_is_logged_too(world: World, caplog: pytest
     world.claim(run("NIGHT"), replace(run(id=8), nodes=()))
     assert said(caplog) == [
         "task 'daily', instance 7, attempt 1: node REPORT_NIGHT failed: this worker cannot run REPORT_NIGHT",
-        "task 'daily', instance 8, attempt 1: it has no nodes that are left to run",
+        "task 'daily', instance 8, attempt 1: the instance has no nodes that are left to run",
     ]
 
 

@@ -58,7 +58,7 @@ async def http_request(ctx: NodeContext[HttpRequestParam]) -> dict[str, Any]:
     except TimeoutError:
         raise _failed(ctx.param, f"was not done within {ctx.param.timeout_seconds:g} s (timeout_seconds)") from None
     except httpx.LocalProtocolError:  # its text may hold a header's value
-        raise _failed(ctx.param, "could not be sent: HTTP does not allow it") from None
+        raise _failed(ctx.param, "could not be sent: HTTP does not allow such a request") from None
     except (httpx.HTTPError, httpx.InvalidURL, Undecodable) as error:
         raise _failed(ctx.param, f"failed: {secrets.hide(_reason(error))}") from None
     if not ctx.param.expects(response.status_code):

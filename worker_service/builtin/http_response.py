@@ -78,14 +78,14 @@ def _decoder(encoding: str) -> Callable[[bytes, int], bytes]:
     if name in ("", "identity"):
         return lambda chunk, room: chunk[:room]
     if name not in ("gzip", "x-gzip", "deflate"):
-        raise Undecodable(f"it is compressed as {name[:40]!r}, though only gzip and deflate are understood")
+        raise Undecodable(f"the response is compressed as {name[:40]!r}, though only gzip and deflate are understood")
     inflater = zlib.decompressobj(wbits=47)  # gzip or zlib, by what it begins with
 
     def inflate(chunk: bytes, room: int) -> bytes:
         try:
             return inflater.decompress(chunk, room)
         except zlib.error:
-            raise Undecodable(f"it says it is compressed as {name}, and is not") from None
+            raise Undecodable(f"the response says it is compressed as {name}, and is not") from None
 
     return inflate
 

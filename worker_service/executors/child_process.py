@@ -102,7 +102,7 @@ class ChildProcess:
         """Wait until the child is there, and register it. It does nothing before it has the answer."""
         message = self._read()
         if message is None:
-            raise ChildEnded(f"the process that was to run it {_described(self.end())}")
+            raise ChildEnded(f"the process that was to run the node {_described(self.end())}")
         if "refused" in message:
             raise ChildEnded(message["refused"])
         with self._lock:

@@ -113,7 +113,7 @@ def begun(run: Run, first: NodeRun, now: datetime) -> Report:
 
 def without_nodes(run: Run, now: datetime) -> Report:
     """The report of an instance that has no node left to run. It fails: otherwise it would never end."""
-    reason = "it has no nodes that are left to run"
+    reason = "the instance has no nodes that are left to run"
     result = json_text({"error": reason})
     instance = InstanceReport(InstanceStatus.FAILED, result, reason, now, now, run.failures + 1)
     return Report(run.id, run.attempt, [], instance)
@@ -140,7 +140,7 @@ def stopped_at_grace_end(
     The first ``done`` nodes have succeeded. The run fails at the node after them. If its handler ``still_runs``, it
     keeps its overlap slot.
     """
-    reason = "its worker stopped before it ended; its task says on_worker_lost = fail"
+    reason = "its worker stopped before the run ended; its task says on_worker_lost = fail"
     error = json_text({"error": reason})
     unfinished, rest = run.nodes[done : done + 1], run.nodes[done + 1 :]
     nodes = [NodeReport(node.id, NodeStatus.FAILED, error, gmt_completed=now) for node in unfinished]

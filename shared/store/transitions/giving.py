@@ -62,10 +62,10 @@ _take_back = (
     .values(status=TAKE_BACK.target.value, schedule_worker_node_id=None, gmt_assigned=None)
 )
 _take_back_unstarted = _take_back.where(_instance.gmt_assigned < bindparam("cutoff")).values(
-    reason="its worker did not start it in time", lost_by=func.coalesce(bindparam("avoid"), _instance.lost_by)
+    reason="its worker did not start the instance in time", lost_by=func.coalesce(bindparam("avoid"), _instance.lost_by)
 )
 _take_back_from = _take_back.where(_instance.schedule_worker_node_id == bindparam("worker")).values(
-    reason="its worker stopped before it started it"
+    reason="its worker stopped, and had not started the instance"
 )
 
 
