@@ -10,10 +10,15 @@ from rota.shared.database.constructs import UtcNow
 from rota.shared.domain.errors import NameTaken, NotFound
 from rota.shared.domain.states import TaskStatus
 from rota.shared.domain.task import TaskDefinition
+from rota.shared.store import params
 from rota.shared.store.node_types import catalog
 from rota.shared.store.tables import schedule_task
 
 _task = schedule_task.c
+_in_list = (
+    *(column for column in _task if column.name not in ("param", "declared")),
+    params.small(_task.param).label("param"),
+)
 
 
 def find(connection: Connection, name: str, *, lock: bool = False) -> Row[Any]:
@@ -29,8 +34,11 @@ def find(connection: Connection, name: str, *, lock: bool = False) -> Row[Any]:
 
 
 def listed(connection: Connection, limit: int, *, status: str | None = None, like: str | None = None) -> list[Row[Any]]:
-    """At most ``limit`` live tasks, by name; only those whose name contains ``like``, if given."""
-    statement = select(schedule_task).where(_task.live_name.is_not(None)).order_by(_task.live_name).limit(limit)
+    """At most ``limit`` live tasks, by name; only those whose name contains ``like``, if given.
+
+    They come without large params, and without what code declared.
+    """
+    statement = select(*_in_list).where(_task.live_name.is_not(None)).order_by(_task.live_name).limit(limit)
     if status is not None:
         statement = statement.where(_task.status == status)
     if like is not None:

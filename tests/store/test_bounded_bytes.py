@@ -14,7 +14,8 @@ from sqlalchemy import Connection, insert
 from rota.cli.show.instances import outcome
 from rota.scheduler_service.duties.assigner import Assigner
 from rota.scheduler_service.duties.materializer import Materializer
-from rota.shared.control import instances
+from rota.shared.control import instances, tasks
+from rota.shared.control.documents import Document
 from rota.shared.control.following import Follower
 from rota.shared.database.constructs import written
 from rota.shared.settings import Settings
@@ -278,6 +279,20 @@ def test_a_list_shows_small_values_and_the_beginning_of_a_large_result(rows: Sce
             assert outcome(found) == TEXT[:59] + "…"
         else:
             assert (found["param"], found["execution_result"], found["result_begins"]) == (param, {"rows": 42}, None)
+
+
+def test_a_list_of_tasks_with_large_params_takes_little_memory(rows: Scenario) -> None:
+    for _ in range(30):
+        rows.task(param=PARAM)
+    rows.task(name="small", param={"day": 1})
+    listed: list[list[Document]] = []
+    most = peak(lambda: listed.append(tasks.listed(rows.database, 100)))
+    print(f"{most / MB:.0f} MB")
+    assert most <= 5 * MB
+    assert [one["param"] for one in listed[0] if one["name"] == "small"] == [{"day": 1}]
+    assert [one["param"] for one in listed[0] if one["name"] != "small"] == [None] * 30
+    [large, *_] = (one["name"] for one in listed[0] if one["name"] != "small")
+    assert tasks.get(rows.database, large)["param"] == PARAM
 
 
 def test_a_portion_is_bounded_in_bytes_and_a_larger_row_is_alone() -> None:
