@@ -6,6 +6,7 @@ its process. So ``rota worker`` parts in two before it starts any thread. The ch
 - sends the heartbeats, and SIGKILLs the worker when it could not renew the lease;
 - beats for a worker that does not answer for ``blocked_seconds`` at most, while the worker's row says so;
 - passes on signals;
+- kills what handlers have started in the worker's process group, when the worker has ended;
 - marks the worker's row dead as soon as the worker's process has ended, and exits with its exit code;
 - reaps orphans where it is PID 1.
 
@@ -37,6 +38,7 @@ from rota.shared.store import workers
 from rota.worker_service.board import Board
 from rota.worker_service.guarded import Guarded
 from rota.worker_service.liveness import EXIT_LEASE_LOST, LAST_BEAT_SECONDS, Lease, lease_database
+from rota.worker_service.process_groups import kill_group
 from rota.worker_service.registration import bury_the_gone
 
 log = logging.getLogger(__name__)
@@ -138,8 +140,13 @@ class Guardian:
         return status if status >= 0 else 128 - status
 
     def _reap(self) -> int | None:
-        """Reap every child that has ended. Returns the worker's exit status, or None while it runs."""
+        """Reap every child that has ended. Returns the worker's exit status, or None while it runs.
+
+        When the worker has ended, what its handlers have started in its process group ends, too.
+        """
         with self._lock:
+            if os.waitid(os.P_PID, self._worker, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                kill_group(self._worker)  # before it is reaped: after that the number may be another process's
             while not self._ended:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == self._worker:

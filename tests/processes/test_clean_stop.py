@@ -5,7 +5,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.harness.processes import ROOT, RotaProcess
+from tests.harness.processes import ROOT, RotaProcess, wait_until
+from tests.harness.up import gone
 
 Start = Callable[..., RotaProcess]
 APP = """
@@ -37,3 +38,32 @@ def test_ctrl_c_ends_up_with_exit_code_0_all_output_and_the_exit_hooks(rota: Sta
     assert "Traceback" not in process.log
     assert "no end of a line" in process.log
     assert len((tmp_path / "hooks").read_text().split()) == 2, "the worker, and up, which checks the app"
+
+
+FORKS = """
+import os, subprocess
+from pathlib import Path
+from rota import Rota
+
+app = Rota()
+
+@app.task("FORKS", cron="* * * * * *", seconds=True)
+def forks(ctx):
+    if not Path("pids").exists():
+        forked = os.fork()
+        if not forked:
+            os.execvp("sleep", ["sleep", "600"])
+        started = subprocess.Popen(["sleep", "600"])
+        Path("pids").write_text(f"{forked} {started.pid}")
+"""
+
+
+def test_what_a_handler_has_started_does_not_outlive_up(rota: Start, tmp_path: Path) -> None:
+    (tmp_path / "forking.py").write_text(FORKS)
+    process = rota("up", "--app", "forking:app", cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
+    process.wait_for_log(r"forks .* succeed", 60)
+    started = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert not any(map(gone, started))
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait_exit(60) == 0
+    wait_until(lambda: all(map(gone, started)), 10, "the processes of the handler to end")
