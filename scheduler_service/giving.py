@@ -26,15 +26,23 @@ class Placed(NamedTuple):
     param: str | None = None
 
 
-def write(connection: Connection, token: str, got: set[int], placed: Sequence[Placed]) -> list[int]:
+def write(
+    connection: Connection, token: str, got: set[int], placed: Sequence[Placed], *, at_once: bool = False
+) -> list[int]:
     """Give those instances that are still pending and that nobody has locked; returns their ids.
 
-    ``got``: the tasks that ``token`` has leased. The instances of others are left out.
+    ``got``: the tasks that ``token`` has leased. The instances of others are left out. Raises Unexpected if another
+    scheduler takes a lease over meanwhile. ``at_once``: it relies on ``token``'s holding all of the leases, and does
+    not ask.
     """
-    held = locks.release(connection, token, got & {p.task_id for p, *_ in placed})
-    free = giving.lock_pending(connection, [p.id for p, *_ in placed if p.task_id in held])
+    tasks = got & {p.task_id for p, *_ in placed}
+    held = tasks if at_once else locks.kept(connection, token, tasks)
+    free = giving.free_pending(connection, [p.id for p, *_ in placed if p.task_id in held])
     mine = [one for one in placed if one.instance.id in free]
-    pinned = _pinned(connection, mine)
+    pinned = fires.pinned(connection, list(free))
+    anew = [one.instance.id for one in mine if not _agree(pinned, one) and _may_replace(free, one)]
+    for instance_id in anew:
+        del pinned[instance_id]
     # Since the page was read, another scheduler may have pinned other nodes, or a worker may have handed the instance
     # back without nodes: those are for the next pass to place.
     mine = [one for one in mine if _agree(pinned, one)]
@@ -45,23 +53,21 @@ def write(connection: Connection, token: str, got: set[int], placed: Sequence[Pl
         if number is None:
             number = numbers[p.fire] = numbers.get(p.fire, 0) + 1
         rows.append((p.id, worker, number, param))
+    # The leases are held since before all this was read. So nobody else has given one of these instances meanwhile:
+    # who is pending still was pending all the time, and its nodes are those that were read.
+    locks.release(connection, token, held)
+    fires.unpin(connection, anew, attempt=0)
     giving.give(connection, rows)
     fires.pin_nodes(connection, [(p.id, node) for p, _, nodes, *_ in mine if p.id not in pinned for node in nodes])
     return [p.id for p, *_ in mine]
 
 
-def _pinned(connection: Connection, mine: Sequence[Placed]) -> dict[int, list[PlannedNode]]:
-    """The nodes that these locked instances have already, without those that a list chosen anew replaces.
+def _may_replace(attempts: Mapping[int, int], one: Placed) -> bool:
+    """Whether a list chosen anew replaces the nodes that the instance has.
 
     What a worker has claimed since the page was read keeps its nodes: a handler of it may have been entered.
     """
-    ids = [p.id for p, *_ in mine]
-    pinned = fires.pinned(connection, ids)
-    anew = [one.instance.id for one in mine if not one.keeps and not _agree(pinned, one)]
-    if not anew:
-        return pinned
-    fires.unpin(connection, anew, attempt=0)
-    return fires.pinned(connection, ids)
+    return not one.keeps and attempts[one.instance.id] == 0
 
 
 def _agree(pinned: Mapping[int, Sequence[PlannedNode]], one: Placed) -> bool:

@@ -49,7 +49,7 @@ class UnknownKinds:
         """Give back the leases of the tasks of this batch that are left, or the others would wait for their end."""
         if self._leased:
             leased, self._leased = self._leased, []
-            self._database.write(lambda c: locks.release(c, token, leased))
+            self._database.write(lambda c: locks.drop(c, token, leased))
 
     def step(self) -> float:
         """Say of which kinds there are tasks that no scheduler plans. Returns the seconds to rest."""

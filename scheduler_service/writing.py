@@ -6,9 +6,10 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from rota.shared.store import fires, locks, others_locks, plans
+from rota.shared.store import fires, locks, others_locks, overlap, plans, unclaimed
 from rota.shared.store.fires import Fire
 from rota.shared.store.plans import Advance
+from rota.shared.store.transitions import canceling
 
 FIRES_IN_WRITE = 5_000
 BYTES_IN_WRITE = 4 * 1024 * 1024
@@ -67,7 +68,8 @@ def write_tasks(
 ) -> set[str]:
     """Write some tasks; returns the names of those that it passed over, because somebody else has locked them.
 
-    ``at_once``: in one packet, as long as nobody has taken a lease over (``locks.release``) or edited a task.
+    Raises Unexpected if another scheduler takes a lease over meanwhile. ``at_once``: it relies on ``token``'s holding
+    all of the leases, and does not ask.
     """
     tasks = {w.advance.task.id: w.advance.task for w in writes}
     terms_of = {i: task.terms for i, task in tasks.items()}
@@ -75,13 +77,14 @@ def write_tasks(
     turned_on = {i for i, terms in terms_of.items() if terms.was_turned_on and not terms.is_deleted}
     edited = replanned | turned_on
     free = others_locks.not_locked(connection, tasks, edited, times.passed_from) if wary else set(tasks)
-    ours = locks.release(connection, token, free, times.within_seconds, at_once=at_once)
+    ours = free if at_once else locks.kept(connection, token, free, times.within_seconds)
     kept = [w for w in writes if w.advance.task.id in ours]
-    plans.drop_ahead(connection, replanned & ours, times.now)
-    plans.cancel_passed(connection, turned_on & ours, times.passed_from, times.now)
-    fires.materialize(connection, [fire for w in kept for fire in w.fires])
-    for w in kept:
-        if w.refused is not None:
-            plans.cancel_fires(connection, w.advance.task.id, [fire.schedule_datetime for fire in w.fires], w.refused)
+    dropped = unclaimed.ahead(connection, replanned & ours, times.now)
+    passed = unclaimed.passed(connection, turned_on & ours, times.passed_from, times.now)
+    locks.release(connection, token, ours, times.within_seconds)
+    unclaimed.drop(connection, dropped)
+    canceling.pass_over(connection, [i for i in passed if i not in dropped], overlap.OFF)
+    fires.materialize(connection, [fire for w in kept if w.refused is None for fire in w.fires])
+    fires.refuse(connection, [fire for w in kept if w.refused is not None for fire in w.fires])
     plans.advance(connection, [w.advance for w in kept])
     return {task.name for i, task in tasks.items() if i not in free}

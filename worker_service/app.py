@@ -130,7 +130,7 @@ class Worker:
         self._declarations.stop()
         self._types_loop.stop()
         drain = partial(workers.drain, worker_id=self.id, reason="stopping", by="worker")
-        attempt(lambda: self._database.write(drain), unless=self.stop_now)
+        attempt(lambda: self._database.write_one(drain), unless=self.stop_now)
         self._engine.stop_pulling(self.stop_now)
         attempt(lambda: self._database.write(partial(workers.leave, worker_id=self.id)), unless=self.stop_now)
         all_ended = self._engine.finish(deadline, self.stop_now)

@@ -103,12 +103,8 @@ class WorkerRows:
 
     def disown(self, strangers: Sequence[Held], reason: str) -> tuple[int, int]:
         """Fail the strangers that may run at most once, and hand back the others; returns how many of each."""
-        return self._database.write(
-            lambda c: (
-                recovery.disown(c, self.worker_id, strangers, reason),
-                reports.hand_back(c, self.worker_id, strangers, reason),
-            )
-        )
+        ended = self._database.write(lambda c: recovery.disown(c, self.worker_id, strangers, reason))
+        return len(ended), self.hand_back([one for one in strangers if one[0] not in ended], reason)
 
     def _at_once(self, work: Callable[[Connection, bool], T]) -> T:
         """Write in one packet, relying on the worker's holding all of its runs; else in several steps."""

@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -18,7 +19,7 @@ from rota.scheduler_service.out_of_reach import OutOfReach
 from rota.scheduler_service.params import portions, with_lists, with_params
 from rota.scheduler_service.placement import FULL, NOBODY
 from rota.shared.clock import TICK_PHASE_SECONDS, seconds_to_next
-from rota.shared.database.later import then_read
+from rota.shared.database.later import Unexpected, then_read
 from rota.shared.database.transactions import Database, sentence
 from rota.shared.domain.errors import InvalidInput, UnknownType
 from rota.shared.domain.nodes import PlannedNode
@@ -177,12 +178,12 @@ class Assigner:
         changed = comers | leavers | unexplained.keys() | refused.keys()
 
         def write(connection: Connection) -> set[int]:
-            free = giving.lock_pending(connection, changed)
+            free = giving.free_pending(connection, changed).keys()
             giving.line_up(connection, comers & free)
             giving.leave_line(connection, leavers & free)
             giving.explain(connection, {i: reason for i, reason in unexplained.items() if i in free})
             canceling.refuse(connection, {i: reason for i, reason in refused.items() if i in free})
-            return free
+            return set(free)
 
         return self._database.write(write) if changed else set()
 
@@ -225,14 +226,23 @@ class Assigner:
             then_read(lambda c: locks.take(c, token, task_ids, lease), lambda c: locks.held(c, token, task_ids))
         )
         if new := task_ids - got:
-            got |= self._database.write(lambda c: locks.acquire(c, token, new, lease))
-        given: set[int] = set()
-        if got:
-            self._database.write_by_halves(
-                placed,
-                lambda c, some: given.update(write(c, token, got, some)),
-                lambda one, error: self._refuse(one.instance.id, error),
+            got |= self._database.write(
+                then_read(lambda c: locks.take_new(c, token, new, lease), lambda c: locks.held(c, token, new))
             )
+        given: set[int] = set()
+
+        def give(connection: Connection, some: Sequence[Placed], *, at_once: bool) -> None:
+            given.update(write(connection, token, got, some, at_once=at_once))
+
+        def refused(one: Placed, error: DBAPIError) -> None:
+            self._refuse(one.instance.id, error)
+
+        if got:
+            try:
+                self._database.write_by_halves(placed, partial(give, at_once=True), refused)
+            except Unexpected:  # another scheduler has taken a lease over; and if one does so again, it gives the rest
+                with suppress(Unexpected):
+                    self._database.write_by_halves(placed, partial(give, at_once=False), refused)
         return given
 
 

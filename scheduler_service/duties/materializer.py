@@ -12,6 +12,7 @@ passes over it. A task that is passed over keeps its lease until it runs out, so
 import logging
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -106,7 +107,9 @@ class Materializer:
         )
         there = {task.id for task in tasks}
         if new := [task_id for task_id in due if task_id not in there]:
-            got = self._database.write(lambda c: locks.acquire(c, token, new, lease))
+            got = self._database.write(
+                then_read(lambda c: locks.take_new(c, token, new, lease), lambda c: locks.held(c, token, new))
+            )
             tasks += self._database.read(lambda c: plans.locked(c, token, got)) if got else []
         return tasks
 
@@ -159,8 +162,9 @@ class Materializer:
 
         try:
             self._database.write_by_halves(writes, partial(write, at_once=True), refused)
-        except Unexpected:  # another scheduler has taken a lease over
-            self._database.write_by_halves(writes, partial(write, at_once=False), refused)
+        except Unexpected:  # another scheduler has taken a lease over; and if one does so again, it writes the rest
+            with suppress(Unexpected):
+                self._database.write_by_halves(writes, partial(write, at_once=False), refused)
 
 
 def _aside(task: PlannedTask, why: str) -> TaskWrite:

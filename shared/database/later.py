@@ -1,4 +1,5 @@
-"""Statements that need not be sent at once: on a server they travel with the next one, or with the COMMIT."""
+"""Statements that need not be sent at once: on a server they travel with the next one, or with the COMMIT. What their
+transaction must know is read before it begins."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -9,6 +10,9 @@ T = TypeVar("T")
 
 LATER = "rota_later"
 """The execution option of a statement that need not be sent before the next one: a ``Later``."""
+
+BEFORE = "rota_before"
+"""The execution option of a statement that is executed before the transaction begins."""
 
 
 class Unexpected(Exception):
@@ -50,6 +54,20 @@ def execute_later(
     if not later.waits:
         later.tell(result.rowcount)
     return later
+
+
+def read_before(connection: Connection, statement: Executable, values: Mapping[str, Any]) -> Any:
+    """Execute a read before this transaction begins, as long as the transaction has executed nothing else. Returns
+    SQLAlchemy's result.
+
+    On a server nothing stays locked behind it. A read with SKIP LOCKED so tells which rows nobody else has locked. What
+    was read may change before the transaction: its writes are guarded, or say how many rows they expect. Where the
+    transaction has begun, as on SQLite, the read is a part of it.
+
+        ids = read_before(connection, pending, {}).scalars().all()
+        execute_later(connection, cancel_if_pending, {"ids": ids})
+    """
+    return connection.execute(statement, values, execution_options={BEFORE: True})
 
 
 def then_read(write: Callable[[Connection], object], read: Callable[[Connection], T]) -> Callable[[Connection], T]:

@@ -8,7 +8,8 @@ over each one (docs/decisions/0030-few-round-trips.md).
 
 import functools
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from pymysql.connections import Connection as DriverConnection
@@ -17,7 +18,7 @@ from pymysql.err import OperationalError
 from sqlalchemy import Engine
 
 from rota.shared.database.causal import CAUSAL_OPTION
-from rota.shared.database.later import LATER, Later, Unexpected
+from rota.shared.database.later import BEFORE, LATER, Later, Unexpected
 from rota.shared.database.mysql_constructs import quoted
 
 CAUSALLY = "SET STATEMENT wsrep_sync_wait = 1 FOR "
@@ -82,6 +83,19 @@ class MySQLConnection(DriverConnection):
             self.query("COMMIT")
         else:
             super().commit()
+
+    @contextmanager
+    def before_begin(self) -> Iterator[None]:
+        """What is sent meanwhile does not belong to the transaction, if its BEGIN waits here alone."""
+        if [one for one, _ in self._unsent] != [b"BEGIN"]:
+            yield
+            return
+        begin = (self._unsent, self._unsent_bytes)
+        self.forget()
+        try:
+            yield
+        finally:
+            self._unsent, self._unsent_bytes = begin
 
     def forget(self) -> None:
         """Drop the statements that wait: the transaction is not to be committed."""
@@ -154,7 +168,10 @@ def _execute(cursor: Any, statement: str, parameters: Any, context: Any = None) 
     if cursor.connection.is_node and options.get(CAUSAL_OPTION):
         statement = f"{CAUSALLY}{statement}"
     later = options.get(LATER)
-    if later is None:
+    if options.get(BEFORE):
+        with cursor.connection.before_begin():
+            cursor.execute(statement, parameters)
+    elif later is None:
         cursor.execute(statement, parameters)
     else:
         later.waits = True

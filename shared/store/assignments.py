@@ -21,6 +21,7 @@ from sqlalchemy import (
 )
 
 from rota.shared.database.constructs import among, bound, by_index, json_rows, unindexed
+from rota.shared.database.later import read_before
 from rota.shared.domain.errors import RotaError
 from rota.shared.domain.nodes import PlannedNode
 from rota.shared.domain.states import PLANNED_ORIGINS, InstanceStatus, OverlapPolicy
@@ -237,7 +238,7 @@ def last_run_numbers(connection: Connection, fires: Collection[FireKey]) -> dict
     """The highest run number of each of these fires; 0 if no instance of the fire has a number yet."""
     if not fires:
         return {}
-    rows = connection.execute(_last_run_numbers, {"rows": bound(sorted(set(fires)))})
+    rows = read_before(connection, _last_run_numbers, {"rows": bound(sorted(set(fires)))})
     return {(task, moment, key): number or 0 for task, moment, key, number in rows}
 
 
@@ -259,7 +260,7 @@ def overdue(connection: Connection, workers: Collection[int], cutoff: datetime, 
     if not workers:
         return []
     values = {"workers": sorted(workers), "cutoff": cutoff, "limit": limit}
-    return sorted(connection.scalars(_overdue, values))
+    return sorted(read_before(connection, _overdue, values).scalars())
 
 
 def take_back_unstarted(
@@ -269,8 +270,10 @@ def take_back_unstarted(
 
     ``avoid``: the name of a worker that they are given to again only if there is no other.
     """
-    ids = lock_assigned(connection, overdue(connection, workers, cutoff, limit))
-    return giving.take_back_unstarted(connection, ids, cutoff, avoid) if ids else 0
+    ids = free_assigned(connection, overdue(connection, workers, cutoff, limit))
+    if ids:
+        giving.take_back_unstarted(connection, ids, cutoff, avoid)
+    return len(ids)
 
 
 def take_back_assigned(connection: Connection, worker_id: int, limit: int) -> int:
@@ -279,13 +282,15 @@ def take_back_assigned(connection: Connection, worker_id: int, limit: int) -> in
     If it returns ``limit``, there may be more. It passes over rows that somebody has locked.
     """
     assigned = and_(_instance.status == ASSIGNED, _instance.schedule_worker_node_id == worker_id)
-    ids = lock_assigned(connection, connection.scalars(select(_instance.id).where(assigned).limit(limit)))
+    ids = free_assigned(
+        connection, read_before(connection, select(_instance.id).where(assigned).limit(limit), {}).scalars()
+    )
     if ids:
         giving.take_back_from(connection, worker_id, ids)
     return len(ids)
 
 
-_lock_assigned = by_index(
+_free_assigned = by_index(
     select(_instance.id)
     .where(among(_instance.id), unindexed(_instance.status) == ASSIGNED)
     .with_for_update(skip_locked=True),
@@ -293,7 +298,7 @@ _lock_assigned = by_index(
 )
 
 
-def lock_assigned(connection: Connection, ids: Iterable[int]) -> list[int]:
-    """Lock those of these instances that are still assigned and that nobody else has locked, and return their ids."""
+def free_assigned(connection: Connection, ids: Iterable[int]) -> list[int]:
+    """Those of these instances that are still assigned and that nobody has locked."""
     wanted = sorted(ids)
-    return sorted(connection.scalars(_lock_assigned, {"ids": wanted})) if wanted else []
+    return sorted(read_before(connection, _free_assigned, {"ids": wanted}).scalars()) if wanted else []

@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 
 from rota.shared.database.constructs import UtcNow, among, bound, by_index, ignore_conflicts, json_rows, unindexed
-from rota.shared.database.later import execute_later
+from rota.shared.database.later import execute_later, read_before
 from rota.shared.domain.jsontext import json_text
 from rota.shared.domain.nodes import PlannedNode
 from rota.shared.domain.states import InstanceStatus, NodeStatus, Origin
@@ -89,6 +89,9 @@ def _insert_fires(**more: ColumnElement[Any]) -> Insert:
 
 _insert_plain_fires = _insert_fires()
 _insert_fires_in_turn = _insert_fires(overlap_slot=literal_column("0"))
+_insert_refused_fires = _insert_fires(
+    status=literal_column(f"'{InstanceStatus.CANCELED.value}'"), gmt_completed=UtcNow()
+)
 
 _PINNED = {"type": "id", "sequence": "int", "param": "json"}
 _of_fire = json_rows("planned", task="id", moment="time", worker="id", **_PINNED)
@@ -142,8 +145,7 @@ def materialize(connection: Connection, fires: Iterable[Fire]) -> None:
     plain = [f for f in batch if not f.in_turn] if in_turn else batch
     for statement, some in ((_insert_plain_fires, plain), (_insert_fires_in_turn, in_turn)):
         if some:
-            rows = ((f.task_id, f.schedule_datetime, f.priority, f.param, f.worker_id, f.reason) for f in some)
-            execute_later(connection, statement, {"rows": bound(rows)})
+            execute_later(connection, statement, {"rows": _bound(some)})
     nodes = [
         (f.task_id, f.schedule_datetime, f.worker_id, node.type_id, node.sequence, _json(node.param))
         for f in batch
@@ -154,6 +156,19 @@ def materialize(connection: Connection, fires: Iterable[Fire]) -> None:
         execute_later(connection, _insert_nodes_of_fires, {"rows": bound(nodes)})
 
 
+def refuse(connection: Connection, fires: Iterable[Fire]) -> None:
+    """Insert fires that the database has refused with their params as canceled, each with its reason.
+
+    Such a fire has neither a worker nor a param. A fire that is there already stays as it is.
+    """
+    if rows := sorted(fires, key=lambda fire: (fire.task_id, fire.schedule_datetime)):
+        execute_later(connection, _insert_refused_fires, {"rows": _bound(rows)})
+
+
+def _bound(fires: Iterable[Fire]) -> str:
+    return bound((f.task_id, f.schedule_datetime, f.priority, f.param, f.worker_id, f.reason) for f in fires)
+
+
 def pinned(connection: Connection, instance_ids: Collection[int]) -> dict[int, list[PlannedNode]]:
     """Of those of these instances that have nodes already: the nodes that have not succeeded, without params.
 
@@ -162,7 +177,7 @@ def pinned(connection: Connection, instance_ids: Collection[int]) -> dict[int, l
     if not instance_ids:
         return {}
     nodes: dict[int, list[PlannedNode]] = {}
-    for instance_id, status, *columns in connection.execute(_pinned_nodes, {"ids": sorted(instance_ids)}):
+    for instance_id, status, *columns in read_before(connection, _pinned_nodes, {"ids": sorted(instance_ids)}):
         left = nodes.setdefault(instance_id, [])
         if status != NodeStatus.SUCCEED:
             left.append(PlannedNode(*columns))

@@ -2,13 +2,13 @@
 
 Every interleaving of this protocol is safe, because the writes that follow it are keyed and guarded themselves:
 
-1. ``acquire`` takes the leases that are free or expired, and commits. It passes over rows that another scheduler has
-   locked (SKIP LOCKED) and does not wait for them, because a frozen scheduler must not freeze the others.
+1. ``take`` takes the leases that are free or expired, and its packet commits. It passes over rows that another
+   scheduler has locked (SKIP LOCKED) and does not wait for them, because a frozen scheduler must not freeze the others.
 2. The scheduler reads the tasks that it has leased and decides about them. It holds no row lock meanwhile.
-3. ``release`` comes before all writes of the writing transaction. It drops the tasks whose leases another scheduler has
-   taken over, because this one slept for longer than its lease, and those
-   whose leases were taken too long ago, because what was decided then is out of date. It locks the rows of the others
-   until the commit, which gives these leases back.
+3. ``release`` comes before all writes of the writing transaction. It locks the rows of the leases until the commit,
+   which gives them back. If another scheduler has taken one over, because this one slept for longer than its lease, or
+   if one was taken too long ago, because what was decided then is out of date, nothing is written. ``kept`` then
+   tells which leases are left, and the transaction is tried again with their tasks alone.
 """
 
 import itertools
@@ -23,12 +23,13 @@ from rota.shared.database.constructs import (
     SecondsBefore,
     UtcNow,
     among,
-    by_index,
+    bound,
     ignore_conflicts,
     joined_ids,
+    json_rows,
     split_ids,
 )
-from rota.shared.database.later import execute_later
+from rota.shared.database.later import execute_later, read_before
 from rota.shared.store.tables import schedule_task_lock
 
 _lock = schedule_task_lock.c
@@ -56,24 +57,21 @@ _take = (
     .values(locked_by=bindparam("token"), locked_at=UtcNow(), is_locked=1)
 )
 _of_tasks = select(_lock.schedule_task_id).where(among(_lock.schedule_task_id))
-_release = (
-    update(schedule_task_lock)
-    .where(
-        among(_lock.schedule_task_id),
-        _lock.locked_by == bindparam("token"),
-        _lock.is_locked == 1,
-        _lock.locked_at >= SecondsBefore(UtcNow(), bindparam("within")),
-    )
-    .values(is_locked=0)
+_new = json_rows("new", id="id")
+_add = ignore_conflicts(insert(schedule_task_lock)).from_select(
+    ["schedule_task_id"], select(_new.c.id), include_defaults=False
 )
+_is_kept = (
+    among(_lock.schedule_task_id),
+    _lock.locked_by == bindparam("token"),
+    _lock.locked_at >= SecondsBefore(UtcNow(), bindparam("within")),
+)
+"""It may be given back already: by a transaction of the same batch, or by this one if its answer was lost."""
+
+_kept = select(joined_ids(_lock.schedule_task_id)).where(*_is_kept)
+_release = update(schedule_task_lock).where(*_is_kept).values(is_locked=0)
 _held = select(joined_ids(_lock.schedule_task_id)).where(
     among(_lock.schedule_task_id), _lock.locked_by == bindparam("token"), _lock.is_locked == 1
-)
-_released = by_index(
-    _of_tasks.where(_lock.locked_by == bindparam("token"), _lock.is_locked == 0)
-    .order_by(_lock.schedule_task_id)
-    .with_for_update(),
-    schedule_task_lock,
 )
 
 
@@ -93,27 +91,21 @@ def new_token() -> str:
     return f"{_process}:{next(_batch)}"
 
 
-def acquire(connection: Connection, token: str, task_ids: Collection[int], lease_seconds: float) -> set[int]:
-    """Lease the tasks that are free or whose lease is older than ``lease_seconds``; returns those ``token`` holds now.
-
-    When it runs again after a lost commit, it finds the leases that it took before and returns them.
-    """
-    if not task_ids:
-        return set()
-    take(connection, token, task_ids, lease_seconds)
-    got = held(connection, token, task_ids)
-    if len(got) < len(task_ids) and (missing := _insert_missing(connection, sorted(set(task_ids) - got))):
-        take(connection, token, missing, lease_seconds)
-        got = held(connection, token, task_ids)
-    return got
-
-
 def take(connection: Connection, token: str, task_ids: Collection[int], lease_seconds: float) -> None:
     """Lease those of the tasks that are free and have a lock already; the caller reads which ``token`` holds.
 
-    The statement waits for nobody and for no answer, so that it may travel with what is read then.
+    The statement waits for nobody and for no answer, so that it may travel with what is read then. When it runs again
+    after a lost commit, it takes the same leases.
     """
     execute_later(connection, _take, {"ids": sorted(task_ids), "token": token, "lease": lease_seconds})
+
+
+def take_new(connection: Connection, token: str, task_ids: Collection[int], lease_seconds: float) -> None:
+    """The same of tasks that may have no lock yet: it inserts those locks."""
+    existing = set(read_before(connection, _of_tasks, {"ids": sorted(task_ids)}).scalars())
+    if missing := sorted(set(task_ids) - existing):
+        execute_later(connection, _add, {"rows": bound((task_id,) for task_id in missing)})
+    take(connection, token, task_ids, lease_seconds)
 
 
 def held(connection: Connection, token: str, task_ids: Collection[int]) -> set[int]:
@@ -121,12 +113,12 @@ def held(connection: Connection, token: str, task_ids: Collection[int]) -> set[i
     return set(split_ids(connection.scalar(_held, {"ids": sorted(task_ids), "token": token})))
 
 
-def _insert_missing(connection: Connection, task_ids: list[int]) -> set[int]:
-    existing = set(connection.scalars(_of_tasks, {"ids": task_ids}))
-    missing = [{"schedule_task_id": task_id} for task_id in task_ids if task_id not in existing]
-    if missing:
-        connection.execute(ignore_conflicts(insert(schedule_task_lock)), missing)
-    return {row["schedule_task_id"] for row in missing}
+def kept(
+    connection: Connection, token: str, task_ids: Collection[int], within_seconds: float = LONGEST_BATCH_SECONDS
+) -> set[int]:
+    """Those of the tasks that ``release`` would find: ``token`` was the last to lease them, not too long ago."""
+    values = {"ids": sorted(task_ids), "token": token, "within": within_seconds}
+    return set(split_ids(read_before(connection, _kept, values).scalar()))
 
 
 def release(
@@ -134,25 +126,21 @@ def release(
     token: str,
     task_ids: Collection[int],
     within_seconds: float = LONGEST_BATCH_SECONDS,
-    *,
-    at_once: bool = False,
-) -> set[int]:
-    """Give the leases back with this transaction's commit; returns the tasks whose leases ``token`` still held.
+) -> None:
+    """Give the leases back with this transaction's commit, which relies on ``token``'s holding all of them.
 
-    Leases that were taken more than ``within_seconds`` ago are not among them: their holder was frozen since, and what
-    it has decided is out of date.
+    Otherwise the transaction raises Unexpected. Leases that were taken more than ``within_seconds`` ago do not count:
+    their holder was frozen since, and what it has decided is out of date.
 
-    No other scheduler can lease these tasks before the commit. ``locked_by`` stays, and names the last holder. When it
-    runs again after a lost commit, it returns the same tasks, except those that another scheduler has leased since.
-    With ``at_once`` it relies on ``token``'s holding all of them, and the transaction raises Unexpected otherwise.
+    No other scheduler can lease these tasks before the commit. ``locked_by`` stays, and names the last holder. So the
+    transaction may run again after a lost commit, unless another scheduler has leased one of them since.
     """
-    if not task_ids:
-        return set()
-    values = {"ids": sorted(task_ids), "token": token}
-    bounds = {**values, "within": within_seconds}
-    if at_once:
-        execute_later(connection, _release, bounds, expected=len(task_ids))
-        return set(task_ids)
-    if connection.execute(_release, bounds).rowcount == len(task_ids):
-        return set(task_ids)
-    return set(connection.scalars(_released, values))
+    if task_ids:
+        values = {"ids": sorted(task_ids), "token": token, "within": within_seconds}
+        execute_later(connection, _release, values, expected=len(task_ids))
+
+
+def drop(connection: Connection, token: str, task_ids: Collection[int]) -> None:
+    """Give back those of these leases that ``token`` has still. Nothing is written about their tasks."""
+    values = {"ids": sorted(task_ids), "token": token, "within": LONGEST_BATCH_SECONDS}
+    execute_later(connection, _release, values)

@@ -9,8 +9,9 @@ from datetime import datetime
 from sqlalchemy import Connection, select
 
 from rota.shared.database.constructs import among, by_index, joined_ids, split_ids
-from rota.shared.store.plans import unclaimed
+from rota.shared.database.later import read_before
 from rota.shared.store.tables import schedule_instance, schedule_task, schedule_task_node
+from rota.shared.store.unclaimed import unclaimed
 
 _task = schedule_task.c
 _instance = schedule_instance.c
@@ -23,11 +24,12 @@ _free = by_index(
 
 
 def not_locked(connection: Connection, task_ids: Collection[int], edited: Collection[int], since: datetime) -> set[int]:
-    """Lock those of these tasks that nobody else has locked, for this transaction; returns them.
+    """Those of these tasks that nobody else has locked.
 
-    Of the ``edited`` tasks also the fires from ``since`` on (naive UTC) that no worker has claimed, with their nodes.
+    Of the ``edited`` tasks also the fires from ``since`` on (naive UTC) that no worker has claimed, and their nodes,
+    must not be locked.
     """
-    free = set(split_ids(connection.scalar(_free, {"ids": sorted(task_ids)})))
+    free = set(split_ids(read_before(connection, _free, {"ids": sorted(task_ids)}).scalar()))
     changing = free.intersection(edited)
     if not changing:
         return free
@@ -37,6 +39,6 @@ def not_locked(connection: Connection, task_ids: Collection[int], edited: Collec
         .where(unclaimed(changing, _instance.schedule_datetime >= since))
     )
     by_fire = by_index(fires, schedule_instance, "uq_schedule_instance_fire")
-    every = set(map(tuple, connection.execute(by_fire)))
-    got = set(map(tuple, connection.execute(by_fire.with_for_update(skip_locked=True))))
+    every = set(map(tuple, read_before(connection, by_fire, {})))
+    got = set(map(tuple, read_before(connection, by_fire.with_for_update(skip_locked=True), {})))
     return free - {task_id for task_id, *_ in every - got}

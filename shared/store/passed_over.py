@@ -6,9 +6,10 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, select
 
 from rota.shared.database.constructs import among, by_index
+from rota.shared.database.later import read_before
 from rota.shared.domain.states import InstanceStatus
 from rota.shared.domain.times import is_time
-from rota.shared.store.assignments import lock_assigned
+from rota.shared.store.assignments import free_assigned
 from rota.shared.store.overlap import Waiting
 from rota.shared.store.tables import schedule_instance, schedule_task
 from rota.shared.store.transitions import canceling
@@ -35,9 +36,9 @@ def left_waiting(connection: Connection, values: dict[str, Any], read: Collectio
     whose task SQL has deleted are canceled here, unless somebody has locked them.
     """
     missing = [i for i in values["ids"] if i not in read]
-    rows = list(connection.execute(_passed_over, {**values, "ids": missing}))
+    rows = list(read_before(connection, _passed_over, {**values, "ids": missing}))
     without_task = {instance_id: f"there is no task {asked}" for instance_id, _, _, asked, task in rows if task is None}
-    free = lock_assigned(connection, without_task)
+    free = free_assigned(connection, without_task)
     canceling.skip(connection, values["worker"], {i: without_task[i] for i in free})
     return [
         Waiting(instance_id, due_at)

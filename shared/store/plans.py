@@ -16,11 +16,9 @@ from sqlalchemy import (
     bindparam,
     case,
     cast,
-    delete,
     func,
     literal_column,
     null,
-    or_,
     select,
     type_coerce,
     union_all,
@@ -44,19 +42,11 @@ from rota.shared.database.constructs import (
 from rota.shared.database.later import execute_later
 from rota.shared.domain.jsontext import json_value
 from rota.shared.domain.planning import PlanInputs, Planned, PlannedTask, TaskTerms
-from rota.shared.domain.states import InstanceStatus, Origin, TaskStatus
-from rota.shared.store import kinds, overlap, params
-from rota.shared.store.tables import (
-    PLAN_INPUTS,
-    schedule_instance,
-    schedule_task,
-    schedule_task_lock,
-    schedule_task_node,
-)
-from rota.shared.store.transitions import canceling
+from rota.shared.domain.states import TaskStatus
+from rota.shared.store import kinds, params
+from rota.shared.store.tables import PLAN_INPUTS, schedule_task, schedule_task_lock
 
 _task = schedule_task.c
-_instance = schedule_instance.c
 _lock = schedule_task_lock.c
 
 TERMS_KEPT = 10_000
@@ -301,50 +291,3 @@ def advance(connection: Connection, advances: Iterable[Advance]) -> None:
         execute_later(connection, _replan, {"rows": bound(replanned)})
     if aside:
         execute_later(connection, _set_aside, {"rows": bound(aside)})
-
-
-def cancel_passed(connection: Connection, task_ids: Collection[int], since: datetime, now: datetime) -> None:
-    """Cancel the fires of these tasks, which were off, that were due between the two times and wait for their claim.
-
-    Times are naive UTC.
-    """
-    if task_ids:
-        ids = _lock_unclaimed(connection, task_ids, _instance.schedule_datetime.between(since, now))
-        canceling.pass_over(connection, ids, overlap.OFF)
-
-
-def cancel_fires(connection: Connection, task_id: int, moments: Collection[datetime], reason: str) -> None:
-    """Cancel the fires of a task for these times (naive UTC) that no worker has claimed."""
-    ids = _lock_unclaimed(connection, [task_id], _instance.schedule_datetime.in_(moments))
-    canceling.pass_over(connection, ids, reason)
-
-
-def drop_ahead(connection: Connection, task_ids: Collection[int], now: datetime) -> None:
-    """Delete the instances that an old plan of these tasks has materialized for times after ``now`` (naive UTC).
-
-    Instances that a worker has claimed stay.
-    """
-    if not task_ids:
-        return
-    ids = _lock_unclaimed(connection, task_ids, _instance.schedule_datetime > now)
-    if ids:
-        connection.execute(delete(schedule_instance).where(_instance.id.in_(ids)))
-        connection.execute(delete(schedule_task_node).where(schedule_task_node.c.schedule_instance_id.in_(ids)))
-
-
-def unclaimed(task_ids: Collection[int], when: ColumnElement[bool]) -> ColumnElement[bool]:
-    """The condition for the fires of these tasks that no worker has claimed yet."""
-    return and_(
-        _instance.schedule_task_id.in_(sorted(task_ids)),
-        when,
-        _instance.run_number == 0,
-        _instance.origin == Origin.CRON.value,
-        _instance.attempt == 0,
-        or_(_instance.status == InstanceStatus.PENDING.value, _instance.status == InstanceStatus.ASSIGNED.value),
-    )
-
-
-def _lock_unclaimed(connection: Connection, task_ids: Collection[int], when: ColumnElement[bool]) -> list[int]:
-    fires = select(_instance.id).where(unclaimed(task_ids, when))
-    statement = by_index(fires, schedule_instance, "uq_schedule_instance_fire")
-    return sorted(connection.scalars(statement.with_for_update()))

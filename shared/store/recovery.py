@@ -3,10 +3,11 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, and_, select
+from sqlalchemy import Connection, and_, bindparam, select
 
-from rota.shared.database.constructs import by_index
-from rota.shared.domain.states import CANCEL_LOST, FAIL_LOST, RECOVER, WorkerLostPolicy
+from rota.shared.database.constructs import among, by_index
+from rota.shared.database.later import read_before
+from rota.shared.domain.states import CANCEL_LOST, FAIL_LOST, RECOVER, Move, WorkerLostPolicy
 from rota.shared.store.tables import (
     schedule_instance,
     schedule_task,
@@ -29,24 +30,29 @@ POISON_AFTER_LOSSES = 3
 """An instance that has lost so many workers is not run again, because it may be what kills them."""
 
 
+_running = and_(leaves(RECOVER), _instance.schedule_worker_node_id == bindparam("worker"))
+_running_there = select(_instance.id).where(_running)
+_judged = by_index(
+    select(
+        _instance.id, _instance.attempt, _instance.schedule_task_id, _instance.worker_losses,
+        _instance.gmt_cancel_requested,
+    )
+    .where(among(_instance.id), _running)
+    .order_by(_instance.id),
+    schedule_instance,
+)  # fmt: skip
+_judged_free = _judged.with_for_update(skip_locked=True)
+
+
 def recover(connection: Connection, worker_id: int, limit: int) -> int:
     """Let at most ``limit`` instances of a dead worker run again, or end them, as their task says.
 
-    Returns how many it decided; if that is ``limit``, there may be more. It locks the rows before it decides, so two
-    schedulers, or a scheduler and a late report, cannot both change an instance. It passes over rows that somebody
-    else has locked: the others should not wait for them.
+    Returns how many it decided; if that is ``limit``, there may be more. It decides by what it has read before. What
+    another scheduler or a late report has changed meanwhile stays as it is. It passes over rows that somebody has
+    locked: the others should not wait for them.
     """
-    running_there = and_(leaves(RECOVER), _instance.schedule_worker_node_id == worker_id)
-    ids = sorted(connection.scalars(select(_instance.id).where(running_there).limit(limit)))
-    if not ids:
-        return 0
-    judged = (
-        select(_instance.id, _instance.schedule_task_id, _instance.worker_losses, _instance.gmt_cancel_requested)
-        .where(_instance.id.in_(ids), running_there)
-        .order_by(_instance.id)
-        .with_for_update(skip_locked=True)
-    )
-    rows: list[Any] = list(connection.execute(by_index(judged, schedule_instance)))
+    ids = sorted(read_before(connection, _running_there.limit(limit), {"worker": worker_id}).scalars())
+    rows = list(read_before(connection, _judged_free, {"ids": ids, "worker": worker_id})) if ids else []
     if not rows:
         return 0
     name, end, culprits = _last_of(connection, worker_id)
@@ -60,7 +66,7 @@ def recover(connection: Connection, worker_id: int, limit: int) -> int:
         else _judge(row, policies.get(row.schedule_task_id), f"{gone} while it ran this", int(row.id in counted))
         for row in rows
     ]
-    recovering.recover(connection, verdicts, name, by="scheduler")
+    recovering.recover(connection, verdicts, worker_id, name, by="scheduler")
     return len(rows)
 
 
@@ -71,7 +77,7 @@ def _last_of(connection: Connection, worker_id: int) -> tuple[str, str | None, l
         .outerjoin_from(schedule_worker_node, schedule_worker_beat, _beat.schedule_worker_node_id == _worker.id)
         .where(_worker.id == worker_id)
     )
-    for name, end, culprits in connection.execute(found):
+    for name, end, culprits in read_before(connection, found, {}):
         return name, end, culprits if isinstance(culprits, list) else None
     return f"#{worker_id}", None, None
 
@@ -84,43 +90,35 @@ def held(connection: Connection, worker_id: int) -> list[tuple[int, int, bool]]:
     return [(i, attempt, requested is not None) for i, attempt, requested in connection.execute(statement)]
 
 
-def disown(connection: Connection, worker_id: int, held: Collection[tuple[int, int]], reason: str) -> int:
+def disown(connection: Connection, worker_id: int, held: Collection[tuple[int, int]], reason: str) -> set[int]:
     """Fail instances that a live worker holds but does not run, if they have begun and may run at most once.
 
-    ``held`` has (instance id, attempt). Returns how many it ended. The other instances may run again; the worker gives
-    them to ``reports.hand_back``.
+    ``held`` has (instance id, attempt). Returns those that were to be ended: they may not run again. The worker gives
+    the others to ``reports.hand_back``.
     """
-    running_there = and_(leaves(RECOVER), _instance.schedule_worker_node_id == worker_id)
-    judged = (
-        select(
-            _instance.id, _instance.attempt, _instance.schedule_task_id, _instance.worker_losses,
-            _instance.gmt_cancel_requested,
-        )
-        .where(_instance.id.in_(sorted(instance_id for instance_id, _ in held)), running_there)
-        .order_by(_instance.id)
-        .with_for_update()
-    )  # fmt: skip
-    rows = [row for row in connection.execute(by_index(judged, schedule_instance)) if (row.id, row.attempt) in held]
+    values = {"ids": sorted(instance_id for instance_id, _ in held), "worker": worker_id}
+    rows = [row for row in read_before(connection, _judged, values) if (row.id, row.attempt) in held]
     policies = _policies(connection, rows)
     waiting = _not_begun(connection, rows, policies)
     at_most_once = [row for row in rows if policies.get(row.schedule_task_id) == WorkerLostPolicy.FAIL]
     verdicts = [_judge(row, WorkerLostPolicy.FAIL, reason) for row in at_most_once if row.id not in waiting]
-    recovering.recover(connection, verdicts, "", by="worker")
-    return len(verdicts)
+    recovering.recover(connection, verdicts, worker_id, "", by="worker")
+    return {verdict.id for verdict in verdicts}
 
 
 def _policies(connection: Connection, rows: list[Any]) -> dict[int, str]:
     task_ids = sorted({row.schedule_task_id for row in rows})
     statement = select(_task.id, _task.on_worker_lost).where(_task.id.in_(task_ids))
-    return dict(connection.execute(statement).all())
+    return dict(read_before(connection, statement, {}).all())
 
 
 def _not_begun(connection: Connection, rows: list[Any], policies: Mapping[int, str]) -> set[int]:
-    """Those of these locked runs that may run at most once and of which provably no handler was entered.
+    """Those of these runs that may run at most once and of which no handler was entered.
 
     Their claim left ``gmt_started`` of their nodes empty, and the worker enters no handler before it has committed the
-    move "begin", which sets it. That move locks the instance, too. So it either came before this transaction, which
-    sees it, or it finds the instance in another state and is refused.
+    move "begin", which sets it. That move locks the instance, too, and ``recovering.recover`` looks again when it has
+    the lock. So "begin" either comes before it, which then sees it, or finds the instance in another state and is
+    refused.
     """
     ids = {row.id for row in rows if policies.get(row.schedule_task_id) == WorkerLostPolicy.FAIL}
     if not ids:
@@ -128,22 +126,26 @@ def _not_begun(connection: Connection, rows: list[Any], policies: Mapping[int, s
     entered = select(_node.schedule_instance_id).where(
         _node.schedule_instance_id.in_(sorted(ids)), _node.gmt_started.is_not(None)
     )
-    return ids - set(connection.scalars(entered))
+    return ids - set(read_before(connection, entered, {}).scalars())
 
 
 def _judge_waiting(row: Any, lost: str) -> Verdict:
     if row.gmt_cancel_requested is not None:
-        return Verdict(row.id, CANCEL_LOST, f"canceled; {lost}", losses=0)
-    return Verdict(row.id, RECOVER, f"{lost}; another worker runs it", losses=0)
+        return _verdict(row, CANCEL_LOST, f"canceled; {lost}", 0, waits=True)
+    return _verdict(row, RECOVER, f"{lost}; another worker runs it", 0, waits=True)
 
 
 def _judge(row: Any, policy: str | None, lost: str, losses: int = 1) -> Verdict:
     if row.gmt_cancel_requested is not None:
-        return Verdict(row.id, CANCEL_LOST, f"canceled; {lost}", losses)
+        return _verdict(row, CANCEL_LOST, f"canceled; {lost}", losses)
     if policy == WorkerLostPolicy.FAIL:
-        return Verdict(row.id, FAIL_LOST, f"{lost}; its task says on_worker_lost = fail", losses)
+        return _verdict(row, FAIL_LOST, f"{lost}; its task says on_worker_lost = fail", losses)
     if row.worker_losses + losses >= POISON_AFTER_LOSSES:
-        return Verdict(
-            row.id, FAIL_LOST, f"{lost}; it is the {POISON_AFTER_LOSSES}rd worker that this instance lost: poison"
-        )
-    return Verdict(row.id, RECOVER, f"{lost}; it runs again", losses)
+        why = f"{lost}; it is the {POISON_AFTER_LOSSES}rd worker that this instance lost: poison"
+        return _verdict(row, FAIL_LOST, why, losses)
+    return _verdict(row, RECOVER, f"{lost}; it runs again", losses)
+
+
+def _verdict(row: Any, move: Move, reason: str, losses: int, *, waits: bool = False) -> Verdict:
+    requested = row.gmt_cancel_requested is not None
+    return Verdict(row.id, row.attempt, move, reason, losses, is_cancel_requested=requested, waits=waits)

@@ -10,9 +10,11 @@ from collections.abc import Collection
 from sqlalchemy import Connection, select, union_all
 
 from rota.shared.database.constructs import by_index, read_by
+from rota.shared.database.later import read_before
 from rota.shared.domain.states import FAIL_LOST, InstanceStatus
 from rota.shared.store.tables import kept_for_nothing, schedule_instance
 from rota.shared.store.transitions import canceling, keeping, recovering
+from rota.shared.store.transitions.guards import leaves
 from rota.shared.store.transitions.recovering import Verdict
 
 _instance = schedule_instance.c
@@ -44,10 +46,12 @@ def end(connection: Connection, instance_id: int, status: str) -> None:
         with_worker = "with a worker" if status == InstanceStatus.PENDING else "without a worker"
         canceling.cancel(connection, instance_id, f"somebody made it {status} {with_worker} by SQL", "scheduler")
         return
-    locked = by_index(select(_instance.id).where(_instance.id == instance_id, ~_held), schedule_instance)
-    if connection.scalar(locked.with_for_update()) is not None:
-        reason = "somebody made it running by SQL, and no worker runs it"
-        recovering.recover(connection, [Verdict(instance_id, FAIL_LOST, reason)], "", by="scheduler")
+    asked = (_instance.attempt, _instance.gmt_cancel_requested.is_not(None))
+    found = select(*asked).where(_instance.id == instance_id, ~_held, leaves(FAIL_LOST))
+    reason = "somebody made it running by SQL, and no worker runs it"
+    for attempt, requested in read_before(connection, by_index(found, schedule_instance), {}):
+        verdict = Verdict(instance_id, attempt, FAIL_LOST, reason, is_cancel_requested=bool(requested))
+        recovering.recover(connection, [verdict], None, "", by="scheduler")
 
 
 def find_slots(connection: Connection) -> list[int]:
@@ -61,4 +65,4 @@ def find_slots(connection: Connection) -> list[int]:
 def free_slots(connection: Connection, instance_ids: Collection[int]) -> None:
     """Free those of these slots that are still kept for no thread."""
     still = by_index(select(_instance.id).where(_instance.id.in_(instance_ids), kept_for_nothing), schedule_instance)
-    keeping.free(connection, list(connection.scalars(still.with_for_update())))
+    keeping.free(connection, read_before(connection, still, {}).scalars().all())

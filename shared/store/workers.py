@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, and_, bindparam, case, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, case, delete, func, insert, or_, select, text, update
 from sqlalchemy.exc import IntegrityError
 
 from rota.shared.database.causal import CAUSALLY
 from rota.shared.database.constructs import SecondsBefore, UtcNow, bound, by_index, by_primary_key, json_rows
+from rota.shared.database.later import execute_later, read_before
 from rota.shared.domain.errors import NameTaken
 from rota.shared.domain.states import InstanceStatus, WorkerState
 from rota.shared.domain.versions import version_of
@@ -164,17 +165,17 @@ def note_blocked(connection: Connection, worker_id: int, since: datetime | None,
     None: it answers. False: somebody has locked the row, for which no heartbeat may wait.
     """
     row = select(_worker.id).where(_worker.id == worker_id).with_for_update(skip_locked=True)
-    if connection.scalar(row) is None:
+    if read_before(connection, row, {}).scalar() is None:
         return False
     blocked = {"gmt_blocked": since, "blocked_by": by, "gmt_modified": UtcNow()}
-    connection.execute(update(schedule_worker_node).where(_worker.id == worker_id).values(blocked))
+    execute_later(connection, update(schedule_worker_node).where(_worker.id == worker_id).values(blocked), {})
     return True
 
 
 def leave(connection: Connection, worker_id: int) -> None:
     """Note that a worker stops, as somebody asked. What it still runs when its process ends counts as handed back."""
     own = update(schedule_worker_beat).where(_beat.schedule_worker_node_id == worker_id, LIVES)
-    connection.execute(own.values(reason=STOPPED, modifier="worker", gmt_modified=UtcNow()))
+    execute_later(connection, own.values(reason=STOPPED, modifier="worker", gmt_modified=UtcNow()), {})
 
 
 def bury(
@@ -228,22 +229,23 @@ def _bury(
 ) -> int:
     mortal = (_beat.schedule_worker_node_id.in_(sorted(worker_ids)), LIVES, *condition)
     dying = select(_beat.schedule_worker_node_id).where(*mortal).with_for_update(skip_locked=True)
-    ids = sorted(connection.scalars(by_index(dying, schedule_worker_beat))) if worker_ids else []
+    ids = sorted(read_before(connection, by_index(dying, schedule_worker_beat), {}).scalars()) if worker_ids else []
     if not ids:
         return 0
     why = reason if reason == CONDEMNED else func.coalesce(_beat.reason, reason)
     death = {"gmt_dead": UtcNow(), "reason": why, "culprits": culprits, "modifier": by, "gmt_modified": UtcNow()}
-    buried = by_primary_key(update(schedule_worker_beat)).where(_beat.schedule_worker_node_id.in_(ids), LIVES)
-    connection.execute(buried.values(death))
+    bury = by_primary_key(update(schedule_worker_beat)).where(_beat.schedule_worker_node_id.in_(ids), LIVES, *condition)
+    buried = execute_later(connection, bury.values(death), {})
+    execute_later(connection, text("COMMIT"), {})
     show(connection, ids, by)
-    return len(ids)
+    return buried.rows
 
 
 _seen = json_rows("seen", id="id", beat="time", busy="int", state="str", dead="time", reason="str")
 _dies = _seen.c.state.is_not(None)
 _show = (
     update(schedule_worker_node)
-    .where(_worker.id == _seen.c.id)
+    .where(_worker.id == _seen.c.id, SHOWN_ALIVE)
     .values(
         last_heartbeat=func.coalesce(_seen.c.beat, _worker.last_heartbeat),
         current_load=func.coalesce(_seen.c.busy, _worker.current_load),
@@ -262,14 +264,14 @@ def show(connection: Connection, worker_ids: Collection[int], by: str) -> None:
     It passes over rows that somebody has locked; a later call shows them. A worker without a beat is dead.
     """
     shown = select(_worker.id).where(_worker.id.in_(sorted(worker_ids)), SHOWN_ALIVE).with_for_update(skip_locked=True)
-    ids = sorted(connection.scalars(by_index(shown, schedule_worker_node))) if worker_ids else []
+    ids = sorted(read_before(connection, by_index(shown, schedule_worker_node), {}).scalars()) if worker_ids else []
     if not ids:
         return
     beats = select(
         _beat.schedule_worker_node_id, _beat.last_beat, _beat.busy,
         case((_beat.gmt_dead.is_not(None), WorkerState.DEAD.value)), _beat.gmt_dead, _beat.reason,
     ).where(_beat.schedule_worker_node_id.in_(ids))  # fmt: skip
-    found = {row[0]: tuple(row) for row in connection.execute(beats)}
+    found = {row[0]: tuple(row) for row in read_before(connection, beats, {})}
     gone = (None, None, WorkerState.DEAD.value, None, "its heartbeats were deleted")
     rows = [found.get(worker_id, (worker_id, *gone)) for worker_id in ids]
-    connection.execute(_show, {"rows": bound(rows), "by": by})
+    execute_later(connection, _show, {"rows": bound(rows), "by": by})

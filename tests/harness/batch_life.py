@@ -6,8 +6,9 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from rota.shared.database.sqlite import SQLITE
-from rota.shared.store import assignments, fires, locks, plans, polling, recovery, reports
+from rota.shared.store import assignments, fires, locks, plans, polling, recovery, reports, unclaimed
 from rota.shared.store.transitions import giving
+from tests.harness import leases
 from tests.harness.claims import claim_on
 from tests.harness.scenario import Scenario, ended
 from tests.harness.statements import executed
@@ -54,23 +55,27 @@ def life(rows: Scenario, number: int) -> dict[str, int]:
         return remembering
 
     def write(connection: Connection) -> None:
-        assert len(locks.release(connection, "token", tasks)) == number
-        plans.drop_ahead(connection, tasks, now)
+        locks.drop(connection, "token", tasks)
+        unclaimed.drop(connection, unclaimed.ahead(connection, tasks, now))
         fires.materialize(connection, [fires.Fire(t.id, now, 5, "{}", worker, rows.nodes) for t in state["read"]])
         plans.advance(connection, [plans.Advance(t, now) for t in state["read"]])
 
+    def acquire(connection: Connection) -> None:
+        locks.take(connection, "token", tasks, 2)
+        assert len(locks.held(connection, "token", tasks)) == number
+
     def assign(connection: Connection) -> None:
         page = state["page"]
-        assert len(giving.lock_pending(connection, [p.id for p in page])) == number
+        assert len(giving.free_pending(connection, [p.id for p in page])) == number
         numbers = assignments.last_run_numbers(connection, {p.fire for p in page})
         assert set(numbers.values()) == {0}
         giving.give(connection, [(p.id, second, 0, "{}") for p in page])
         fires.pin_nodes(connection, [(p.id, node) for p in page for node in rows.nodes])
 
     works: dict[str, Work] = {
-        "acquire missing": lambda c: locks.acquire(c, "before", tasks, 2),
-        "release": lambda c: locks.release(c, "before", tasks),
-        "acquire": lambda c: locks.acquire(c, "token", tasks, 2),
+        "acquire missing": lambda c: leases.acquire(c, "before", tasks, 2),
+        "release": lambda c: locks.drop(c, "before", tasks),
+        "acquire": acquire,
         "read": remember("read", lambda c: plans.locked(c, "token", tasks)),
         "write": write,
         "take back": lambda c: assignments.take_back_assigned(c, worker, number),

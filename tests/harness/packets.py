@@ -31,3 +31,11 @@ def recorded() -> Iterator[Packets]:
 def verbs(packet: bytes) -> list[str]:
     """The first word of each statement."""
     return [statement.split()[0].decode() for statement in packet.split(b";")]
+
+
+def assert_one_packet_each(packets: Packets) -> None:
+    """Each transaction is one packet, from BEGIN to COMMIT; some packet has one."""
+    begun = [packet for packet in packets if "BEGIN" in verbs(packet)]
+    assert begun
+    for packet in begun:
+        assert "COMMIT" in verbs(packet), packet.decode()

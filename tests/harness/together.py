@@ -42,7 +42,9 @@ def uncommitted(database: Database, work: Callable[[Connection], T]) -> Iterator
             connection.execute(text("SET idle_transaction_timeout = 0"))
             connection.commit()
         with connection.begin():
-            yield work(connection)
+            done = work(connection)
+            connection.execute(text("SELECT 1"))  # it takes along what waits to be sent
+            yield done
         if database.backend is MYSQL:
             connection.invalidate()  # its session is not as others are
 

@@ -6,10 +6,11 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Connection, insert
 
-from rota.shared.store import assignments, instances, locks, tasks
+from rota.shared.store import assignments, instances, tasks
 from rota.shared.store.assignments import Cursor, Pending
 from rota.shared.store.tables import schedule_instance
 from rota.shared.store.transitions import canceling, giving
+from tests.harness import leases
 from tests.harness.scenario import Scenario, ended, to_retry
 from tests.harness.together import together
 
@@ -39,7 +40,7 @@ def assign(connection: Connection, worker: int, horizon: datetime) -> None:
     """What an assigner does with a page: number under the tasks' locks, then give."""
     page = assignments.pending(connection, horizon, 1_000)
     token = f"worker-{worker}-{random.random()}"
-    held = locks.acquire(connection, token, {p.task_id for p in page}, 0.5)
+    held = leases.acquire(connection, token, {p.task_id for p in page}, 0.5)
     mine = [p for p in page if p.task_id in held]
     numbers = assignments.last_run_numbers(connection, {p.fire for p in mine if p.run_number is None})
     given = []
@@ -49,7 +50,7 @@ def assign(connection: Connection, worker: int, horizon: datetime) -> None:
             number = numbers[p.fire] = numbers.get(p.fire, 0) + 1
         given.append((p.id, worker, number, None))
     giving.give(connection, given)
-    locks.release(connection, token, held)
+    leases.release(connection, token, held)
 
 
 # What is pending

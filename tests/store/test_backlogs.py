@@ -15,8 +15,9 @@ from rota.scheduler_service.fleet import SNAPSHOT_SECONDS
 from rota.shared.database.transactions import Database
 from rota.shared.settable_clock import SettableClock
 from rota.shared.settings import Settings
-from rota.shared.store import assignments, locks
+from rota.shared.store import assignments
 from rota.shared.store.tables import schedule_instance
+from tests.harness import leases
 from tests.harness.scenario import Scenario
 
 BATCH = 5
@@ -128,7 +129,7 @@ def test_what_another_scheduler_has_leased_holds_up_nothing_behind_it(
     backlog(rows, leased, 2 * PAGES * BATCH)
     behind = rows.pending(at=rows.start)
     monkeypatch.setattr(assigner, "_settings", Settings.load(batch=BATCH, lock_lease_seconds=600))
-    rows.database.write(lambda c: locks.acquire(c, "frozen", [leased], 600))
+    rows.database.write(lambda c: leases.acquire(c, "frozen", [leased], 600))
     assert [assigner.step() for _ in range(3)] == [TICK] * 3
     assert rows.status(behind) == "assigned"
     rows.sql("UPDATE schedule_task_lock SET locked_at = '2000-01-01 00:00:00.000000'")

@@ -23,8 +23,9 @@ from rota.shared.database.mysql_connection import MySQLConnection
 from rota.shared.database.transactions import Database, normalised, opened
 from rota.shared.domain.errors import DatabaseProblem
 from rota.shared.domain.states import TaskStatus
-from rota.shared.store import fires, locks, plans, recovery, reports, roster
+from rota.shared.store import fires, plans, recovery, reports, roster
 from rota.shared.store.transitions import giving
+from tests.harness import leases
 from tests.harness.claims import claim_on
 from tests.harness.databases import MariaDBServer, run_sql
 from tests.harness.processes import wait_until
@@ -242,11 +243,11 @@ class Life:
             with disturbed():
                 return rows.database.write(work)
 
-        assert write(lambda c: locks.acquire(c, "token", [self.task], 2)) == {self.task}
+        assert write(lambda c: leases.acquire(c, "token", [self.task], 2)) == {self.task}
         [planned] = rows.database.read(lambda c: plans.locked(c, "token", [self.task]))
 
         def materialize(connection: Connection) -> None:
-            if locks.release(connection, "token", [self.task]):
+            if leases.release(connection, "token", [self.task]):
                 fires.materialize(connection, [fires.Fire(self.task, start, 5, None, None, rows.nodes, "nobody")])
                 advance = plans.Advance(planned, start + timedelta(minutes=1), misfires=1)
                 plans.advance(connection, [advance])

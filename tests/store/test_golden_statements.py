@@ -21,11 +21,12 @@ from sqlalchemy import Connection, event
 
 from rota.shared.database.transactions import opened
 from rota.shared.domain.states import InstanceStatus
-from rota.shared.store import assignments, fires, locks, overlap, plans, polling, recovery, reports, workers
+from rota.shared.store import assignments, fires, locks, overlap, plans, polling, recovery, reports, unclaimed, workers
 from rota.shared.store.census import take as take_census
 from rota.shared.store.loads import assigned_to
 from rota.shared.store.loads import fleet as read_fleet
 from rota.shared.store.transitions import canceling, giving
+from tests.harness import leases
 from tests.harness.databases import DATABASES
 from tests.harness.scenario import Scenario, ended, stepped, succeeded
 from tests.harness.sql_layout import laid_out, with_names
@@ -58,35 +59,34 @@ def due(rows: Scenario) -> Subject:
 
 def acquire(rows: Scenario) -> Subject:
     tasks = rows.tasks(3)
-    rows.database.write(lambda c: locks.acquire(c, "earlier", tasks[:2], LEASE))
-    rows.database.write(lambda c: locks.release(c, "earlier", tasks[:2]))
+    rows.database.write(lambda c: leases.acquire(c, "earlier", tasks[:2], LEASE))
+    rows.database.write(lambda c: locks.drop(c, "earlier", tasks[:2]))
     yield (
         "The materializer and the assigner lease a batch of tasks before they decide about them.",
-        lambda c: locks.acquire(c, "token", tasks[:2], LEASE),
+        lambda c: leases.acquire(c, "token", tasks[:2], LEASE),
     )
     yield (
         "The same where a task has no lock row yet: it is new.",
-        lambda c: locks.acquire(c, "token", tasks, LEASE),
+        lambda c: leases.acquire(c, "token", tasks, LEASE),
     )
 
 
 def release(rows: Scenario) -> Subject:
     tasks = rows.tasks(2)
-    rows.database.write(lambda c: locks.acquire(c, "token", tasks, LEASE))
+    rows.database.write(lambda c: leases.acquire(c, "token", tasks, LEASE))
     yield (
         "The first statement of the transaction that writes what was decided: it holds the leases until the commit.",
         lambda c: locks.release(c, "token", tasks),
     )
-    rows.database.write(lambda c: locks.acquire(c, "token", tasks[:1], LEASE))
     yield (
-        "The same after another scheduler took a lease over: it asks which it still held.",
-        lambda c: locks.release(c, "token", tasks),
+        "After another scheduler took a lease over, nothing was written: it asks which it still holds.",
+        lambda c: locks.kept(c, "token", tasks),
     )
 
 
 def locked_tasks(rows: Scenario) -> Subject:
     tasks = rows.tasks(2)
-    rows.database.write(lambda c: locks.acquire(c, "token", tasks, LEASE))
+    rows.database.write(lambda c: leases.acquire(c, "token", tasks, LEASE))
     yield "The materializer reads the tasks that it has leased.", lambda c: plans.locked(c, "token", tasks)
 
 
@@ -102,7 +102,7 @@ def materialize(rows: Scenario) -> Subject:
 
 def advance(rows: Scenario) -> Subject:
     tasks = [rows.planned_task(), rows.task()]
-    rows.database.write(lambda c: locks.acquire(c, "token", tasks, LEASE))
+    rows.database.write(lambda c: leases.acquire(c, "token", tasks, LEASE))
     following, new = rows.database.read(lambda c: plans.locked(c, "token", tasks))
     yield (
         "The materializer moves plans on to their next fires.",
@@ -119,7 +119,7 @@ def drop_ahead(rows: Scenario) -> Subject:
     rows.fire(task, rows.start + timedelta(minutes=1))
     yield (
         "The materializer deletes what a stale plan had put ahead and nobody claimed.",
-        lambda c: plans.drop_ahead(c, [task], rows.start),
+        lambda c: unclaimed.drop(c, unclaimed.ahead(c, [task], rows.start)),
     )
 
 
@@ -145,8 +145,8 @@ def give(rows: Scenario) -> Subject:
     worker, instance = rows.worker(), rows.pending()
     [page] = rows.database.read(lambda c: assignments.pending(c, rows.start, LIMIT))
     yield (
-        "The assigner locks what it is about to give, without what somebody else has locked.",
-        lambda c: giving.lock_pending(c, [instance]),
+        "The assigner asks what it may give: without what somebody else has locked.",
+        lambda c: giving.free_pending(c, [instance]),
     )
     yield (
         "The assigner asks for the last run number of each fire on its page.",
@@ -361,7 +361,7 @@ def executed(rows: Scenario, subject: Callable[[Scenario], Subject]) -> Iterator
 
 
 def issuer() -> str:
-    """The function of the store that is executing a statement: ``locks.acquire``, ``transitions.giving.give``."""
+    """The function of the store that is executing a statement: ``locks.take``, ``transitions.giving.give``."""
     frame = sys._getframe()
     while frame is not None:
         _, inside, module = frame.f_code.co_filename.partition(STORE)

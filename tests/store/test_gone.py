@@ -14,9 +14,10 @@ from rota.scheduler_service.app import Scheduler
 from rota.scheduler_service.duties.reaper import Reaper
 from rota.scheduler_service.duties.remover import LOOK_SECONDS, Remover
 from rota.shared.settings import Settings
-from rota.shared.store import gone, locks, node_types, workers
+from rota.shared.store import gone, node_types, workers
 from rota.shared.store.node_types import NodeTypeDeclaration
 from rota.shared.store.transitions import keeping
+from tests.harness import leases
 from tests.harness.processes import wait_until
 from tests.harness.scenario import Scenario, ended
 from tests.harness.statements import executed
@@ -257,15 +258,15 @@ def test_the_lock_of_a_task_that_is_gone_is_removed_and_no_other(rows: Scenario)
     every = [deleted, missing, kept, leased, lately]
     for task in (deleted, leased, lately):
         rows.sql("UPDATE schedule_task SET is_deleted = 1 WHERE id = :id", id=task)
-    rows.database.write(lambda c: locks.acquire(c, "one", every, 2))
-    rows.database.write(lambda c: locks.release(c, "one", sorted(set(every) - {leased})))
+    rows.database.write(lambda c: leases.acquire(c, "one", every, 2))
+    rows.database.write(lambda c: leases.release(c, "one", sorted(set(every) - {leased})))
     rows.sql("DELETE FROM schedule_task WHERE id = :id", id=missing)
     for task in (deleted, missing, kept):
         rows.sql("UPDATE schedule_task_lock SET locked_at = :at WHERE schedule_task_id = :id", at=LONG_AGO, id=task)
     remove(rows)
     assert lock_rows(rows) == sorted([kept, leased, lately])
     assert rows.database.write(lambda c: gone.remove_locks(c, every, SECONDS)) == 0, "whoever asks"
-    assert rows.database.write(lambda c: locks.release(c, "one", [leased])) == {leased}
+    assert rows.database.write(lambda c: leases.release(c, "one", [leased])) == {leased}
 
 
 def test_a_lock_that_is_leased_after_it_was_found_is_not_removed(rows: Scenario) -> None:
@@ -274,7 +275,7 @@ def test_a_lock_that_is_leased_after_it_was_found_is_not_removed(rows: Scenario)
     rows.sql("INSERT INTO schedule_task_lock (schedule_task_id) VALUES (:id)", id=task)
     found, _ = rows.database.read(lambda c: gone.find_locks(c, 0, 10, SECONDS))
     assert found == [task]
-    assert rows.database.write(lambda c: locks.acquire(c, "one", [task], 2)) == {task}
+    assert rows.database.write(lambda c: leases.acquire(c, "one", [task], 2)) == {task}
     assert rows.database.write(lambda c: gone.remove_locks(c, found, SECONDS)) == 0
 
 
@@ -285,7 +286,7 @@ def test_a_task_that_is_undeleted_is_leased_although_its_lock_was_removed(rows: 
     remove(rows)
     assert lock_rows(rows) == []
     rows.sql("UPDATE schedule_task SET is_deleted = 0 WHERE id = :id", id=task)
-    assert rows.database.write(lambda c: locks.acquire(c, "one", [task], 2)) == {task}
+    assert rows.database.write(lambda c: leases.acquire(c, "one", [task], 2)) == {task}
 
 
 def test_a_lock_that_a_scheduler_leases_at_this_moment_is_passed_over(mariadb_rows: Scenario) -> None:
@@ -293,11 +294,11 @@ def test_a_lock_that_a_scheduler_leases_at_this_moment_is_passed_over(mariadb_ro
     task = rows.task()
     rows.sql("UPDATE schedule_task SET is_deleted = 1 WHERE id = :id", id=task)
     rows.sql("INSERT INTO schedule_task_lock (schedule_task_id) VALUES (:id)", id=task)
-    with uncommitted(rows.database, lambda c: locks.acquire(c, "one", [task], 2)) as leased:
+    with uncommitted(rows.database, lambda c: leases.acquire(c, "one", [task], 2)) as leased:
         assert leased == {task}
         remove(rows)
     assert lock_rows(rows) == [task]
-    assert rows.database.write(lambda c: locks.release(c, "one", [task])) == {task}
+    assert rows.database.write(lambda c: leases.release(c, "one", [task])) == {task}
 
 
 def test_locks_are_looked_at_a_page_at_a_time_and_again_from_the_first(rows: Scenario) -> None:

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection
 
-from rota.shared.store import locks
+from tests.harness import leases
 from tests.harness.scenario import Scenario
 from tests.harness.together import impatient, together, uncommitted
 
@@ -18,11 +18,11 @@ class Crash(Exception):
 
 
 def acquire(rows: Scenario, token: str, *tasks: int) -> set[int]:
-    return rows.database.write(lambda c: locks.acquire(c, token, tasks, LEASE))
+    return rows.database.write(lambda c: leases.acquire(c, token, tasks, LEASE))
 
 
 def release(rows: Scenario, token: str, *tasks: int) -> set[int]:
-    return rows.database.write(lambda c: locks.release(c, token, tasks))
+    return rows.database.write(lambda c: leases.release(c, token, tasks))
 
 
 def expire(rows: Scenario, *tasks: int) -> None:
@@ -108,8 +108,8 @@ def test_an_expired_lease_that_nobody_took_over_still_is_its_own_unless_it_was_t
     task, other = rows.task(), rows.task()
     acquire(rows, "slow", task, other)
     expire(rows, task, other)
-    assert rows.database.write(lambda c: locks.release(c, "slow", [task], within_seconds=19)) == set()
-    assert rows.database.write(lambda c: locks.release(c, "slow", [task, other], within_seconds=40)) == {task, other}
+    assert rows.database.write(lambda c: leases.release(c, "slow", [task], within_seconds=19)) == set()
+    assert rows.database.write(lambda c: leases.release(c, "slow", [task, other], within_seconds=40)) == {task, other}
 
 
 def test_a_release_run_again_after_a_lost_commit_says_the_same(rows: Scenario) -> None:
@@ -139,11 +139,11 @@ def test_a_frozen_holder_does_not_make_others_wait(mariadb_rows: Scenario) -> No
     acquire(mariadb_rows, "before", other)
     release(mariadb_rows, "before", other)
     with (
-        uncommitted(mariadb_rows.database, lambda c: locks.release(c, "frozen", [frozen])) as released,
+        uncommitted(mariadb_rows.database, lambda c: leases.release(c, "frozen", [frozen])) as released,
         impatient(mariadb_rows.database) as database,
     ):
         assert released == {frozen}
-        got = database.write(lambda c: locks.acquire(c, "quick", [frozen, other, missing], LEASE))
+        got = database.write(lambda c: leases.acquire(c, "quick", [frozen, other, missing], LEASE))
         assert got == {other, missing}
 
 
@@ -152,10 +152,10 @@ def test_a_scheduler_frozen_while_it_acquires_does_not_make_others_wait(mariadb_
     acquire(mariadb_rows, "before", first, second)
     release(mariadb_rows, "before", first, second)
     with (
-        uncommitted(mariadb_rows.database, lambda c: locks.acquire(c, "frozen", [first], LEASE)),
+        uncommitted(mariadb_rows.database, lambda c: leases.acquire(c, "frozen", [first], LEASE)),
         impatient(mariadb_rows.database) as database,
     ):
-        assert database.write(lambda c: locks.acquire(c, "quick", [first, second], LEASE)) == {second}
+        assert database.write(lambda c: leases.acquire(c, "quick", [first, second], LEASE)) == {second}
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["", "again"])
@@ -165,7 +165,7 @@ def test_what_is_being_released_cannot_be_taken_over_before_the_commit(mariadb_r
     expire(mariadb_rows, task)
     if again:
         release(mariadb_rows, "slow", task)
-    with uncommitted(mariadb_rows.database, lambda c: locks.release(c, "slow", [task])) as released:
+    with uncommitted(mariadb_rows.database, lambda c: leases.release(c, "slow", [task])) as released:
         assert released == {task}
         assert acquire(mariadb_rows, "quick", task) == set()
     assert acquire(mariadb_rows, "quick", task) == {task}
@@ -176,7 +176,7 @@ def test_a_release_rolled_back_leaves_the_lease(rows: Scenario) -> None:
     acquire(rows, "a", task)
 
     def crash(connection: Connection) -> None:
-        assert locks.release(connection, "a", [task]) == {task}
+        assert leases.release(connection, "a", [task]) == {task}
         raise Crash
 
     with pytest.raises(Crash):

@@ -144,19 +144,19 @@ def test_a_scheduler_that_is_outrun_again_and_again_looks_less_and_less_often(
 ) -> None:
     monkeypatch.setattr(random, "uniform", lambda _, longest: longest)
     rows.planned_task()
-    materializer, acquire = Materializer(rows.database, Settings.load()), locks.acquire
-    monkeypatch.setattr(locks, "acquire", lambda *_: set())
+    materializer, take_new = Materializer(rows.database, Settings.load()), locks.take_new
+    monkeypatch.setattr(locks, "take_new", lambda *_: None)
     assert [materializer.step() for _ in range(8)] == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1, 1]
-    monkeypatch.setattr(locks, "acquire", acquire)
+    monkeypatch.setattr(locks, "take_new", take_new)
     materializer.step()
     rows.planned_task()
-    monkeypatch.setattr(locks, "acquire", lambda *_: set())
+    monkeypatch.setattr(locks, "take_new", lambda *_: None)
     assert [materializer.step() for _ in range(2)] == [0.02, 0.04]
     monkeypatch.setattr(plans, "due", lambda *_, **__: [])
     materializer.step()
     monkeypatch.undo()
     monkeypatch.setattr(random, "uniform", lambda _, longest: longest)
-    monkeypatch.setattr(locks, "acquire", lambda *_: set())
+    monkeypatch.setattr(locks, "take_new", lambda *_: None)
     assert materializer.step() == 0.02
 
 

@@ -9,9 +9,10 @@ from sqlalchemy import Connection
 
 from rota.shared.domain.jsontext import UnreadableJson
 from rota.shared.domain.planning import PlanInputs, PlannedTask
-from rota.shared.store import assignments, instances, locks, plans, tasks
+from rota.shared.store import assignments, instances, plans, tasks, unclaimed
 from rota.shared.store.plans import Advance
 from rota.shared.store.tables import PLAN_INPUTS
+from tests.harness import leases
 from tests.harness.scenario import Scenario
 
 MINUTE = timedelta(minutes=1)
@@ -24,7 +25,7 @@ def due(rows: Scenario, now: datetime, limit: int = 100) -> list[int]:
 
 def read(rows: Scenario, *task_ids: int) -> list[PlannedTask]:
     """The tasks as a scheduler reads them under its leases."""
-    rows.database.write(lambda c: locks.acquire(c, "token", task_ids, LEASE))
+    rows.database.write(lambda c: leases.acquire(c, "token", task_ids, LEASE))
     return rows.database.read(lambda c: plans.locked(c, "token", task_ids))
 
 
@@ -32,14 +33,14 @@ def advance(rows: Scenario, *advances: Advance) -> None:
     """Move plans on, and give their leases back, as a scheduler does."""
 
     def write(connection: Connection) -> None:
-        locks.release(connection, "token", [a.task.id for a in advances])
+        leases.release(connection, "token", [a.task.id for a in advances])
         plans.advance(connection, advances)
 
     rows.database.write(write)
 
 
 def drop_ahead(rows: Scenario, now: datetime, *task_ids: int) -> None:
-    rows.database.write(lambda c: plans.drop_ahead(c, task_ids, now))
+    rows.database.write(lambda c: unclaimed.drop(c, unclaimed.ahead(c, task_ids, now)))
 
 
 def test_a_task_is_due_from_its_next_fire_less_the_lookahead(rows: Scenario) -> None:
@@ -73,8 +74,8 @@ def test_new_plans_have_a_share_of_each_batch_while_more_fires_are_due_than_it_t
 @pytest.mark.parametrize("kind", ["on", "off", "stale"])
 def test_what_another_has_leased_is_left_to_it_until_its_lease_is_back_or_expired(rows: Scenario, kind: str) -> None:
     leased, free = [rows.task(), rows.task()] if kind == "stale" else [rows.planned_task(status=kind) for _ in range(2)]
-    rows.database.write(lambda c: locks.acquire(c, "other", [leased, free], LEASE))
-    rows.database.write(lambda c: locks.release(c, "other", [free]))
+    rows.database.write(lambda c: leases.acquire(c, "other", [leased, free], LEASE))
+    rows.database.write(lambda c: leases.release(c, "other", [free]))
     assert due(rows, rows.start) == [free]
     rows.sql("UPDATE schedule_task_lock SET locked_at = '2020-01-01 00:00:00.000000'")
     assert due(rows, rows.start) == [leased, free]
@@ -82,7 +83,7 @@ def test_what_another_has_leased_is_left_to_it_until_its_lease_is_back_or_expire
 
 def test_what_is_leased_takes_no_place_among_those_due(rows: Scenario) -> None:
     first, second, third = (rows.planned_task(rows.start - MINUTE * n) for n in (3, 2, 1))
-    rows.database.write(lambda c: locks.acquire(c, "other", [first], LEASE))
+    rows.database.write(lambda c: leases.acquire(c, "other", [first], LEASE))
     assert due(rows, rows.start, limit=2) == [second, third]
 
 
@@ -221,8 +222,8 @@ def test_inputs_that_cannot_be_read_spoil_their_own_task_alone(rows: Scenario) -
 
 def test_tasks_are_read_again_only_under_their_leases(rows: Scenario) -> None:
     mine, theirs = rows.task(), rows.task()
-    rows.database.write(lambda c: locks.acquire(c, "mine", [mine], 2))
-    rows.database.write(lambda c: locks.acquire(c, "theirs", [theirs], 2))
+    rows.database.write(lambda c: leases.acquire(c, "mine", [mine], 2))
+    rows.database.write(lambda c: leases.acquire(c, "theirs", [theirs], 2))
     found = rows.database.read(lambda c: plans.locked(c, "mine", [mine, theirs]))
     assert [task.id for task in found] == [mine]
 

@@ -300,8 +300,8 @@ def test_a_later_attempt_than_the_one_seen_is_left_alone(rows: Scenario) -> None
     worker, other = rows.worker(), rows.worker()
     run = rows.begun(worker, rows.task(on_worker_lost="fail"))
     held = [(run.id, run.attempt + 1)]
-    assert rows.database.write(lambda c: recovery.disown(c, worker, held, "test")) == 0
-    assert rows.database.write(lambda c: recovery.disown(c, other, [(run.id, run.attempt)], "test")) == 0
+    assert rows.database.write(lambda c: recovery.disown(c, worker, held, "test")) == set()
+    assert rows.database.write(lambda c: recovery.disown(c, other, [(run.id, run.attempt)], "test")) == set()
     assert rows.status(run.id) == "running"
 
 

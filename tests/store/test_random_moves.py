@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from rota.shared.domain.errors import NotFound, NotPossible
 from rota.shared.domain.states import TERMINAL, TRANSITIONS, InstanceStatus, NodeStatus
-from rota.shared.store import assignments, fires, instances, overlap, plans, recovery, reports
+from rota.shared.store import assignments, fires, instances, overlap, recovery, reports, unclaimed
 from rota.shared.store.reports import InstanceReport, NodeReport, Report
 from rota.shared.store.transitions import canceling, giving
 from tests.harness.examples import examples
@@ -161,7 +161,7 @@ class Player:
 
     def unpin(self) -> None:
         some = self._some()
-        self._write(lambda c: fires.unpin(c, sorted(giving.lock_pending(c, some)), attempt=0))
+        self._write(lambda c: fires.unpin(c, sorted(giving.free_pending(c, some)), attempt=0))
 
     def recover(self) -> None:
         worker = self._worker()
@@ -193,7 +193,7 @@ class Player:
         )
 
     def drop_ahead(self) -> None:
-        self._write(lambda c: plans.drop_ahead(c, self._tasks, self._rows.start))
+        self._write(lambda c: unclaimed.drop(c, unclaimed.ahead(c, self._tasks, self._rows.start)))
 
 
 def stage(rows: Scenario) -> tuple[list[int], list[int]]:

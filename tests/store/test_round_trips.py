@@ -17,11 +17,11 @@ from rota.shared.clock import FAR_SECONDS
 from rota.shared.database.transactions import CONNECTIONS_AHEAD, Database, opened
 from rota.shared.domain.states import InstanceStatus
 from rota.shared.settings import Settings
-from rota.shared.store import locks
 from rota.shared.store.overlap import SkipCandidate
 from rota.shared.store.reports import Report
 from rota.shared.store.runs import Run
 from rota.worker_service.rows import WorkerRows
+from tests.harness import leases
 from tests.harness.packets import Packets, verbs
 from tests.harness.scenario import Scenario, ended, succeeded
 
@@ -133,7 +133,7 @@ def test_the_materializer_leases_a_batch_in_one_round_trip_and_writes_it_in_anot
     mariadb_rows.worker()
     tasks = [mariadb_rows.planned_task() for _ in range(3)]
     mariadb_rows.sql("DELETE FROM schedule_task WHERE next_fire_at IS NULL")
-    for verb in (partial(locks.acquire, lease_seconds=2), locks.release):
+    for verb in (partial(leases.acquire, lease_seconds=2), leases.release):
         mariadb_rows.database.write(partial(verb, token="earlier", task_ids=tasks))
     materializer = Materializer(mariadb_rows.database, Settings.load())
     writing = [some for some in sent(packets, materializer.step) if {"INSERT", "UPDATE"} & {*some}]

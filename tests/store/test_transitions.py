@@ -86,7 +86,7 @@ def reported(status: InstanceStatus | None, *nodes: tuple[int, NodeStatus]) -> M
 
 
 def lost(move: Move) -> Make:
-    return lambda c, i: recovering.recover(c, [Verdict(i.id, move, "test")], "worker", "test")
+    return lambda c, i: recovering.recover(c, [Verdict(i.id, i.attempt, move, "test")], i.worker, "worker", "test")
 
 
 HOUR_SECONDS = 3600.0

@@ -32,6 +32,7 @@ def _canceling(move: Move, *fence: ColumnElement[bool]) -> Update:
 _refuse = _canceling(REFUSE)
 _skip = _canceling(SKIP, _instance.schedule_worker_node_id == bindparam("worker"))
 _cancel = _canceling(CANCEL)
+_pass_over = _canceling(CANCEL, _instance.attempt == 0)
 
 
 def refuse(connection: Connection, reasons: Mapping[int, str]) -> None:
@@ -58,10 +59,10 @@ def cancel(connection: Connection, instance_id: int, reason: str, by: str) -> bo
 
 
 def pass_over(connection: Connection, instance_ids: Collection[int], reason: str) -> None:
-    """Cancel instances that have not started, for a reason that holds for all of them. The scheduler does so."""
+    """Cancel instances that were never claimed, for a reason that holds for all of them. The scheduler does so."""
     if instance_ids:
         rows = bound((instance_id, reason) for instance_id in sorted(instance_ids))
-        execute_later(connection, _cancel, {"rows": rows, "by": "scheduler"})
+        execute_later(connection, _pass_over, {"rows": rows, "by": "scheduler"})
         follow(connection, CANCEL, instance_ids)
 
 

@@ -6,27 +6,30 @@ from datetime import datetime
 from sqlalchemy import Connection, bindparam, func, select, update
 
 from rota.shared.database.constructs import UtcNow, among, bound, by_index, ignore_conflicts, json_rows, unindexed
-from rota.shared.database.later import execute_later
+from rota.shared.database.later import execute_later, read_before
 from rota.shared.domain.states import GIVE, TAKE_BACK
 from rota.shared.store.tables import schedule_instance
 from rota.shared.store.transitions.guards import leaves
 
 _instance = schedule_instance.c
 
-_lock_pending = by_index(
-    select(_instance.id)
+_free_pending = by_index(
+    select(_instance.id, _instance.attempt)
     .where(among(_instance.id), leaves(GIVE, unindexed(_instance.status)))
     .with_for_update(skip_locked=True),
     schedule_instance,
 )
 
 
-def lock_pending(connection: Connection, instance_ids: Collection[int]) -> set[int]:
-    """Lock those of these instances that are still pending and that nobody else has locked, and return their ids.
+def free_pending(connection: Connection, instance_ids: Collection[int]) -> dict[int, int]:
+    """Those of these instances that are still pending and that nobody has locked, with their attempts.
 
     One row that somebody has locked must not hold up the others of a batch.
     """
-    return set(connection.scalars(_lock_pending, {"ids": sorted(instance_ids)})) if instance_ids else set()
+    if not instance_ids:
+        return {}
+    rows = read_before(connection, _free_pending, {"ids": sorted(instance_ids)})
+    return dict(map(tuple, rows))
 
 
 _given = json_rows("given", id="id", worker="id", run_number="int", param="json")
@@ -71,19 +74,19 @@ _take_back_from = _take_back.where(_instance.schedule_worker_node_id == bindpara
 
 def take_back_unstarted(
     connection: Connection, instance_ids: Collection[int], cutoff: datetime, avoid: str | None = None
-) -> int:
-    """Put these instances back to pending if they were assigned before ``cutoff`` (naive UTC); returns how many.
+) -> None:
+    """Put these instances back to pending if they were assigned before ``cutoff`` (naive UTC).
 
     ``avoid`` names the worker that they should not be given to again.
     """
     rows = bound((i,) for i in sorted(instance_ids))
-    return connection.execute(_take_back_unstarted, {"rows": rows, "cutoff": cutoff, "avoid": avoid}).rowcount
+    execute_later(connection, _take_back_unstarted, {"rows": rows, "cutoff": cutoff, "avoid": avoid})
 
 
 def take_back_from(connection: Connection, worker_id: int, instance_ids: Collection[int]) -> None:
     """Put these instances back to pending if they are assigned to this worker and not claimed."""
     rows = bound((i,) for i in sorted(instance_ids))
-    connection.execute(_take_back_from, {"rows": rows, "worker": worker_id})
+    execute_later(connection, _take_back_from, {"rows": rows, "worker": worker_id})
 
 
 _adopt = (

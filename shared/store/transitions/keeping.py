@@ -7,10 +7,10 @@ scheduler when the worker is dead.
 
 from collections.abc import Collection
 
-from sqlalchemy import Connection, bindparam, delete, insert, literal_column, select, update
+from sqlalchemy import Connection, bindparam, delete, exists, insert, literal_column, select, update
 
 from rota.shared.database.constructs import UtcNow, among
-from rota.shared.database.later import execute_later
+from rota.shared.database.later import execute_later, read_before
 from rota.shared.domain.states import FAIL
 from rota.shared.store.tables import schedule_instance, schedule_kept_slot
 from rota.shared.store.transitions.guards import leaves
@@ -38,7 +38,8 @@ _free = (
 )
 _forget = delete(schedule_kept_slot).where(among(_kept.schedule_instance_id))
 _of_worker = select(_kept.schedule_instance_id).where(_kept.schedule_worker_node_id == bindparam("worker"))
-_lock_own = _of_worker.where(among(_kept.schedule_instance_id)).with_for_update()
+_free_own = _free.where(exists(_of_worker.where(_kept.schedule_instance_id == _instance.id)))
+_forget_own = _forget.where(_kept.schedule_worker_node_id == bindparam("worker"))
 
 
 def keep(connection: Connection, worker_id: int, instance_ids: Collection[int]) -> None:
@@ -64,11 +65,12 @@ def free_own(connection: Connection, worker_id: int, instance_ids: Collection[in
     """Free those of these slots that are kept for this worker's threads. The others are other workers'."""
     if instance_ids:
         values = {"ids": sorted(instance_ids), "worker": worker_id}
-        free(connection, list(connection.scalars(_lock_own, values)))
+        execute_later(connection, _free_own, values)
+        execute_later(connection, _forget_own, values)
 
 
 def free_of(connection: Connection, worker_id: int, limit: int) -> int:
     """Free at most ``limit`` slots that were kept for a dead worker's threads; returns how many."""
-    ids = list(connection.scalars(_of_worker.limit(limit), {"worker": worker_id}))
+    ids = read_before(connection, _of_worker.limit(limit), {"worker": worker_id}).scalars().all()
     free(connection, ids)
     return len(ids)

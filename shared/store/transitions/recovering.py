@@ -3,23 +3,37 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, bindparam, case, literal_column, update
+from sqlalchemy import Connection, bindparam, case, exists, literal_column, or_, select, update
 
-from rota.shared.database.constructs import UtcNow, bound, json_rows
+from rota.shared.database.constructs import BigId, UtcNow, among, bound, by_primary_key, json_rows, unindexed
+from rota.shared.database.later import execute_later
 from rota.shared.domain.jsontext import json_text
 from rota.shared.domain.states import CANCEL_LOST, FAIL_LOST, RECOVER, Move
-from rota.shared.store.tables import schedule_instance
+from rota.shared.store.tables import schedule_instance, schedule_task_node
 from rota.shared.store.transitions.guards import leaves
 from rota.shared.store.transitions.nodes import follow
 
 _instance = schedule_instance.c
 
-_lost = json_rows("lost", id="id", status="str", losses="int", reason="str", result="json")
+_node = schedule_task_node.c
+
+_lost = json_rows(
+    "lost", id="id", attempt="int", requested="int", waits="int", status="str", losses="int", reason="str",
+    result="json",
+)  # fmt: skip
+_entered = exists(select(_node.id).where(_node.schedule_instance_id == _lost.c.id, _node.gmt_started.is_not(None)))
 _ended = _lost.c.status != literal_column(f"'{RECOVER.target.value}'")
 
 _recover = (
     update(schedule_instance)
-    .where(_instance.id == _lost.c.id, leaves(RECOVER))
+    .where(
+        _instance.id == _lost.c.id,
+        leaves(RECOVER, unindexed(_instance.status)),
+        unindexed(_instance.schedule_worker_node_id).is_not_distinct_from(bindparam("holder", type_=BigId)),
+        _instance.attempt == _lost.c.attempt,
+        case((_instance.gmt_cancel_requested.is_(None), 0), else_=1) == _lost.c.requested,
+        or_(_lost.c.waits == 0, ~_entered),
+    )
     .values(
         status=_lost.c.status,
         schedule_worker_node_id=case((_ended, _instance.schedule_worker_node_id)),
@@ -41,20 +55,42 @@ class Verdict:
     """The move of an instance whose worker was lost, and why: ``RECOVER``, ``FAIL_LOST`` or ``CANCEL_LOST``."""
 
     id: int
+    attempt: int
+    """The attempt that was lost."""
+
     move: Move
     reason: str
     losses: int = 1
     """0 if the worker had not begun it: then the instance cannot be what killed the worker."""
 
+    is_cancel_requested: bool = False
+    """Whether somebody had asked to cancel it."""
 
-def recover(connection: Connection, verdicts: Collection[Verdict], worker: str, by: str) -> None:
-    """Carry out verdicts about instances that this transaction has locked; ``worker`` is the lost worker's name."""
+    waits: bool = False
+    """Whether no handler of it was entered."""
+
+
+_hold = by_primary_key(update(schedule_instance).where(among(_instance.id)).values(attempt=_instance.attempt))
+"""It changes nothing: it locks the rows, so that the next statement sees which handlers were entered before."""
+
+
+def recover(connection: Connection, verdicts: Collection[Verdict], holder: int | None, worker: str, by: str) -> None:
+    """Carry out verdicts about instances that were read as ``running`` under the worker ``holder``.
+
+    ``worker`` is the name to avoid. An instance that is not as its verdict says any more stays as it is.
+    """
     if not verdicts:
         return
+    if waiting := sorted(v.id for v in verdicts if v.waits):
+        execute_later(connection, _hold, {"ids": waiting})
     rows = [
-        (v.id, v.move.target.value, v.losses, v.reason, None if v.move is RECOVER else json_text({"error": v.reason}))
+        (
+            v.id, v.attempt, int(v.is_cancel_requested), int(v.waits), v.move.target.value, v.losses, v.reason,
+            None if v.move is RECOVER else json_text({"error": v.reason}),
+        )
         for v in verdicts
-    ]
-    connection.execute(_recover, {"rows": bound(rows), "worker": worker, "by": by})
+    ]  # fmt: skip
+    values = {"rows": bound(rows), "holder": holder, "worker": worker, "by": by}
+    execute_later(connection, _recover, values)
     for move in (RECOVER, FAIL_LOST, CANCEL_LOST):
         follow(connection, move, [v.id for v in verdicts if v.move is move])

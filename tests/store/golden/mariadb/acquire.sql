@@ -1,5 +1,10 @@
 -- The materializer and the assigner lease a batch of tasks before they decide about them.
 
+-- locks.take_new
+SELECT schedule_task_lock.schedule_task_id
+FROM schedule_task_lock
+WHERE schedule_task_lock.schedule_task_id IN (:ids);
+
 -- locks.take
 UPDATE (
     SELECT DISTINCT schedule_task_lock.schedule_task_id AS schedule_task_id
@@ -32,18 +37,12 @@ WHERE (schedule_task_lock.schedule_task_id IN (:ids))
 
 -- The same where a task has no lock row yet: it is new.
 
--- locks.take: as above
+-- locks.take_new: as above
 
--- locks.held: as above
-
--- locks._insert_missing
-SELECT schedule_task_lock.schedule_task_id
-FROM schedule_task_lock
-WHERE schedule_task_lock.schedule_task_id IN (:ids);
-
--- locks._insert_missing
+-- locks.take_new
 INSERT IGNORE INTO schedule_task_lock (schedule_task_id)
-VALUES (:schedule_task_id);
+SELECT new.id
+FROM JSON_TABLE(:rows, '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$[0]')) AS new;
 
 -- locks.take: as above
 

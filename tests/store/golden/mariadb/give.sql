@@ -1,7 +1,7 @@
--- The assigner locks what it is about to give, without what somebody else has locked.
+-- The assigner asks what it may give: without what somebody else has locked.
 
--- transitions.giving.lock_pending
-SELECT STRAIGHT_JOIN schedule_instance.id
+-- transitions.giving.free_pending
+SELECT STRAIGHT_JOIN schedule_instance.id, schedule_instance.attempt
 FROM schedule_instance FORCE INDEX (PRIMARY)
 WHERE (schedule_instance.id IN (:ids))
   AND schedule_instance.status = :param_1

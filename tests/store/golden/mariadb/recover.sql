@@ -4,16 +4,17 @@
 SELECT schedule_instance.id
 FROM schedule_instance
 WHERE schedule_instance.status = :status_1
-  AND schedule_instance.schedule_worker_node_id = :schedule_worker_node_id_1
+  AND schedule_instance.schedule_worker_node_id = :worker
 LIMIT :param_1;
 
 -- recovery.recover
-SELECT STRAIGHT_JOIN schedule_instance.id, schedule_instance.schedule_task_id,
-    schedule_instance.worker_losses, schedule_instance.gmt_cancel_requested
+SELECT STRAIGHT_JOIN schedule_instance.id, schedule_instance.attempt,
+    schedule_instance.schedule_task_id, schedule_instance.worker_losses,
+    schedule_instance.gmt_cancel_requested
 FROM schedule_instance FORCE INDEX (PRIMARY)
-WHERE schedule_instance.id IN (:id_1, …)
+WHERE (schedule_instance.id IN (:ids))
   AND schedule_instance.status = :status_1
-  AND schedule_instance.schedule_worker_node_id = :schedule_worker_node_id_1
+  AND schedule_instance.schedule_worker_node_id = :worker
 ORDER BY schedule_instance.id
 FOR UPDATE SKIP LOCKED;
 
@@ -36,11 +37,17 @@ WHERE schedule_task_node.schedule_instance_id IN (:schedule_instance_id_1, …)
   AND schedule_task_node.gmt_started IS NOT NULL;
 
 -- transitions.recovering.recover
+UPDATE schedule_instance FORCE INDEX (PRIMARY)
+SET attempt=schedule_instance.attempt
+WHERE schedule_instance.id IN (:ids);
+
+-- transitions.recovering.recover
 UPDATE JSON_TABLE(
     :rows,
     '$[*]' COLUMNS (
-        id BIGINT UNSIGNED PATH '$[0]', status VARCHAR(1023) PATH '$[1]', losses INT PATH '$[2]',
-        reason VARCHAR(1023) PATH '$[3]', result LONGTEXT PATH '$[4]'
+        id BIGINT UNSIGNED PATH '$[0]', attempt INT PATH '$[1]', requested INT PATH '$[2]',
+        waits INT PATH '$[3]', status VARCHAR(1023) PATH '$[4]', losses INT PATH '$[5]',
+        reason VARCHAR(1023) PATH '$[6]', result LONGTEXT PATH '$[7]'
     )
 ) AS lost
 STRAIGHT_JOIN schedule_instance FORCE INDEX (PRIMARY)
@@ -64,7 +71,23 @@ SET schedule_instance.status=lost.status,
     schedule_instance.execution_result=lost.result,
     schedule_instance.gmt_modified=(UTC_TIMESTAMP(6)), schedule_instance.modifier=:by
 WHERE schedule_instance.id = lost.id
-  AND schedule_instance.status = :status_1;
+  AND schedule_instance.status = :param_1
+  AND schedule_instance.schedule_worker_node_id <=> :holder
+  AND schedule_instance.attempt = lost.attempt
+  AND CASE WHEN (
+      schedule_instance.gmt_cancel_requested IS NULL
+  ) THEN :param_2 ELSE :param_3 END = lost.requested
+  AND (
+      lost.waits = :waits_1
+        OR NOT (
+            EXISTS (
+                SELECT schedule_task_node.id
+                FROM schedule_task_node
+                WHERE schedule_task_node.schedule_instance_id = lost.id
+                  AND schedule_task_node.gmt_started IS NOT NULL
+            )
+        )
+  );
 
 -- transitions.nodes.follow
 UPDATE schedule_task_node

@@ -10,7 +10,7 @@ WHERE schedule_instance.status = :status_1
   AND schedule_instance.gmt_assigned < :cutoff
 LIMIT :limit;
 
--- assignments.lock_assigned
+-- assignments.free_assigned
 SELECT STRAIGHT_JOIN schedule_instance.id
 FROM schedule_instance FORCE INDEX (PRIMARY)
 WHERE (schedule_instance.id IN (:ids))
@@ -37,7 +37,7 @@ WHERE schedule_instance.status = :status_1
   AND schedule_instance.schedule_worker_node_id = :schedule_worker_node_id_1
 LIMIT :param_1;
 
--- assignments.lock_assigned: as above
+-- assignments.free_assigned: as above
 
 -- transitions.giving.take_back_from
 UPDATE JSON_TABLE(:rows, '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$[0]')) AS back

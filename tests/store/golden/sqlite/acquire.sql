@@ -1,5 +1,10 @@
 -- The materializer and the assigner lease a batch of tasks before they decide about them.
 
+-- locks.take_new
+SELECT schedule_task_lock.schedule_task_id
+FROM schedule_task_lock
+WHERE schedule_task_lock.schedule_task_id IN (SELECT value FROM json_each(:ids));
+
 -- locks.take
 UPDATE schedule_task_lock NOT INDEXED
 SET locked_by=:token, locked_at=(strftime('%Y-%m-%d %H:%M:%f000', 'now')), is_locked=:is_locked
@@ -31,19 +36,13 @@ WHERE (schedule_task_lock.schedule_task_id IN (SELECT value FROM json_each(:ids)
 
 -- The same where a task has no lock row yet: it is new.
 
--- locks.take: as above
+-- locks.take_new: as above
 
--- locks.held: as above
-
--- locks._insert_missing
-SELECT schedule_task_lock.schedule_task_id
-FROM schedule_task_lock
-WHERE schedule_task_lock.schedule_task_id IN (SELECT value FROM json_each(:ids));
-
--- locks._insert_missing
+-- locks.take_new
 INSERT
   OR IGNORE INTO schedule_task_lock (schedule_task_id)
-VALUES (:schedule_task_id);
+SELECT new.id
+FROM (SELECT json_extract(value, '$[0]') AS id FROM json_each(:rows)) AS new;
 
 -- locks.take: as above
 

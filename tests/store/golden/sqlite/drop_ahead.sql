@@ -1,6 +1,6 @@
 -- The materializer deletes what a stale plan had put ahead and nobody claimed.
 
--- plans._lock_unclaimed
+-- unclaimed._found
 SELECT schedule_instance.id
 FROM schedule_instance
 WHERE schedule_instance.schedule_task_id IN (:schedule_task_id_1, …)
@@ -10,12 +10,23 @@ WHERE schedule_instance.schedule_task_id IN (:schedule_task_id_1, …)
   AND schedule_instance.attempt = :attempt_1
   AND (schedule_instance.status = :status_1 OR schedule_instance.status = :status_2);
 
--- plans.drop_ahead
+-- unclaimed.drop
 DELETE
 FROM schedule_instance
-WHERE schedule_instance.id IN (:id_1, …);
+WHERE (schedule_instance.id IN (SELECT value FROM json_each(:ids)))
+  AND schedule_instance.run_number = :run_number_1
+  AND schedule_instance.origin = :origin_1
+  AND schedule_instance.attempt = :attempt_1
+  AND (+schedule_instance.status = :param_1 OR +schedule_instance.status = :param_2);
 
--- plans.drop_ahead
+-- unclaimed.drop
 DELETE
 FROM schedule_task_node
-WHERE schedule_task_node.schedule_instance_id IN (:schedule_instance_id_1, …);
+WHERE (schedule_task_node.schedule_instance_id IN (SELECT value FROM json_each(:ids)))
+  AND NOT (
+      EXISTS (
+          SELECT schedule_instance.id
+          FROM schedule_instance
+          WHERE schedule_instance.id = schedule_task_node.schedule_instance_id
+      )
+  );

@@ -4,16 +4,16 @@
 SELECT schedule_instance.id
 FROM schedule_instance
 WHERE schedule_instance.status = :status_1
-  AND schedule_instance.schedule_worker_node_id = :schedule_worker_node_id_1
+  AND schedule_instance.schedule_worker_node_id = :worker
 LIMIT :param_1 OFFSET :param_2;
 
 -- recovery.recover
-SELECT schedule_instance.id, schedule_instance.schedule_task_id, schedule_instance.worker_losses,
-    schedule_instance.gmt_cancel_requested
+SELECT schedule_instance.id, schedule_instance.attempt, schedule_instance.schedule_task_id,
+    schedule_instance.worker_losses, schedule_instance.gmt_cancel_requested
 FROM schedule_instance
-WHERE schedule_instance.id IN (:id_1, …)
+WHERE (schedule_instance.id IN (SELECT value FROM json_each(:ids)))
   AND schedule_instance.status = :status_1
-  AND schedule_instance.schedule_worker_node_id = :schedule_worker_node_id_1
+  AND schedule_instance.schedule_worker_node_id = :worker
 ORDER BY schedule_instance.id;
 
 -- recovery._last_of
@@ -35,6 +35,11 @@ WHERE schedule_task_node.schedule_instance_id IN (:schedule_instance_id_1, …)
   AND schedule_task_node.gmt_started IS NOT NULL;
 
 -- transitions.recovering.recover
+UPDATE schedule_instance
+SET attempt=schedule_instance.attempt
+WHERE schedule_instance.id IN (SELECT value FROM json_each(:ids));
+
+-- transitions.recovering.recover
 UPDATE schedule_instance NOT INDEXED
 SET status=lost.status,
     schedule_worker_node_id=CASE WHEN (
@@ -49,13 +54,30 @@ SET status=lost.status,
     ) END, reason=lost.reason, execution_result=lost.result,
     gmt_modified=(strftime('%Y-%m-%d %H:%M:%f000', 'now')), modifier=:by
 FROM (
-    SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS status,
-        json_extract(value, '$[2]') AS losses, json_extract(value, '$[3]') AS reason,
-        json_extract(value, '$[4]') AS result
+    SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS attempt,
+        json_extract(value, '$[2]') AS requested, json_extract(value, '$[3]') AS waits,
+        json_extract(value, '$[4]') AS status, json_extract(value, '$[5]') AS losses,
+        json_extract(value, '$[6]') AS reason, json_extract(value, '$[7]') AS result
     FROM json_each(:rows)
 ) AS lost
 WHERE schedule_instance.id = lost.id
-  AND schedule_instance.status = :status_1;
+  AND +schedule_instance.status = :param_1
+  AND +schedule_instance.schedule_worker_node_id IS :holder
+  AND schedule_instance.attempt = lost.attempt
+  AND CASE WHEN (
+      schedule_instance.gmt_cancel_requested IS NULL
+  ) THEN :param_2 ELSE :param_3 END = lost.requested
+  AND (
+      lost.waits = :waits_1
+        OR NOT (
+            EXISTS (
+                SELECT schedule_task_node.id
+                FROM schedule_task_node
+                WHERE schedule_task_node.schedule_instance_id = lost.id
+                  AND schedule_task_node.gmt_started IS NOT NULL
+            )
+        )
+  );
 
 -- transitions.nodes.follow
 UPDATE schedule_task_node

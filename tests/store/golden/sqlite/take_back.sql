@@ -10,7 +10,7 @@ WHERE schedule_instance.status = :status_1
   AND schedule_instance.gmt_assigned < :cutoff
 LIMIT :limit OFFSET :param_1;
 
--- assignments.lock_assigned
+-- assignments.free_assigned
 SELECT schedule_instance.id
 FROM schedule_instance
 WHERE (schedule_instance.id IN (SELECT value FROM json_each(:ids)))
@@ -34,7 +34,7 @@ WHERE schedule_instance.status = :status_1
   AND schedule_instance.schedule_worker_node_id = :schedule_worker_node_id_1
 LIMIT :param_1 OFFSET :param_2;
 
--- assignments.lock_assigned: as above
+-- assignments.free_assigned: as above
 
 -- transitions.giving.take_back_from
 UPDATE schedule_instance NOT INDEXED
