@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Row
 
+from rota.shared.database.later import Unexpected
 from rota.shared.domain.states import TERMINAL, InstanceStatus, NodeStatus
 from rota.shared.store import assignments, instances, recovery, reports
 from rota.shared.store.reports import NodeReport, Report
@@ -105,6 +106,15 @@ def test_steps_of_many_are_written_each_to_its_own_but_for_those_that_were_lost(
         row, (first, second) = everything(rows, run)
         assert (row.status, first.execution_result, second.execution_result) == ("running", run.id, None)
         assert first.gmt_completed == second.gmt_started == run.due_at + number * SECOND
+
+
+def test_of_two_attempts_of_one_run_that_are_reported_at_once_nothing_is_written(rows: Scenario) -> None:
+    worker = rows.worker()
+    run = rows.running(worker)
+    batch = [stepped(run), stepped(replace(run, attempt=run.attempt + 1))]
+    with pytest.raises(Unexpected):
+        rows.database.write(lambda c: reports.report(c, worker, batch, at_once=True))
+    assert rows.node_statuses(run.id) == ["running", "pending"]
 
 
 def test_plain_successes_and_others_go_together(rows: Scenario) -> None:

@@ -11,7 +11,7 @@ from operator import itemgetter
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, func, literal_column, or_, select, update
 
 from rota.shared.database.constructs import Listed, RowsUpdate, UtcNow, among, bound, by_index, json_rows, unindexed
-from rota.shared.database.later import execute_later
+from rota.shared.database.later import Unexpected, execute_later
 from rota.shared.domain.states import BEGIN, FAIL, HAND_BACK, PROCEED, RETRY, STOP, SUCCEED, InstanceStatus, NodeStatus
 from rota.shared.store.tables import schedule_instance, schedule_task_node
 from rota.shared.store.transitions.guards import leaves
@@ -98,15 +98,19 @@ _fenced = _fence.join(
 )
 _runs = leaves(PROCEED, unindexed(_instance.status))
 _count_held = by_index(select(func.count()).select_from(_fenced).where(_runs).with_for_update(), schedule_instance)
-_hold = (
-    update(schedule_instance)
-    .where(
-        _instance.id == _fence.c.id,
-        unindexed(_instance.schedule_worker_node_id) == bindparam("worker"),
-        _instance.attempt == _fence.c.attempt,
-        _runs,
-    )
-    .values(attempt=_instance.attempt)
+_hold = RowsUpdate(
+    schedule_instance,
+    lambda held: (
+        update(schedule_instance)
+        .where(
+            held.match,
+            unindexed(_instance.schedule_worker_node_id) == bindparam("worker"),
+            _instance.attempt == held.c["attempt"],
+            _runs,
+        )
+        .values(attempt=_instance.attempt)
+    ),
+    attempt="int",
 )
 """It changes nothing: it locks the rows and counts them, without an answer that somebody has to wait for."""
 
@@ -126,10 +130,13 @@ def lock(
     the count is less. With ``at_once`` the transaction raises Unexpected then.
     """
     expected = sorted(set(fences))
-    values = {"rows": bound(expected), "worker": worker_id}
     if at_once:
-        execute_later(connection, _hold, values, expected=len(expected))
+        if len(dict(expected)) < len(expected):
+            raise Unexpected("a worker holds one attempt of a run at most")
+        ids, attempts = zip(*expected, strict=True) if expected else ((), ())
+        _hold.later(connection, Listed(ids), Listed(attempts), expected=len(expected), worker=worker_id)
         return set(expected)
+    values = {"rows": bound(expected), "worker": worker_id}
     if connection.scalar(_count_held, values) == len(expected):
         return set(expected)
     return {(instance_id, attempt) for instance_id, attempt in connection.execute(_find_held, values)}
