@@ -48,6 +48,10 @@ SPREAD_SECONDS = 0.05
 """The materializer ticks so much before the assigner, so that its first batch is written when the workers poll. The
 spread is a random part, by which several schedulers differ."""
 
+FIRST_BATCH = 200
+"""A tick's first batch has so many tasks at most, so that it is written when the workers poll. They see that more is to
+come, and poll again soon."""
+
 OUTRUN_SECONDS = 0.02
 """The longest rest after another scheduler had leased all that was found. It doubles each time in a row, up to a
 period. It is short because more tasks may be due behind those."""
@@ -70,6 +74,9 @@ class Materializer:
         self._surprises = Surprises("materializer")
         self._outrun = OUTRUN_SECONDS
         self._wariness = Wariness(database.clock)
+        self._has_begun = False
+        """Whether this tick has had its first batch."""
+
         earlier = EARLIER_SECONDS + random.uniform(0, SPREAD_SECONDS)  # noqa: S311 - schedulers part
         self._phase = TICK_PHASE_SECONDS - earlier
 
@@ -78,6 +85,9 @@ class Materializer:
         now = self._database.clock.now()
         horizon = now + timedelta(seconds=self._settings.lookahead_seconds)
         limit, lease = self._settings.batch, self._settings.lock_lease_seconds
+        if not self._has_begun:
+            limit = min(limit, FIRST_BATCH)
+        self._has_begun = True
         known = self.unknown_kinds.are_left
         due = self._database.read(lambda c: plans.due(c, now, horizon, limit, lease, known=known))
         if not due:
@@ -114,6 +124,7 @@ class Materializer:
         return tasks
 
     def _until_next_tick(self) -> float:
+        self._has_begun = False
         return seconds_to_next(self._database.clock.now(), self._settings.tick_period, self._phase)
 
     def _decide(self, tasks: Sequence[PlannedTask], now: datetime, horizon: datetime) -> list[TaskWrite]:
