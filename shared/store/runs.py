@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -212,6 +213,8 @@ class Wanted:
         )
 
 
+_sequence = attrgetter("sequence")
+
 _NODE_TERMS: dict[str, ColumnElement[Any]] = {
     "type_id": _node.schedule_task_node_type_id,
     "sequence": _node.sequence,
@@ -249,13 +252,15 @@ _rows = by_index(
         _instance.schedule_worker_node_id == bindparam("worker"),
         _instance.status.in_([ASSIGNED, RUNNING]),
     )
-    .order_by(_instance.id, _node.sequence),
+    .order_by(_instance.id),
     schedule_instance,
 )
 _wanted = _rows.add_columns(case((type_coerce(_instance.status, String) == ASSIGNED, _holder_id)))
 _free = _rows.with_for_update(read=True, skip_locked=True)
 """The columns that many instances have in common are read as one JSON text, and each text is parsed once. Fewer columns
-matter here more than anything else. A row is unpacked by position: attributes of SQLAlchemy's rows take 0.3 µs each."""
+matter here more than anything else. A row is unpacked by position: attributes of SQLAlchemy's rows take 0.3 µs each.
+They come by the ids of the instances, as they are read. To order the nodes, too, MariaDB would sort in a temporary
+table."""
 
 
 def read_wanted(
@@ -287,6 +292,8 @@ def read_wanted(
             if large:
                 wanted[-1].large += large
                 wanted[-1].large_nodes += (node_id,)
+    for instance in wanted:
+        instance.nodes.sort(key=_sequence)
     return wanted, time
 
 

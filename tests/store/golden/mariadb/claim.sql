@@ -43,7 +43,7 @@ LEFT OUTER JOIN schedule_task_node
 WHERE (schedule_instance.id IN (:ids))
   AND schedule_instance.schedule_worker_node_id = :worker
   AND schedule_instance.status IN (:status_1, …)
-ORDER BY schedule_instance.id, schedule_task_node.sequence
+ORDER BY schedule_instance.id
 LOCK IN SHARE MODE SKIP LOCKED;
 
 -- transitions.claiming.claim_read
@@ -173,4 +173,4 @@ LEFT OUTER JOIN schedule_task_node
 WHERE (schedule_instance.id IN (:ids))
   AND schedule_instance.schedule_worker_node_id = :worker
   AND schedule_instance.status IN (:status_1, …)
-ORDER BY schedule_instance.id, schedule_task_node.sequence;
+ORDER BY schedule_instance.id;

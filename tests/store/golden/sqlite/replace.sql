@@ -45,7 +45,7 @@ LEFT OUTER JOIN schedule_task_node
 WHERE (schedule_instance.id IN (SELECT value FROM json_each(:ids)))
   AND schedule_instance.schedule_worker_node_id = :worker
   AND schedule_instance.status IN (:status_1, …)
-ORDER BY schedule_instance.id, schedule_task_node.sequence;
+ORDER BY schedule_instance.id;
 
 -- node_types.NodeTypeNames.of
 SELECT schedule_task_node_type.type, schedule_task_node_type.category
