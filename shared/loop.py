@@ -46,7 +46,8 @@ class Loop:
 
     def wake(self) -> None:
         """End the present rest, or the next one if the step is running."""
-        self._wake.set()
+        if not self._wake.is_set():  # to set it again costs much more
+            self._wake.set()
 
     def stop(self) -> None:
         """Ask the loop to end after the present step; ``join`` waits for that."""

@@ -127,7 +127,7 @@ class Board:
             cell = self._free.popleft()
         except IndexError:  # more handlers are left behind by stopped runs than there is room for
             return None
-        self._numbers[cell + 1] = threading.get_native_id()
+        self._numbers[cell + 1] = threading.current_thread().native_id or 0  # without a system call
         self._numbers[cell] = instance_id
         return cell
 
