@@ -1,10 +1,13 @@
 """``rota cron`` and ``rota config``: what needs no database."""
 
 import json
+import re
+import shlex
 
 import pytest
 
 from tests.harness.command_line import invoke
+from tests.harness.processes import ROOT
 
 
 def test_json_has_exactly_the_documented_form() -> None:
@@ -116,3 +119,17 @@ def test_config_points_out_a_variable_that_is_no_setting() -> None:
     result = invoke("config", "--json", ROTA_CAPACTY="5")
     assert "ROTA_CAPACTY is set, but there is no such setting; did you mean ROTA_CAPACITY?" in result.stderr
     assert json.loads(result.stdout)["unknown"]["ROTA_CAPACTY"] == "ROTA_CAPACITY"
+
+
+SHOWN = re.findall(
+    r"^    \$ rota (cron .+)\n    (.+)$", (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8"), re.MULTILINE
+)
+
+
+@pytest.mark.parametrize(("typed", "shown"), SHOWN)
+def test_an_expression_of_another_scheduler_is_answered_as_its_page_says(typed: str, shown: str) -> None:
+    assert invoke(*shlex.split(typed)).output.splitlines()[0] == shown
+
+
+def test_the_page_shows_an_expression_that_is_refused_and_one_that_is_not() -> None:
+    assert [shown.startswith("error: ") for _, shown in SHOWN] == [True, False]

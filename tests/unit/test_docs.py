@@ -3,13 +3,14 @@
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
 import click
 import pytest
 
+from rota import NodeContext
 from rota.cli import cli
 from rota.shared.settings import Settings
 from tests.harness.processes import ROOT
@@ -233,6 +234,14 @@ def test_a_home_that_does_not_exist_would_be_noticed() -> None:
         "\n## Next\n\n| b | `c/` |\n"
     )
     assert [(home.what, home.faults()) for home in homes(text)] == [("a thing", ["SPACE"]), ("more", ["shared/no.py"])]
+
+
+def test_all_fields_of_a_context_are_told() -> None:
+    section = (
+        (ROOT / "docs" / "authoring.md").read_text().partition("\n## What a handler gets\n")[2].partition("\n## ")[0]
+    )
+    properties = {name for name, value in vars(NodeContext).items() if isinstance(value, property)}
+    assert set(re.findall(r"^\| `(\w+)` \|", section, re.M)) == {f.name for f in fields(NodeContext)} | properties
 
 
 def test_the_tests_that_hold_mended_faults_are_there() -> None:
