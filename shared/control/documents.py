@@ -127,9 +127,12 @@ def declaration_document(row: Row[Any], carriers: Mapping[str, list[str]]) -> Do
 
 
 def instance_document(row: Row[Any], nodes: Iterable[Row[Any]] | None = None) -> Document:
-    """An instance: its columns, and its nodes if they are given."""
+    """An instance: its columns; with its nodes, if they are given, and how its newest attempts failed."""
     document = values_of(row, INSTANCE_FIELDS)
-    return document if nodes is None else document | {"nodes": [values_of(node, NODE_FIELDS) for node in nodes]}
+    if nodes is None:
+        return document
+    failed = row.failed_attempts if isinstance(row.failed_attempts, list) else []
+    return document | {"nodes": [values_of(node, NODE_FIELDS) for node in nodes], "failed_attempts": failed}
 
 
 def instance_in_list(row: Row[Any]) -> Document:

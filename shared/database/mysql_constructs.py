@@ -9,6 +9,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 from rota.shared.database.constructs import (
+    Appended,
     BigIdType,
     Build,
     InThisOrder,
@@ -71,6 +72,13 @@ def _json_table(element: Any, compiler: Any, **kw: Any) -> str:
     rows = compiler.process(next(iter(element.clauses)), **kw)
     columns = ", ".join(f"{name} {_SQL_TYPES[kind]} PATH '$[{at}]'" for at, name, kind in columns_of(element))
     return f"JSON_TABLE({rows}, '$[*]' COLUMNS ({columns}))"
+
+
+@compiles(Appended, *DIALECTS)
+def _json_array_append(element: Any, compiler: Any, **kw: Any) -> str:
+    listed, item, most = (compiler.process(clause, **kw) for clause in element.clauses)
+    shortened = f"CASE WHEN JSON_LENGTH({listed}) >= {most} THEN JSON_REMOVE({listed}, '$[0]') ELSE {listed} END"
+    return f"JSON_ARRAY_APPEND(COALESCE({shortened}, JSON_ARRAY()), '$', JSON_EXTRACT({item}, '$'))"
 
 
 @compiles(InThisOrder, *DIALECTS)

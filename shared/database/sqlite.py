@@ -41,6 +41,7 @@ from rota.shared.database.backend import (
     version_check,
 )
 from rota.shared.database.constructs import (
+    Appended,
     BigIdType,
     JsonRows,
     ListedValues,
@@ -292,6 +293,13 @@ def _json_each(element: Any, compiler: Any, **kw: Any) -> str:
     rows = compiler.process(next(iter(element.clauses)), **kw)
     columns = ", ".join(f"json_extract(value, '$[{at}]') AS {name}" for at, name, _ in columns_of(element))
     return f"(SELECT {columns} FROM json_each({rows}))"
+
+
+@compiles(Appended, "sqlite")
+def _json_insert(element: Any, compiler: Any, **kw: Any) -> str:
+    listed, item, most = (compiler.process(clause, **kw) for clause in element.clauses)
+    shortened = f"CASE WHEN json_array_length({listed}) >= {most} THEN json_remove({listed}, '$[0]') ELSE {listed} END"
+    return f"json_insert(coalesce({shortened}, '[]'), '$[#]', json({item}))"
 
 
 @compiles(ListedValues, "sqlite")

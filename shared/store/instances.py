@@ -44,7 +44,7 @@ def _with_names(*columns: Any) -> Select[Any]:
 _seen = _with_names(schedule_instance)
 _result = type_coerce(_instance.execution_result, String)
 _in_list = _with_names(
-    *(column for column in _instance if column.name not in ("param", "execution_result")),
+    *(column for column in _instance if column.name not in ("param", "execution_result", "failed_attempts")),
     params.small(_instance.param).label("param"),
     params.small(_instance.execution_result).label("execution_result"),
     case((params.bytes_of_large(_result) > 0, func.substr(_result, 1, RESULT_SHOWN))).label("result_begins"),

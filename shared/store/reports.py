@@ -14,8 +14,10 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
+from rota.shared.database.constructs import written
 from rota.shared.domain.states import InstanceStatus, NodeStatus
 from rota.shared.store import fires
+from rota.shared.store.failed_attempts import KEPT_BYTES, attempt_end
 from rota.shared.store.transitions import keeping, reporting
 
 
@@ -68,6 +70,15 @@ class Report:
         return self.instance is not None and self.instance.status is not InstanceStatus.RUNNING
 
     @property
+    def has_failed(self) -> bool:
+        """Whether the run failed: for good, or it is to be retried."""
+        if (end := self.instance) is None:
+            return False
+        return end.status is InstanceStatus.FAILED or (
+            end.status is InstanceStatus.PENDING and end.failures is not None
+        )
+
+    @property
     def is_plain_success(self) -> bool:
         """Whether it reports exactly one node, which succeeded and ended its instance with ``succeed``."""
         return (
@@ -93,7 +104,7 @@ class Report:
     @property
     def size(self) -> int:
         """About how many bytes the report takes in a statement."""
-        size = 200 * (len(self.nodes) + 1)
+        size = 200 * (len(self.nodes) + 1) + KEPT_BYTES * self.has_failed
         for state in (*self.nodes, self.instance):
             if state is not None and state.result is not None:
                 size += 2 * len(state.result)
@@ -160,13 +171,29 @@ def _report(connection: Connection, worker_id: int, reports: Collection[Report],
     ended = sorted(
         (
             r.instance_id, r.attempt, i.status.value, i.result, i.reason,
-            i.gmt_started, i.gmt_completed, i.failures, i.due_at,
+            i.gmt_started, i.gmt_completed, i.failures, i.due_at, _failed_attempt(worker_id, r, i),
         )
         for r in latest_ends.values()
         if (i := r.instance) is not None
     )  # fmt: skip
     reporting.report(connection, worker_id, nodes, ended)
     return {r.instance_id for r in reports if (r.instance_id, r.attempt) not in held}
+
+
+def _failed_attempt(worker_id: int, report: Report, instance: InstanceReport) -> str | None:
+    """The end of the attempt as JSON text; None if the report is not of a failure."""
+    if not report.has_failed:
+        return None
+    failed = (NodeStatus.FAILED, NodeStatus.PENDING)
+    node = next((n for n in report.nodes if n.status in failed and n.result is not None), None)
+    return attempt_end(
+        instance.result if node is None else node.result,
+        attempt=report.attempt,
+        worker_id=worker_id,
+        node_id=None if node is None else node.id,
+        gmt_completed=written(instance.gmt_completed if node is None else node.gmt_completed),
+        reason=instance.reason,
+    )
 
 
 def locked(connection: Connection, instance_ids: Collection[int]) -> set[int]:

@@ -315,6 +315,7 @@ schedule_instance = Table(
     Column("gmt_cancel_requested", UtcTime, comment="when somebody asked to cancel it, UTC"),
     Column("reason", String(1023), comment="why it is where it is: no worker, overlap, off, the failure"),
     Column("execution_result", Json, comment="the last node's result, or what went wrong and where"),
+    Column("failed_attempts", Json, comment="how its newest attempts failed, a JSON list, the oldest first"),
     *audit(),
     UniqueConstraint(
         "schedule_task_id", "schedule_datetime", "fire_key", "run_number", name="uq_schedule_instance_fire"

@@ -112,6 +112,20 @@ def test_show_prints_results_as_json_and_tracebacks_as_they_read(url: str, datab
     assert [node["status"] for node in shown(url, "show", str(failed))["nodes"]] == ["succeed", "failed"]
 
 
+def test_show_prints_how_earlier_attempts_failed_though_a_later_one_succeeded(url: str, database: Database) -> None:
+    at = (database.clock.now() - timedelta(seconds=90)).isoformat(" ", "microseconds")
+    first = {"attempt": 1, "worker_id": 3, "gmt_completed": at, "exit_code": 3, "traceback": TRACEBACK}
+    done = asked(database, status="succeed", attempt=3, failed_attempts=[first, {"attempt": 2}, "by SQL"])
+    words = invoke("instance", "show", str(done), url=url).stdout
+    assert "attempt 1 failed on worker #3 1" in words
+    assert '      "exit_code": 3' in words
+    assert '        File "jobs.py", line 3, in extract\n' in words
+    assert "attempt 2 failed on worker #\n" in words
+    assert shown(url, "show", str(done))["failed_attempts"][0] == first
+    odd = asked(database, failed_attempts={"odd": 1}, schedule_datetime=database.clock.now() - timedelta(days=1))
+    assert shown(url, "show", str(odd))["failed_attempts"] == []
+
+
 @pytest.mark.parametrize(
     ("values", "why"),
     [

@@ -160,6 +160,16 @@ def test_what_runs_is_seen_with_its_worker_and_its_nodes(page: Page) -> None:
     ]
 
 
+def test_how_an_instance_failed_is_seen_with_the_worker(page: Page) -> None:
+    page.ended_17("failed")
+    end = '[{"attempt":1,"worker_id":WORKER,"gmt_completed":"2026-11-23 10:00:00.000000","error":"no"}]'
+    end = end.replace("WORKER", str(page.worker))
+    page.rows.sql("UPDATE schedule_instance SET failed_attempts = :end WHERE id = 17", end=end)
+    [seen] = page.seen("failed-attempts")
+    assert (seen["id"], seen["attempt"], seen["worker"], seen["error"]) == (17, 1, "worker-1", "no")
+    assert (seen["gmt_completed"], seen["traceback"]) == ("2026-11-23 10:00:00.000000", None)
+
+
 def test_what_waits_is_seen_with_its_reason(page: Page) -> None:
     page.rows.bury(page.worker)
     at = page.rows.past()

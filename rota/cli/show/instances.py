@@ -22,6 +22,10 @@ TIMES = (
 )  # fmt: skip
 
 
+FAILURE = ("reason", "error", "exit_code", "stdout", "stderr", "traceback")
+"""What is shown of an attempt that failed."""
+
+
 def late(instance: Document) -> str | None:
     """How late the first handler was entered after the due time, in words. None: it was not entered."""
     return between(moment_of(instance["due_at"]), moment_of(instance["gmt_started"]))
@@ -86,11 +90,21 @@ def explained(instance: Document, now: datetime) -> str:
     return f"{when}; it waits: {reason or 'the scheduler has not given it to a worker yet'}"
 
 
+def _show_failed(attempt: Document, now: datetime) -> None:
+    """Print how an attempt failed. SQL may have written anything there."""
+    at = attempt.get("gmt_completed")
+    ended = relative(moment_of(at), now) if isinstance(at, str) else None
+    worker, number = attempt.get("worker_id"), attempt.get("attempt")
+    click.echo(f"\nattempt {cell(number)} failed on worker #{cell(worker)}{f' {ended}' if ended else ''}")
+    click.echo(block({name: value for name, value in attempt.items() if name in FAILURE}))
+
+
 def show_instance(instance: Document, now: datetime) -> None:
     """Print all of an instance, with its nodes."""
     zone = zone_of(instance["timezone"])
     fields = dict(instance)
-    result, nodes = fields.pop("execution_result"), fields.pop("nodes")
+    result, nodes, failed = (fields.pop(name) for name in ("execution_result", "nodes", "failed_attempts"))
+    has_failed = instance["status"] in (InstanceStatus.FAILED, InstanceStatus.PENDING)
     for name in TIMES:
         if (moment := moment_of(fields[name])) is not None:
             fields[name] = f"{shown_local(moment, zone)}  {shown_utc(moment)}"
@@ -105,5 +119,8 @@ def show_instance(instance: Document, now: datetime) -> None:
         click.echo(f"\n{words}{f'  {ran}' if ran else ''}")
         if node["execution_result"] is not None:
             click.echo(block(node["execution_result"]))
+    for attempt in failed:  # the nodes show the end of the last one, unless the run goes on
+        if isinstance(attempt, dict) and (attempt.get("attempt") != instance["attempt"] or not has_failed):
+            _show_failed(attempt, now)
     if result is not None and not any(node["execution_result"] == result for node in nodes):
         click.echo(f"\nresult\n{block(result)}")

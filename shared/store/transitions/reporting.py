@@ -10,9 +10,20 @@ from operator import itemgetter
 
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, func, literal_column, or_, select, update
 
-from rota.shared.database.constructs import Listed, RowsUpdate, UtcNow, among, bound, by_index, json_rows, unindexed
+from rota.shared.database.constructs import (
+    Appended,
+    Listed,
+    RowsUpdate,
+    UtcNow,
+    among,
+    bound,
+    by_index,
+    json_rows,
+    unindexed,
+)
 from rota.shared.database.later import Unexpected, execute_later
 from rota.shared.domain.states import BEGIN, FAIL, HAND_BACK, PROCEED, RETRY, STOP, SUCCEED, InstanceStatus, NodeStatus
+from rota.shared.store.failed_attempts import MOST
 from rota.shared.store.tables import schedule_instance, schedule_task_node
 from rota.shared.store.transitions.guards import leaves
 from rota.shared.store.transitions.nodes import follow
@@ -33,9 +44,9 @@ NodeRow = tuple[int, str, str | None, datetime | None, datetime | None, int | No
 """A node: (id, status, result, start, end, failures)."""
 
 InstanceRow = tuple[
-    int, int, str, str | None, str | None, datetime | None, datetime | None, int | None, datetime | None
+    int, int, str, str | None, str | None, datetime | None, datetime | None, int | None, datetime | None, str | None
 ]
-"""An instance: (id, attempt, status, result, reason, start, end, failures, due time)."""
+"""An instance: (id, attempt, status, result, reason, start, end, failures, due time, how the attempt failed)."""
 
 
 def _text(status: InstanceStatus) -> ColumnElement[str]:
@@ -58,7 +69,7 @@ _write_nodes = (
 
 _done = json_rows(
     "done", id="id", attempt="int", status="str", result="json", reason="str",
-    started="time", completed="time", failures="int", due="time",
+    started="time", completed="time", failures="int", due="time", attempt_end="json",
 )  # fmt: skip
 _again = _done.c.status == _text(RETRY.target)
 _keeps_reason = or_(_done.c.status == _text(STOP.target), _done.c.status == _text(BEGIN.target))
@@ -79,6 +90,10 @@ _write_instances = (
         gmt_started=case((_again, None), else_=func.coalesce(_done.c.started, _instance.gmt_started)),
         gmt_completed=_done.c.completed,
         failures=func.coalesce(_done.c.failures, _instance.failures),
+        failed_attempts=case(
+            (_done.c.attempt_end.is_(None), _instance.failed_attempts),
+            else_=Appended(_instance.failed_attempts, _done.c.attempt_end, literal_column(str(MOST))),
+        ),
         due_at=func.coalesce(_done.c.due, _instance.due_at),
         schedule_worker_node_id=case((_again, None), else_=_instance.schedule_worker_node_id),
         gmt_modified=UtcNow(),
@@ -180,7 +195,9 @@ def hand_back(connection: Connection, worker_id: int, fences: Collection[tuple[i
     if not fences:
         return 0
     status = HAND_BACK.target.value
-    rows = [(instance_id, attempt, status, None, reason, None, None, None, None) for instance_id, attempt in fences]
+    rows = [
+        (instance_id, attempt, status, None, reason, None, None, None, None, None) for instance_id, attempt in fences
+    ]
     execute_later(connection, _write_instances, {"rows": bound(sorted(rows)), "worker": worker_id})
     follow(connection, HAND_BACK, [instance_id for instance_id, _ in fences])
     return len(rows)

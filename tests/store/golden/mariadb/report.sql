@@ -87,7 +87,7 @@ UPDATE JSON_TABLE(
         id BIGINT UNSIGNED PATH '$[0]', attempt INT PATH '$[1]', status VARCHAR(1023) PATH '$[2]',
         result LONGTEXT PATH '$[3]', reason VARCHAR(1023) PATH '$[4]',
         started DATETIME(6) PATH '$[5]', completed DATETIME(6) PATH '$[6]',
-        failures INT PATH '$[7]', due DATETIME(6) PATH '$[8]'
+        failures INT PATH '$[7]', due DATETIME(6) PATH '$[8]', attempt_end LONGTEXT PATH '$[9]'
     )
 ) AS done
 STRAIGHT_JOIN schedule_instance FORCE INDEX (PRIMARY)
@@ -105,7 +105,13 @@ SET schedule_instance.status=done.status,
           OR done.status = 'running'
     ) THEN coalesce(schedule_instance.reason, done.reason) ELSE done.reason END,
     schedule_instance.execution_result=done.result,
-    schedule_instance.gmt_modified=(UTC_TIMESTAMP(6)), schedule_instance.modifier=:modifier
+    schedule_instance.failed_attempts=CASE WHEN (done.attempt_end IS NULL) THEN schedule_instance.failed_attempts ELSE JSON_ARRAY_APPEND(
+        COALESCE(
+            CASE WHEN JSON_LENGTH(schedule_instance.failed_attempts) >= 10 THEN JSON_REMOVE(
+                schedule_instance.failed_attempts, '$[0]'
+            ) ELSE schedule_instance.failed_attempts END, JSON_ARRAY()
+        ), '$', JSON_EXTRACT(done.attempt_end, '$')
+    ) END, schedule_instance.gmt_modified=(UTC_TIMESTAMP(6)), schedule_instance.modifier=:modifier
 WHERE schedule_instance.id = done.id
   AND schedule_instance.schedule_worker_node_id = :worker
   AND schedule_instance.attempt = done.attempt
@@ -140,7 +146,7 @@ UPDATE JSON_TABLE(
         id BIGINT UNSIGNED PATH '$[0]', attempt INT PATH '$[1]', status VARCHAR(1023) PATH '$[2]',
         result LONGTEXT PATH '$[3]', reason VARCHAR(1023) PATH '$[4]',
         started DATETIME(6) PATH '$[5]', completed DATETIME(6) PATH '$[6]',
-        failures INT PATH '$[7]', due DATETIME(6) PATH '$[8]'
+        failures INT PATH '$[7]', due DATETIME(6) PATH '$[8]', attempt_end LONGTEXT PATH '$[9]'
     )
 ) AS done
 STRAIGHT_JOIN schedule_instance FORCE INDEX (PRIMARY)
@@ -158,7 +164,13 @@ SET schedule_instance.status=done.status,
           OR done.status = 'running'
     ) THEN coalesce(schedule_instance.reason, done.reason) ELSE done.reason END,
     schedule_instance.execution_result=done.result,
-    schedule_instance.gmt_modified=(UTC_TIMESTAMP(6)), schedule_instance.modifier=:modifier
+    schedule_instance.failed_attempts=CASE WHEN (done.attempt_end IS NULL) THEN schedule_instance.failed_attempts ELSE JSON_ARRAY_APPEND(
+        COALESCE(
+            CASE WHEN JSON_LENGTH(schedule_instance.failed_attempts) >= 10 THEN JSON_REMOVE(
+                schedule_instance.failed_attempts, '$[0]'
+            ) ELSE schedule_instance.failed_attempts END, JSON_ARRAY()
+        ), '$', JSON_EXTRACT(done.attempt_end, '$')
+    ) END, schedule_instance.gmt_modified=(UTC_TIMESTAMP(6)), schedule_instance.modifier=:modifier
 WHERE schedule_instance.id = done.id
   AND schedule_instance.schedule_worker_node_id = :worker
   AND schedule_instance.attempt = done.attempt

@@ -109,14 +109,20 @@ SET status=done.status, due_at=coalesce(done.due, schedule_instance.due_at),
         done.status = 'canceled'
           OR done.status = 'running'
     ) THEN coalesce(schedule_instance.reason, done.reason) ELSE done.reason END,
-    execution_result=done.result, gmt_modified=(strftime('%Y-%m-%d %H:%M:%f000', 'now')),
-    modifier=:modifier
+    execution_result=done.result,
+    failed_attempts=CASE WHEN (done.attempt_end IS NULL) THEN schedule_instance.failed_attempts ELSE json_insert(
+        coalesce(
+            CASE WHEN json_array_length(schedule_instance.failed_attempts) >= 10 THEN json_remove(
+                schedule_instance.failed_attempts, '$[0]'
+            ) ELSE schedule_instance.failed_attempts END, '[]'
+        ), '$[#]', json(done.attempt_end)
+    ) END, gmt_modified=(strftime('%Y-%m-%d %H:%M:%f000', 'now')), modifier=:modifier
 FROM (
     SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS attempt,
         json_extract(value, '$[2]') AS status, json_extract(value, '$[3]') AS result,
         json_extract(value, '$[4]') AS reason, json_extract(value, '$[5]') AS started,
         json_extract(value, '$[6]') AS completed, json_extract(value, '$[7]') AS failures,
-        json_extract(value, '$[8]') AS due
+        json_extract(value, '$[8]') AS due, json_extract(value, '$[9]') AS attempt_end
     FROM json_each(:rows)
 ) AS done
 WHERE schedule_instance.id = done.id
@@ -160,14 +166,20 @@ SET status=done.status, due_at=coalesce(done.due, schedule_instance.due_at),
         done.status = 'canceled'
           OR done.status = 'running'
     ) THEN coalesce(schedule_instance.reason, done.reason) ELSE done.reason END,
-    execution_result=done.result, gmt_modified=(strftime('%Y-%m-%d %H:%M:%f000', 'now')),
-    modifier=:modifier
+    execution_result=done.result,
+    failed_attempts=CASE WHEN (done.attempt_end IS NULL) THEN schedule_instance.failed_attempts ELSE json_insert(
+        coalesce(
+            CASE WHEN json_array_length(schedule_instance.failed_attempts) >= 10 THEN json_remove(
+                schedule_instance.failed_attempts, '$[0]'
+            ) ELSE schedule_instance.failed_attempts END, '[]'
+        ), '$[#]', json(done.attempt_end)
+    ) END, gmt_modified=(strftime('%Y-%m-%d %H:%M:%f000', 'now')), modifier=:modifier
 FROM (
     SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS attempt,
         json_extract(value, '$[2]') AS status, json_extract(value, '$[3]') AS result,
         json_extract(value, '$[4]') AS reason, json_extract(value, '$[5]') AS started,
         json_extract(value, '$[6]') AS completed, json_extract(value, '$[7]') AS failures,
-        json_extract(value, '$[8]') AS due
+        json_extract(value, '$[8]') AS due, json_extract(value, '$[9]') AS attempt_end
     FROM json_each(:rows)
 ) AS done
 WHERE schedule_instance.id = done.id

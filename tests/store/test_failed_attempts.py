@@ -1,0 +1,101 @@
+"""What is kept of the attempts that failed: each one's end, also after the run has succeeded. Bounded."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+from rota.shared.domain.states import InstanceStatus, NodeStatus
+from rota.shared.store.failed_attempts import ERROR_CHARACTERS, MOST, OUTPUT_CHARACTERS, TRACEBACK_CHARACTERS
+from rota.shared.store.reports import InstanceReport, NodeReport, Report
+from rota.shared.store.runs import Run
+from tests.harness.scenario import Scenario, succeeded
+
+
+def kept(rows: Scenario, run: Run) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = rows.row(run.id).failed_attempts
+    return found
+
+
+def report(run: Run, status: InstanceStatus, due: Any = None, **result: Any) -> Report:
+    """A failure of the first node with this result: for good, or to be retried."""
+    node = NodeReport(run.nodes[0].id, NodeStatus(status.value), json.dumps(result), run.due_at, run.due_at)
+    end = InstanceReport(status, None, "node N failed: no", None, None, run.failures + 1, due)
+    return Report(run.id, run.attempt, [node], end)
+
+
+def again(rows: Scenario, worker: int, run: Run) -> Run:
+    """The run's next attempt, claimed."""
+    rows.give(worker, run.id)
+    [claimed] = rows.claim(worker, run.id).runs
+    return claimed
+
+
+def failing(rows: Scenario, worker: int, run: Run, **result: Any) -> Run:
+    """Let the attempt fail so; returns the next one, on the same worker."""
+    assert rows.report(worker, report(run, InstanceStatus.PENDING, rows.start, **result)) == set()
+    return again(rows, worker, run)
+
+
+def test_a_retry_that_succeeds_keeps_how_the_earlier_attempts_failed(rows: Scenario) -> None:
+    first, second = rows.worker(), rows.worker()
+    run = rows.running(first)
+    before = run.due_at.isoformat(" ", "microseconds")
+    failure = {"error": "ValueError: no", "type": "ValueError", "traceback": "Traceback\n1"}
+    rows.report(first, report(run, InstanceStatus.PENDING, rows.start, **failure))
+    run = again(rows, second, run)
+    run = failing(rows, second, run, error='it\'s \\ "quoted" ä', exit_code=3, stdout="out")
+    assert rows.report(second, succeeded(run)) == set()
+    assert rows.status(run.id) == "succeed"
+    one, two = kept(rows, run)
+    shared = {"node_id": run.nodes[0].id, "reason": "node N failed: no"}
+    assert one == shared | {
+        "attempt": 1,
+        "worker_id": first,
+        "gmt_completed": before,
+        "error": "ValueError: no",
+        "type": "ValueError",
+        "traceback": "Traceback\n1",
+    }
+    assert (two["attempt"], two["worker_id"], two["error"]) == (2, second, 'it\'s \\ "quoted" ä')
+    assert (two["exit_code"], two["stdout"]) == (3, "out")
+
+
+def test_the_last_attempt_is_kept_too(rows: Scenario) -> None:
+    worker = rows.worker()
+    run = rows.running(worker)
+    assert rows.report(worker, report(run, InstanceStatus.FAILED, error="no")) == set()
+    assert [(end["attempt"], end["error"]) for end in kept(rows, run)] == [(1, "no")]
+
+
+def test_success_cancel_and_hand_back_are_no_failed_attempts(rows: Scenario) -> None:
+    worker = rows.worker()
+    good, canceled, handed = rows.running(worker), rows.running(worker), rows.running(worker)
+    back = InstanceReport(InstanceStatus.PENDING, None, "no room", None, None, due_at=rows.start + timedelta(seconds=5))
+    rows.report(
+        worker, succeeded(good), report(canceled, InstanceStatus.CANCELED), Report(handed.id, handed.attempt, [], back)
+    )
+    assert [rows.row(run.id).failed_attempts for run in (good, canceled, handed)] == [None] * 3
+
+
+def test_the_attempts_that_are_kept_are_bounded_in_number_and_in_bytes(rows: Scenario) -> None:
+    worker = rows.worker()
+    run = rows.running(worker)
+    texts = {name: name[0] * 30_000 for name in ("error", "traceback", "stdout", "stderr", "type")}
+    for _ in range(MOST + 2):
+        run = failing(rows, worker, run, **texts, other="x" * 30_000)
+    ends = kept(rows, run)
+    assert [end["attempt"] for end in ends] == list(range(3, MOST + 3))
+    for end in ends:
+        assert len(end["error"]) == ERROR_CHARACTERS
+        assert len(end["traceback"]) == TRACEBACK_CHARACTERS
+        assert len(end["stdout"]) == len(end["stderr"]) == OUTPUT_CHARACTERS
+    assert len(json.dumps(ends)) < MOST * 8_000
+
+
+def test_what_sql_wrote_there_stops_no_report(rows: Scenario) -> None:
+    worker = rows.worker()
+    for odd in ("{}", "5", '"x"', "null"):
+        run = rows.running(worker)
+        rows.sql("UPDATE schedule_instance SET failed_attempts = :odd WHERE id = :id", odd=odd, id=run.id)
+        assert rows.report(worker, report(run, InstanceStatus.FAILED, error="no")) == set()
+        assert rows.status(run.id) == "failed"
