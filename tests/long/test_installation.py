@@ -204,8 +204,10 @@ def written_by_users(folder: Path) -> list[str]:
             if "from rota import" in block:
                 file = folder / (named_in(block) or f"{page.stem.lower().replace('-', '_')}_{at}.py")
                 file.parent.mkdir(exist_ok=True)
+                if file.parent != folder:
+                    (file.parent / "__init__.py").touch()
                 file.write_text(block)
-    for path in (ROOT / "examples").glob("*.py"):
+    for path in (ROOT / "examples").glob("[a-z]*.py"):  # no __init__.py: the folder is the user's own, and no package
         shutil.copy(path, folder)
     return sorted(path.name for path in folder.iterdir())
 
