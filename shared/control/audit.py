@@ -15,20 +15,20 @@ Values = Mapping[str, Any]
 
 
 def listed(
-    database: Database, limit: int, *, task: str | None = None, instance_id: int | None = None
+    database: Database, limit: int, *, task: str | None = None, instance_id: int | None = None, whole: bool = True
 ) -> list[Document]:
     """At most ``limit`` acts, the newest first.
 
     With ``task``, only those on the tasks of this name and on their instances; with ``instance_id``, only those on one
-    instance. Raises NotFound for a task that never existed.
+    instance. Unless ``whole``, a param in large values is None. Raises NotFound for a task that never existed.
     """
 
     def read(connection: Connection) -> list[Row[Any]]:
         if instance_id is not None:
-            return audit.of_instance(connection, instance_id, limit)
+            return audit.of_instance(connection, instance_id, limit, whole=whole)
         if task is None:
-            return audit.listed(connection, limit)
-        rows = audit.of_task(connection, task, limit)
+            return audit.listed(connection, limit, whole=whole)
+        rows = audit.of_task(connection, task, limit, whole=whole)
         if not rows:
             tasks.find(connection, task)
         return rows

@@ -73,7 +73,10 @@ def task_with_fires(row: Row[Any], now: datetime) -> Document:
 
 
 def task_in_list(row: Row[Any], now: datetime) -> Document:
-    """A task with its next fire after ``now`` (naive UTC) if it is on, and a remark if it cannot fire."""
+    """A task with its next fire after ``now`` (naive UTC) if it is on, and a remark if it cannot fire.
+
+    A large param is left out: then the key ``param`` is absent, and ``param_bytes`` is the size of its JSON.
+    """
     plan, fire, remark = plan_of(row), None, row.plan_error
     fires = row.status == TaskStatus.ON and remark is None
     try:
@@ -82,7 +85,11 @@ def task_in_list(row: Row[Any], now: datetime) -> Document:
     except RotaError as error:
         trigger, remark = row.cron, str(error) if fires else remark
     following = None if fire is None else _fire(fire, row)
-    return task_document(row) | {"trigger": trigger, "next_fire": following, "remark": remark}
+    document = task_document(row) | {"trigger": trigger, "next_fire": following, "remark": remark}
+    if row.param_bytes is not None:
+        del document["param"]
+        document["param_bytes"] = row.param_bytes
+    return document
 
 
 def _fire(fire: datetime, row: Row[Any]) -> Document:

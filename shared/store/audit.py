@@ -4,13 +4,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, case, func, insert, select, type_coerce
 
+from rota.shared.store import params
 from rota.shared.store.tables import schedule_audit, schedule_instance, schedule_task
 
 _audit = schedule_audit.c
 _task = schedule_task.c
-_newest = select(schedule_audit).order_by(_audit.id.desc())
+
+
+def _without_large_param(values: ColumnElement[Any]) -> ColumnElement[Any]:
+    """These values; in large ones the param, if they have one, is None."""
+    return case((params.size_if_large(values).is_(None), values), else_=func.json_replace(values, "$.param", None))
+
+
+_whole = select(schedule_audit).order_by(_audit.id.desc())
+_narrow = select(
+    *(column for column in _audit if not column.name.endswith("_values")),
+    *(type_coerce(_without_large_param(c), c.type).label(c.name) for c in (_audit.old_values, _audit.new_values)),
+).order_by(_audit.id.desc())
+"""The acts, the newest first. Params are the only values that may be large."""
 
 TASK, INSTANCE = schedule_task.name, schedule_instance.name
 """The values of ``object_type``: the table of the row that the act changed or inserted."""
@@ -46,12 +59,16 @@ def has_act(connection: Connection, key: str) -> bool:
     return connection.scalar(select(_audit.id).where(_audit.act_key == key).limit(1)) is not None
 
 
-def listed(connection: Connection, limit: int) -> list[Row[Any]]:
-    """The acts, the newest first."""
-    return list(connection.execute(_newest.limit(limit)))
+def _newest(*, whole: bool) -> Select[Any]:
+    return _whole if whole else _narrow
 
 
-def of_task(connection: Connection, name: str, limit: int) -> list[Row[Any]]:
+def listed(connection: Connection, limit: int, *, whole: bool = True) -> list[Row[Any]]:
+    """The acts, the newest first; unless ``whole``, a param in large values is None."""
+    return list(connection.execute(_newest(whole=whole).limit(limit)))
+
+
+def of_task(connection: Connection, name: str, limit: int, *, whole: bool = True) -> list[Row[Any]]:
     """The acts on the tasks of this name and on their instances, the newest first.
 
     They include acts on deleted tasks of this name, and acts on the live task while it had another name.
@@ -60,15 +77,15 @@ def of_task(connection: Connection, name: str, limit: int) -> list[Row[Any]]:
     rows = {
         row.id: row
         for statement in (
-            _newest.where(_audit.object_name == name),
-            _newest.where(_audit.object_type == TASK, _audit.object_id == live),
+            _newest(whole=whole).where(_audit.object_name == name),
+            _newest(whole=whole).where(_audit.object_type == TASK, _audit.object_id == live),
         )
         for row in connection.execute(statement.limit(limit))
     }
     return [rows[number] for number in sorted(rows, reverse=True)[:limit]]
 
 
-def of_instance(connection: Connection, instance_id: int, limit: int) -> list[Row[Any]]:
+def of_instance(connection: Connection, instance_id: int, limit: int, *, whole: bool = True) -> list[Row[Any]]:
     """The acts on an instance, the newest first."""
-    statement = _newest.where(_audit.object_type == INSTANCE, _audit.object_id == instance_id)
+    statement = _newest(whole=whole).where(_audit.object_type == INSTANCE, _audit.object_id == instance_id)
     return list(connection.execute(statement.limit(limit)))

@@ -18,6 +18,7 @@ _task = schedule_task.c
 _in_list = (
     *(column for column in _task if column.name not in ("param", "declared")),
     params.small(_task.param).label("param"),
+    params.size_if_large(_task.param).label("param_bytes"),
 )
 
 
@@ -36,7 +37,7 @@ def find(connection: Connection, name: str, *, lock: bool = False) -> Row[Any]:
 def listed(connection: Connection, limit: int, *, status: str | None = None, like: str | None = None) -> list[Row[Any]]:
     """At most ``limit`` live tasks, by name; only those whose name contains ``like``, if given.
 
-    They come without large params, and without what code declared.
+    They come without large params, of which ``param_bytes`` has the size, and without what code declared.
     """
     statement = select(*_in_list).where(_task.live_name.is_not(None)).order_by(_task.live_name).limit(limit)
     if status is not None:

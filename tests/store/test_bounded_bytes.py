@@ -14,7 +14,8 @@ from sqlalchemy import Connection, insert
 from rota.cli.show.instances import outcome
 from rota.scheduler_service.duties.assigner import Assigner
 from rota.scheduler_service.duties.materializer import Materializer
-from rota.shared.control import instances, tasks
+from rota.shared.control import audit, instances, tasks
+from rota.shared.control.actor import Actor
 from rota.shared.control.documents import Document
 from rota.shared.control.following import Follower
 from rota.shared.database.constructs import written
@@ -290,9 +291,30 @@ def test_a_list_of_tasks_with_large_params_takes_little_memory(rows: Scenario) -
     print(f"{most / MB:.0f} MB")
     assert most <= 5 * MB
     assert [one["param"] for one in listed[0] if one["name"] == "small"] == [{"day": 1}]
-    assert [one["param"] for one in listed[0] if one["name"] != "small"] == [None] * 30
+    assert not any("param_bytes" in one for one in listed[0] if one["name"] == "small")
+    assert not any("param" in one for one in listed[0] if one["name"] != "small"), "null would say that there is none"
+    assert {one["param_bytes"] for one in listed[0] if one["name"] != "small"} == {len(json.dumps(PARAM))}
     [large, *_] = (one["name"] for one in listed[0] if one["name"] != "small")
     assert tasks.get(rows.database, large)["param"] == PARAM
+
+
+def test_the_table_of_acts_with_large_params_takes_little_memory(rows: Scenario) -> None:
+    ann = Actor("ann", "cli")
+    fields = {"name": "large", "type": "REPORT", "param": PARAM}
+    tasks.add(rows.database, ann, fields)
+    for retries in range(1, 16):
+        tasks.edit(rows.database, ann, "large", {"param": {**PARAM, "n": retries}, "retries": retries})
+    listed: list[list[Document]] = []
+    most = peak(lambda: listed.append(audit.listed(rows.database, 20, whole=False)))
+    print(f"{most / MB:.0f} MB")
+    assert most <= 5 * MB
+    [newest, *_, first] = listed[0]
+    assert (newest["old_values"], newest["new_values"]) == (
+        {"param": None, "retries": 14}, {"param": None, "retries": 15}
+    )  # fmt: skip
+    assert (first["old_values"], "param" in first["new_values"]) == (None, True)
+    [newest, *_] = audit.listed(rows.database, 1)
+    assert newest["new_values"] == {"param": {**PARAM, "n": 15}, "retries": 15}
 
 
 def test_a_portion_is_bounded_in_bytes_and_a_larger_row_is_alone() -> None:

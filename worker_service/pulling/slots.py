@@ -30,7 +30,7 @@ LENT_BYTES = 16 * 1024 * 1024
 
 HELD_BYTES = 64 * 1024 * 1024
 """While the instances that the worker holds have so many bytes of large params and results, as JSON texts, no other one
-with large ones is claimed. As Python's values they may take ten times as much."""
+with large ones is claimed. As Python's values they take more than that."""
 
 CLAIMED, STARTED, BETWEEN, ENDED, GONE = range(5)
 """How far an instance has come in this process. ``STARTED``: it has a slot. ``BETWEEN``: it has lent its slot, and gets

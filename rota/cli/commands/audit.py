@@ -39,7 +39,7 @@ def audit(shell: Shell, task_name: str | None, instance_id: int | None, limit: i
     if task_name is not None and instance_id is not None:
         raise click.UsageError("--task and --instance exclude each other; give one of them")
     with shell.database(to_write=False) as database:
-        acts = control.listed(database, limit, task=task_name, instance_id=instance_id)
+        acts = control.listed(database, limit, task=task_name, instance_id=instance_id, whole=as_json)
     if as_json:
         show_json(acts)
     else:

@@ -118,6 +118,9 @@ def _show_saved(database: Database, saved: tasks.Outcome, as_json: bool, done: s
 def list_(shell: Shell, status: str | None, like: str | None, limit: int, as_json: bool) -> None:
     """Show tasks by name, with their next fire in their own zone.
 
+    With --json, a task whose param is larger than 4 KiB has no key "param", but "param_bytes", its size. rota task show
+    has the param.
+
     \b
     Examples:
       rota task list --status on
