@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Callable
 from types import FrameType
 
 from rota.scheduler_service.duties.assigner import Assigner
@@ -20,6 +21,7 @@ from rota.shared.database.transactions import Database
 from rota.shared.domain.planning import known_kinds
 from rota.shared.domain.releases import own_version
 from rota.shared.loop import Loop
+from rota.shared.outdated import EXIT_OUTDATED, Outdated
 from rota.shared.settings import Settings
 from rota.shared.store.schedulers import SchedulerDeclaration
 from rota.shared.surprises import Surprises
@@ -37,9 +39,11 @@ class Scheduler:
 
     scheduler = Scheduler(database, settings)
     scheduler.start(); scheduler.stop()
+
+    ``outdated`` is called when the database takes this Rota no more: the scheduler should stop.
     """
 
-    def __init__(self, database: Database, settings: Settings) -> None:
+    def __init__(self, database: Database, settings: Settings, outdated: Callable[[], None] = lambda: None) -> None:
         self._database = database
         self._settings = settings
         self._surprises = Surprises("scheduler")
@@ -47,6 +51,7 @@ class Scheduler:
         fleet_cache = FleetCache(database)
         self._materializer = Materializer(database, settings, fleet_cache)
         self._presence = Presence(database, declaration(settings), settings.tick_period)
+        self._outdated = Outdated(database, outdated)
         self._clock = clock = database.clock
         self._loops = [
             Loop("clock", self._measure, clock),
@@ -55,7 +60,7 @@ class Scheduler:
             Loop("reaper", Reaper(database, settings, by).step, clock),
             Loop("strays", Strays(database, settings.liveness_seconds).step, clock),
             Loop("presence", self._presence.step, clock),
-            Loop("kinds", self._materializer.unknown_kinds.step, clock),
+            Loop("kinds", self._look_rarely, clock),
             Loop("sweeper", Sweeper(database, settings).step, clock),
             Loop("remover", Remover(database, settings).step, clock),
         ]
@@ -79,6 +84,10 @@ class Scheduler:
         self._clock.measure()
         return max(CLOCK_SECONDS, self._settings.tick_period)
 
+    def _look_rarely(self) -> float:
+        self._outdated.look()
+        return self._materializer.unknown_kinds.step()
+
     def _materialize(self) -> float:
         rest = self._settings.tick_period if self._presence.is_paused else self._materializer.step()
         self._presence.ticked()
@@ -98,17 +107,21 @@ def declaration(settings: Settings) -> SchedulerDeclaration:
 
 
 def serve(settings: Settings) -> int:
-    """Run a scheduler until SIGTERM or SIGINT; returns the exit code."""
+    """Run a scheduler until SIGTERM or SIGINT, or until the database takes it no more; returns the exit code."""
     database = Database(settings.database_url.get_secret_value(), call_timeout=settings.call_limit)
-    stopping = threading.Event()
+    stopping, outdated = threading.Event(), threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:
         log.info("scheduler: stopping on %s", signal.Signals(number).name)
         stopping.set()
 
+    def end() -> None:
+        outdated.set()
+        stopping.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    scheduler = Scheduler(database, settings)
+    scheduler = Scheduler(database, settings, end)
     scheduler.start()
     collector.settle()
     log.info("scheduler: started, look-ahead %g s", settings.lookahead_seconds)
@@ -116,4 +129,4 @@ def serve(settings: Settings) -> int:
     scheduler.stop()
     database.close()
     log.info("scheduler: stopped")
-    return 0
+    return EXIT_OUTDATED if outdated.is_set() else 0

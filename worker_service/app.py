@@ -19,6 +19,7 @@ from rota.shared.clock import Clock
 from rota.shared.database.transactions import Database
 from rota.shared.domain.releases import own_version
 from rota.shared.loop import Loop
+from rota.shared.outdated import EXIT_OUTDATED, Outdated
 from rota.shared.settings import Settings
 from rota.shared.store import workers
 from rota.shared.store.node_types import versions_of
@@ -51,7 +52,8 @@ class Worker:
     ``liveness`` keeps it live: the worker's own heartbeats if it has no guardian. ``clock`` is for simulations: the
     worker and its database sessions take the time from it. ``lost`` is called when the worker must not go on, and ends
     the process. ``stuck`` is called when a thread has not returned for ``abandoned_seconds``: the worker should stop,
-    and its process end. ``fork_server`` forks the processes of nodes; without one, the first such node starts one.
+    and its process end. ``outdated`` is called when the database takes this Rota no more: the worker
+    should stop. ``fork_server`` forks the processes of nodes; without one, the first such node starts one.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Worker:
         clock: Clock | None = None,
         lost: Callable[[str], None] = die,
         stuck: Callable[[], None] = lambda: None,
+        outdated: Callable[[], None] = lambda: None,
         fork_server: ForkServer | None = None,
     ) -> None:
         self._settings = settings
@@ -75,6 +78,7 @@ class Worker:
         url = settings.database_url.get_secret_value()
         self._database = Database(url, call_timeout=limit, retry_seconds=limit, clock=clock)
         self._clock = self._database.clock
+        self._outdated = Outdated(self._database, outdated)
         self._measure_loop = Loop("clock", self._measure, self._clock)
         nodes = {n.type: n for n in builtin.nodes(settings, app)} | dict(app.nodes)
         self._nodes: dict[str, Node] = {type_: self._liveness.watched(node) for type_, node in nodes.items()}
@@ -111,8 +115,8 @@ class Worker:
         self._liveness.begin(self.id, asked, self._engine.load, self._engine.silent_seconds)
         self._engine.start()
         self._measure_loop.start()
-        types = registration.RegisteredTypes(self._database, declarations, by=name[:127])
-        self._types_loop = Loop("node types", types.look, self._clock)
+        self._types = registration.RegisteredTypes(self._database, declarations, by=name[:127])
+        self._types_loop = Loop("node types", self._look_rarely, self._clock)
         self._types_loop.start()
         self._declarations = Loop("declarations", declared.look, self._clock)
         if self._app.schedules:
@@ -142,6 +146,10 @@ class Worker:
         process_groups.kill_all()
         self._database.close()
 
+    def _look_rarely(self) -> float:
+        self._outdated.look()
+        return self._types.look()
+
     def _measure(self) -> float:
         self._clock.measure()
         return 2 * self._settings.heartbeat_seconds  # an idle worker should send few statements
@@ -170,17 +178,19 @@ def serve(settings: Settings, app: Rota, guarded: Guarded, fork_server: ForkServ
 
     Before the worker has registered, which may take long, a signal ends it as any program.
     Raises RotaError when the worker cannot start. A worker that must not go on ends the process with the exit code
-    ``liveness.EXIT_LEASE_LOST``, one that is stuck (a thread, the fork server) with ``EXIT_ABANDONED``.
+    ``liveness.EXIT_LEASE_LOST``, one that is stuck (a thread, the fork server) with ``EXIT_ABANDONED``, and one
+    that the database takes no more with ``EXIT_OUTDATED``.
     """
-    stopping, stuck = threading.Event(), threading.Event()
+    stopping, codes = threading.Event(), [0]
     signals = itertools.count(1)
 
-    def end() -> None:
-        stuck.set()
+    def end(code: int) -> None:
+        codes.append(code)
         stopping.set()
 
-    worker = Worker(settings, app, liveness=guarded, stuck=end, fork_server=fork_server)
-    fork_server.when_unusable(end)
+    stuck, outdated = partial(end, EXIT_ABANDONED), partial(end, EXIT_OUTDATED)
+    worker = Worker(settings, app, liveness=guarded, stuck=stuck, outdated=outdated, fork_server=fork_server)
+    fork_server.when_unusable(stuck)
 
     def stop(times: int) -> None:
         """Stop the worker. Once, and the same again by way of the guardian, is once."""
@@ -202,7 +212,7 @@ def serve(settings: Settings, app: Rota, guarded: Guarded, fork_server: ForkServ
     log.info("worker: stopping; running work has %g s", settings.grace_seconds)
     worker.stop()
     log.info("worker: stopped")
-    _exit(EXIT_ABANDONED if stuck.is_set() else 0)
+    _exit(codes[-1])
 
 
 def _exit(code: int) -> NoReturn:

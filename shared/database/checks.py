@@ -94,6 +94,11 @@ def oldest_version(connection: Connection) -> str | None:
     """The oldest version of Rota that may run on the schema; None if it was never migrated."""
     if schema_revision(connection) is None:
         return None
+    return stated_oldest_version(connection)
+
+
+def stated_oldest_version(connection: Connection) -> str | None:
+    """The oldest version of Rota that may run on a schema that has been migrated."""
     return connection.exec_driver_sql(f"SELECT oldest_version FROM {VERSION_TABLE}").scalars().first()
 
 

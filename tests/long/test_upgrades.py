@@ -2,6 +2,7 @@
 
 import json
 import signal
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,15 @@ from tests.harness import later
 from tests.harness.apps import EVIDENCE_FILE, GATE_FOLDER
 from tests.harness.processes import RotaProcess, wait_until
 from tests.harness.schemas import ddl, typed
+
+IMPATIENT = """
+from rota import cli
+from rota.scheduler_service import kinds
+from rota.worker_service import registration
+
+kinds.LOOK_SECONDS = registration.LOOK_SECONDS = 1.0
+cli.main()
+"""
 
 
 @dataclass
@@ -45,6 +55,10 @@ class Upgrade:
         started = process("worker", "--app", "tests.harness.apps:app", "--name", name)
         started.wait_for_log("started as #")
         return started
+
+    def impatient(self, *arguments: str) -> RotaProcess:
+        """A process of this Rota that asks each second whether the database still takes it."""
+        return self._start(*arguments, command=(sys.executable, "-c", IMPATIENT))
 
     def ends(self, process: RotaProcess) -> tuple[int, str]:
         """The exit code of a command, and what it said."""
@@ -197,3 +211,19 @@ def test_a_database_that_takes_no_older_rota_is_migrated_without_old_processes_a
     code, said = upgrade.ends(upgrade.old("doctor"))
     assert (code, "install Rota 0.2.0 or newer" in said) == (3, True), said
     stop(upgrade.scheduler(lambda *arguments: upgrade.new(*arguments, revision="0003")))
+
+
+def test_processes_at_work_stop_when_the_database_takes_them_no_more(upgrade: Upgrade) -> None:
+    scheduler = upgrade.scheduler(upgrade.impatient)
+    worker = upgrade.worker(upgrade.impatient, "old")
+    cron = "'* * * * * *', 1"
+    upgrade.sql(f"INSERT INTO schedule_task (name, type, cron, cron_seconds) VALUES ('ticking', 'NOTE', {cron})")
+    upgrade.wait_for_fires("ticking", 2)
+    upgrade.sql("UPDATE rota_schema_version SET oldest_version = '0.2.0'")  # as the statements of migrate --sql do
+    for process in (scheduler, worker):
+        assert process.wait_exit(40) == 3, process.log
+        assert "since it is too old" in process.log
+        assert "install Rota 0.2.0 or newer for this process" in process.log
+        assert "Traceback" not in process.log
+    assert upgrade.sql("SELECT count(*) FROM schedule_instance WHERE status IN ('assigned', 'running')") == [(0,)]
+    assert {state for (state,) in upgrade.sql("SELECT state FROM schedule_worker_node")} == {"dead"}
