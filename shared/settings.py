@@ -6,6 +6,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from rota.shared.database.backends import entry_of
+from rota.shared.database.url_options import check_options
 from rota.shared.database.urls import has_several_hosts, parsed
 from rota.shared.domain.errors import ConfigurationError
 
@@ -117,6 +118,7 @@ class Settings(BaseSettings):
         try:
             url = parsed(value.get_secret_value())
             entry = entry_of(url)
+            check_options(url, entry.options)
         except ConfigurationError as error:
             raise ValueError(str(error)) from None
         if not url.database:

@@ -19,6 +19,9 @@ class Entry:
     without_database: str
     """The error text for a URL that names no database."""
 
+    options: frozenset[str]
+    """The options that its URL may have."""
+
 
 def _mysql() -> Backend:
     from rota.shared.database.mysql import MYSQL  # noqa: PLC0415
@@ -32,12 +35,38 @@ def _sqlite() -> Backend:
     return SQLITE
 
 
+_MYSQL_OPTIONS = frozenset(
+    {
+        "autocommit",
+        "bind_address",
+        "binary_prefix",
+        "charset",
+        "client_flag",
+        "collation",
+        "connect_timeout",
+        "database",
+    }
+    | {"db", "host", "init_command", "local_infile", "max_allowed_packet", "passwd", "password", "port", "program_name"}
+    | {"read_default_file", "read_default_group", "read_timeout", "server_public_key", "sql_mode", "ssl", "ssl_ca"}
+    | {"ssl_capath", "ssl_cert", "ssl_check_hostname", "ssl_cipher", "ssl_disabled", "ssl_key", "ssl_key_password"}
+    | {"ssl_verify_cert", "ssl_verify_identity", "unix_socket", "use_unicode", "user", "write_timeout"}
+)
+"""Those of PyMySQL that a text can give, and those that SQLAlchemy makes of them."""
+
+_SQLITE_OPTIONS = frozenset(
+    {"cache", "cached_statements", "check_same_thread", "detect_types", "immutable", "isolation_level", "mode"}
+    | {"modeof", "nolock", "psow", "timeout", "uri", "vfs"}
+)
+"""Those of Python's sqlite3, and those of SQLite's own URIs."""
+
 _NO_DATABASE = "names no database; write mysql://user:password@host/database"
 
 BACKENDS: dict[str, Entry] = {
-    "mysql": Entry(_mysql, _NO_DATABASE),
-    "mariadb": Entry(_mysql, _NO_DATABASE),
-    "sqlite": Entry(_sqlite, "names no file; processes meet in the database, so write sqlite:///rota.db"),
+    "mysql": Entry(_mysql, _NO_DATABASE, _MYSQL_OPTIONS),
+    "mariadb": Entry(_mysql, _NO_DATABASE, _MYSQL_OPTIONS),
+    "sqlite": Entry(
+        _sqlite, "names no file; processes meet in the database, so write sqlite:///rota.db", _SQLITE_OPTIONS
+    ),
 }
 """The keys are the schemes of URLs, without the driver."""
 

@@ -31,7 +31,8 @@ class Third(SQLite):
 @pytest.fixture
 def third(monkeypatch: pytest.MonkeyPatch) -> Backend:
     backend = Third()
-    monkeypatch.setitem(BACKENDS, "postgresql", Entry(lambda: backend, "names no database; write postgresql://…"))
+    entry = Entry(lambda: backend, "names no database; write postgresql://…", options=frozenset())
+    monkeypatch.setitem(BACKENDS, "postgresql", entry)
     return backend
 
 

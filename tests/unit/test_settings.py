@@ -2,6 +2,7 @@
 
 import math
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -106,3 +107,29 @@ def test_labels_that_are_not_json_are_refused_in_a_sentence(monkeypatch: pytest.
 def test_settings_do_not_change() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Settings.load().capacity = 3
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("mysql://rota@db/rota?pasword=s3cret", "'pasword', which is not known; write 'password'"),
+        ("mariadb://rota@a,b/rota?zz=s3cret", "'zz', which is not known; known are autocommit, "),
+        ("sqlite:///rota.db?timeot=s3cret", "'timeot', which is not known; write 'timeout'"),
+        ("mysql://rota@db/rota?ssl_ca=/s3cret/ca.pem", "'ssl_ca', and its value is not the path of a file"),
+        ("mysql://rota@db/rota?ssl_capath=/s3cret", "'ssl_capath', and its value is not the path of a folder"),
+    ],
+)
+def test_an_option_of_the_url_that_cannot_work_is_named_without_its_value(url: str, says: str) -> None:
+    said = refusal(database_url=url)
+    assert f"ROTA_DATABASE_URL: has the option {says}" in said
+    assert "s3cret" not in said
+
+
+def test_options_of_the_url_that_can_work_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").touch()
+    for query in (
+        f"ssl_ca={tmp_path / 'ca.pem'}&ssl_capath={tmp_path}",
+        "unix_socket=/run/mysqld.sock&charset=utf8mb4",
+    ):
+        Settings.load(database_url=f"mysql://rota@db/rota?{query}")
+    Settings.load(database_url="sqlite:///file:rota.db?uri=true&mode=rw")
