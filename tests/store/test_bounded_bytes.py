@@ -166,6 +166,26 @@ def test_a_claim_reads_a_large_param_once_and_a_few_at_a_time(rows: Scenario) ->
     assert all(run.param == PARAM for run in claimed[0].runs)
 
 
+@pytest.mark.parametrize("character", ['"', "\\"])
+def test_a_claim_reads_a_large_param_of_characters_that_json_escapes(rows: Scenario, character: str) -> None:
+    """Each layer of JSON around such a text doubles it, up to and beyond what the server takes in one packet."""
+    worker, task = rows.worker(), rows.task(overlap_policy="allow")
+    param = {"text": character * 3_000_000}
+    given = [rows.assigned(worker, task, param=param) for _ in range(2)]
+    assert [run.param == param for run in rows.claim(worker, *given).runs] == [True, True]
+
+
+@pytest.mark.parametrize("character", ['"', "\\"])
+def test_a_run_with_such_a_param_is_given_and_claimed(rows: Scenario, character: str) -> None:
+    worker = rows.worker()
+    param = {"text": character * 3_000_000}
+    waiting(rows, rows.task(), 1, param)
+    Assigner(rows.database, Settings()).step()
+    [(instance, *_)] = rows.sql("SELECT id FROM schedule_instance")
+    assert rows.status(instance) == "assigned"
+    assert [run.param == param for run in rows.claim(worker, instance).runs] == [True]
+
+
 @pytest.fixture(params=["nearby", "from afar"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test once for each way to claim."""
