@@ -6,16 +6,21 @@ from secrets import token_hex
 from typing import TypeVar
 
 from sqlalchemy import Connection
+from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from rota.shared.control.actor import Actor
-from rota.shared.database.transactions import Database
-from rota.shared.domain.errors import InvalidInput
+from rota.shared.database.later import Unexpected
+from rota.shared.database.transactions import FIRST_RETRY_SECONDS, Database
+from rota.shared.domain.errors import InvalidInput, NotPossible
 from rota.shared.store import audit
 
 T = TypeVar("T")
 
 WHY_LIMIT = 1000
 """The most characters in a reason."""
+
+TRIES = 10
+"""How often an act is tried while others change what it has read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,11 @@ def perform(database: Database, actor: Actor, why: str | None, work: Callable[[C
     A transaction runs again when the answer to its commit was lost. If the audit then has the key of this act, the
     first run was committed, and its result is returned. An act that changed nothing has no such row, and runs again.
 
-    Raises InvalidInput for a reason that is too long, and whatever ``work`` raises.
+    ``work`` reads without locks, and its writes rely on what it has read (``execute_later``). If that was changed
+    meanwhile, the act is tried again. So it holds no lock while it waits for an answer of the database.
+
+    Raises InvalidInput for a reason that is too long, NotPossible if others keep changing what it reads, and whatever
+    ``work`` raises.
     """
     if why is not None and len(why) > WHY_LIMIT:
         raise InvalidInput(f"a reason of {len(why):,} characters is too long; at most {WHY_LIMIT:,} are kept")
@@ -45,4 +54,15 @@ def perform(database: Database, actor: Actor, why: str | None, work: Callable[[C
             results[:] = [work(connection, act)]
         return results[0]
 
-    return database.write(once)
+    retrying = Retrying(
+        retry=retry_if_exception_type(Unexpected),
+        wait=wait_random_exponential(multiplier=FIRST_RETRY_SECONDS, max=1),
+        stop=stop_after_attempt(TRIES),
+        sleep=database.clock.sleep,
+    )
+    try:
+        done: T = retrying(database.write, once)
+    except RetryError as error:
+        said = f"others changed the same rows at each of {TRIES} tries, and nothing was done; try again"
+        raise NotPossible(said) from error
+    return done

@@ -12,9 +12,6 @@ from rota.shared.control.documents import Document, instance_document, instance_
 from rota.shared.database.transactions import Database
 from rota.shared.store import instances, tasks
 
-CANCELED = ("status", "reason", "gmt_cancel_requested")
-"""The columns that canceling may change."""
-
 
 def listed(
     database: Database, limit: int, *, task: str | None = None, status: str | None = None, whole: bool = False
@@ -58,20 +55,20 @@ def cancel(database: Database, actor: Actor, instance_ids: Sequence[int], why: s
     An instance that waits is ``canceled`` at once. For one that runs, its worker is ``asked`` to stop it. Raises
     NotFound, or NotPossible if one has ended.
     """
+    now = database.clock.now()
 
-    def one(connection: Connection, act: Act, instance_id: int) -> Document:
-        before = instances.find(connection, instance_id, lock=True)
-        at_once = instances.cancel(connection, instance_id, actor.name)
-        after = instances.find(connection, instance_id)
-        changed = [name for name in CANCELED if getattr(before, name) != getattr(after, name)]
-        if changed:
-            old, new = values_of(before, changed), values_of(after, changed)
-            audit.on_instance(connection, act, "instance.cancel", after, old=old, new=new)
-        return {"id": instance_id, "canceled": at_once, "asked": not at_once}
+    def one(connection: Connection, act: Act, before: Row[Any]) -> Document:
+        changed = instances.cancel(connection, before, now, actor.name)
+        new = {name: plain(value) for name, value in changed.items() if getattr(before, name) != value}
+        if new:
+            audit.on_instance(connection, act, "instance.cancel", before, old=values_of(before, new), new=new)
+        at_once = "status" in changed
+        return {"id": before.id, "canceled": at_once, "asked": not at_once}
 
     def work(connection: Connection, act: Act) -> list[Document]:
         in_order = sorted(set(instance_ids))  # all acts lock in one order
-        done = {number: one(connection, act, number) for number in in_order}
+        rows = [instances.find(connection, number) for number in in_order]
+        done = {row.id: one(connection, act, row) for row in rows}
         return [done[number] for number in dict.fromkeys(instance_ids)]
 
     return perform(database, actor, why, work)

@@ -64,15 +64,15 @@ def edit(database: Database, actor: Actor, name: str, changes: Mapping[str, Any]
     Raises NotFound, InvalidInput, InvalidParam, NameTaken.
     """
 
-    def work(connection: Connection, act: Act) -> tuple[Row[Any], list[str]]:
-        before = tasks.find(connection, name, lock=True)
+    def work(connection: Connection, act: Act) -> tuple[int, list[str]]:
+        before = tasks.find(connection, name)
         taken, remarks = _with_times(changes, before.timezone)
-        definition = tasks.edit(connection, name, taken, actor.name)
-        after = tasks.find(connection, definition.name)
-        _record_edit(connection, act, before, {field: getattr(after, field) for field in (*taken, "trigger_kind")})
-        return after, remarks
+        _record_edit(connection, act, before, tasks.edit(connection, before, taken, actor.name))
+        return before.id, remarks
 
-    row, remarks = perform(database, actor, why, work)
+    with tasks.naming(changes.get("name", name)):
+        task_id, remarks = perform(database, actor, why, work)
+    row = database.read(lambda connection: tasks.by_id(connection, task_id))
     return Outcome(task_with_fires(row, database.clock.now()), remarks)
 
 
@@ -84,17 +84,18 @@ def switch(
     Raises NotFound.
     """
 
-    def turn(connection: Connection, act: Act, name: str) -> Document:
-        row = tasks.find(connection, name, lock=True)
-        changed = tasks.switch(connection, name, status, actor.name)
+    def turn(connection: Connection, act: Act, row: Row[Any]) -> Document:
+        changed = tasks.switch(connection, row, status, actor.name)
         if changed:
             old, new = {"status": row.status}, {"status": status.value}
-            audit.on_task(connection, act, f"task.{status.value}", (row.id, name), old=old, new=new)
-        return {"name": name, "status": status.value, "changed": changed}
+            audit.on_task(connection, act, f"task.{status.value}", (row.id, row.name), old=old, new=new)
+        return {"name": row.name, "status": status.value, "changed": changed}
 
     def turn_all(connection: Connection, act: Act) -> list[Document]:
-        turned = {name: turn(connection, act, name) for name in sorted(set(names))}  # all acts lock in one order
-        return [turned[name] for name in dict.fromkeys(names)]
+        rows = {name: tasks.find(connection, name) for name in sorted(set(names))}
+        once_each = {row.id: row for row in rows.values()}  # in the order of names: all acts lock in one order
+        turned = {number: turn(connection, act, row) for number, row in once_each.items()}
+        return [turned[rows[name].id] for name in dict.fromkeys(names)]
 
     return perform(database, actor, why, turn_all)
 
@@ -106,11 +107,11 @@ def remove(database: Database, actor: Actor, name: str, why: str | None = None) 
     """
 
     def work(connection: Connection, act: Act) -> int:
-        row = tasks.find(connection, name, lock=True)
-        task_id = tasks.remove(connection, name, actor.name)
+        row = tasks.find(connection, name)
+        tasks.remove(connection, row, actor.name)
         old, new = {"is_deleted": 0}, {"is_deleted": 1}
         audit.on_task(connection, act, "task.remove", (row.id, name), old=old, new=new)
-        return task_id
+        return int(row.id)
 
     return {"id": perform(database, actor, why, work), "name": name, "removed": True}
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, case, func, insert, select, type_coerce
 
+from rota.shared.database.later import execute_later, read_before
 from rota.shared.store import params
 from rota.shared.store.tables import schedule_audit, schedule_instance, schedule_task
 
@@ -51,12 +52,13 @@ class AuditEntry:
 def record(connection: Connection, entry: AuditEntry) -> None:
     """Insert the row of an act, in the transaction of the act."""
     values = {name: getattr(entry, name) for name in AuditEntry.__dataclass_fields__}
-    connection.execute(insert(schedule_audit).values(**values, creator=entry.actor, modifier=entry.actor))
+    row = insert(schedule_audit).values(**values, creator=entry.actor, modifier=entry.actor)
+    execute_later(connection, row.inline(), {})  # nobody needs its id
 
 
 def has_act(connection: Connection, key: str) -> bool:
     """Whether an act has left a row."""
-    return connection.scalar(select(_audit.id).where(_audit.act_key == key).limit(1)) is not None
+    return read_before(connection, select(_audit.id).where(_audit.act_key == key).limit(1), {}).scalar() is not None
 
 
 def _newest(*, whole: bool) -> Select[Any]:

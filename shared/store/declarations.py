@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, and_, or_, select, update
+from sqlalchemy import Connection, Row, Select, and_, or_, select
 
 from rota.shared.database.constructs import SecondsBefore, UtcNow
+from rota.shared.database.later import Unexpected, read_before
 from rota.shared.domain.errors import NameTaken
 from rota.shared.domain.jsontext import object_in, texts_in
 from rota.shared.domain.states import TaskStatus
@@ -45,19 +46,20 @@ def declare(connection: Connection, definition: TaskDefinition, by: str, *, live
 
     It writes only the fields whose declared value differs from the declaration in force, and never ``status``. So an
     operator's edit survives restarts and rolling deploys. It yields if a newer declaration came into force, or was
-    carried by a live worker, within ``liveness_seconds``.
+    carried by a live worker, within ``liveness_seconds``. The transaction raises Unexpected if the task was changed, or
+    made, since it was read.
     """
     declared = definition.declared()
     is_fresh = _task.declared_at >= SecondsBefore(UtcNow(), liveness_seconds)
-    live_row = select(schedule_task, is_fresh.label("is_fresh")).where(_task.live_name == definition.name)
-    row = connection.execute(live_row.with_for_update()).one_or_none()
+    live_row = tasks.as_read.add_columns(is_fresh.label("is_fresh")).where(_task.live_name == definition.name)
+    row = read_before(connection, live_row, {}).one_or_none()
     if row is None:
         columns = {**definition.columns(), "status": TaskStatus.ON.value}
         try:
             new = {**columns, **_in_force(declared, [])}
             return Declared(tasks.insert_task(connection, new, by), None, columns)
-        except NameTaken:  # another worker of the app has just declared it
-            row = connection.execute(live_row.with_for_update()).one()
+        except NameTaken:
+            raise Unexpected("another worker of the app has just declared it") from None
     before = object_in(row.declared)
     changed = {name for name, value in declared.items() if name not in before or before[name] != value}
     if not changed:
@@ -71,11 +73,7 @@ def declare(connection: Connection, definition: TaskDefinition, by: str, *, live
     values = {name: columns[name] for name in changed}
     if "cron" in changed:
         values["trigger_kind"] = columns["trigger_kind"]
-    connection.execute(
-        update(schedule_task)
-        .where(_task.id == row.id)
-        .values(**values, **_in_force(declared, seen), modifier=by, gmt_modified=UtcNow())
-    )
+    tasks.change(connection, row, {**values, **_in_force(declared, seen)}, by)
     return Declared(row.id, row, values)
 
 
@@ -93,7 +91,8 @@ def _seen(row: Row[Any]) -> list[str]:
 
 def _carried(connection: Connection, name: str, liveness_seconds: float) -> set[str]:
     """The versions of a task's declaration that workers carry, or carried within this time."""
-    found = map(object_in, connection.scalars(_of_live_workers(_worker.schedules, liveness_seconds)))
+    carried = read_before(connection, _of_live_workers(_worker.schedules, liveness_seconds), {})
+    found = map(object_in, carried.scalars())
     return {str(schedules[name]) for schedules in found if name in schedules}
 
 

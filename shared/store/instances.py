@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, String, bindparam, case, func, insert, select, type_coerce
 
 from rota.shared.database.constructs import UtcNow, UtcTime
+from rota.shared.database.later import read_before
 from rota.shared.domain.errors import NotFound, NotPossible
 from rota.shared.domain.jsontext import UnreadableJson
 from rota.shared.domain.states import TERMINAL, InstanceStatus, Origin
@@ -52,14 +53,12 @@ _in_list = _with_names(
 """Without large params and results, of which a page may have gigabytes; of a large result it has the beginning."""
 
 
-def find(connection: Connection, instance_id: int, *, lock: bool = False) -> Row[Any]:
+def find(connection: Connection, instance_id: int) -> Row[Any]:
     """One instance, with ``task_name``, ``timezone`` and ``worker_name``.
 
-    With ``lock`` the instance is locked until the transaction ends. Raises NotFound.
+    Raises NotFound.
     """
-    if lock:  # by a statement of its own, which does not lock the task and the worker
-        connection.execute(select(_instance.id).where(_instance.id == instance_id).with_for_update())
-    row = connection.execute(_seen.where(_instance.id == instance_id)).one_or_none()
+    row: Row[Any] | None = read_before(connection, _seen.where(_instance.id == instance_id), {}).one_or_none()
     if row is None:
         raise NotFound(f"there is no instance {instance_id}; rota instance list shows the newest")
     return row
@@ -162,21 +161,23 @@ def replay(connection: Connection, instance_id: int, by: str) -> int:
     return ask(connection, task, moment, by, param=row.param, origin=Origin.REPLAY, fire_key=key)
 
 
-def cancel(connection: Connection, instance_id: int, by: str, reason: str = "canceled by hand") -> bool:
-    """Cancel an instance; True if it is canceled now, False if its worker was asked to stop it.
+def cancel(
+    connection: Connection, instance: Row[Any], now: datetime, by: str, reason: str = "canceled by hand"
+) -> dict[str, Any]:
+    """Cancel an instance that was read, or ask its worker to stop it; returns the columns that this sets.
 
-    Raises NotFound, or NotPossible for an instance that has ended.
+    ``now`` is naive UTC. The transaction raises Unexpected if the instance has another status by then. Raises
+    NotPossible for an instance that has ended.
     """
-    # Without the lock a retry could come between the two checks: the run is running when the first asks whether it
-    # waits, and waits when the second asks whether it is running.
-    locked = select(_instance.status).where(_instance.id == instance_id).with_for_update()
-    status = connection.scalar(locked) or find(connection, instance_id).status
-    if status in TERMINAL:
-        raise NotPossible(f"instance {instance_id} has ended already: {status}")
-    if status == InstanceStatus.RUNNING:
-        canceling.request_cancel(connection, [instance_id], reason)
-        return False
-    return canceling.cancel(connection, instance_id, reason, by)
+    if instance.status in TERMINAL:
+        raise NotPossible(f"instance {instance.id} has ended already: {instance.status}")
+    if instance.status != InstanceStatus.RUNNING:
+        canceling.cancel_as_read(connection, instance, reason, by)
+        return {"status": InstanceStatus.CANCELED.value, "reason": reason}
+    if instance.gmt_cancel_requested is not None:
+        return {}
+    canceling.request_cancel(connection, instance.id, now, reason)
+    return {"reason": reason, "gmt_cancel_requested": now}
 
 
 def newest_id(connection: Connection) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, func, insert, or_, select, update
 
 from rota.shared.database.constructs import UtcNow, ignore_conflicts
+from rota.shared.database.later import read_before
 from rota.shared.domain.jsontext import object_in
 from rota.shared.domain.nodes import Catalog, NodeList, NodeType
 from rota.shared.domain.states import WorkerState
@@ -82,7 +83,7 @@ class NodeTypeNames:
 def registered(connection: Connection) -> list[NodeType]:
     """Every registered node type, as it was declared last."""
     statement = select(_type.id, _type.type, _type.category, _type.sequence, _type.defaults, _type.param_schema)
-    return [NodeType(*row) for row in connection.execute(statement.where(_type.is_deleted == 0))]
+    return [NodeType(*row) for row in read_before(connection, statement.where(_type.is_deleted == 0), {})]
 
 
 def catalog(connection: Connection, own: Mapping[str, str] = NO_VERSIONS) -> Catalog:
@@ -93,7 +94,7 @@ def catalog(connection: Connection, own: Mapping[str, str] = NO_VERSIONS) -> Cat
     """
     types = {one.type: one for one in registered(connection)}
     carried: dict[str, set[str]] = {}
-    for versions in connection.scalars(_carried_by_the_live):
+    for versions in read_before(connection, _carried_by_the_live, {}).scalars():
         for category, version in read_versions(versions).items():
             carried.setdefault(category, set()).add(version)
     carried.update({category: {version} for category, version in own.items()})
@@ -123,7 +124,7 @@ def _read_lists(connection: Connection, types: Mapping[str, NodeType], versions:
         .order_by(_version.gmt_modified.desc(), _version.id.desc())
     )
     lists = []
-    for category, version, content in connection.execute(statement):
+    for category, version, content in read_before(connection, statement, {}):
         known = [(types.get(str(node.get("type"))), node) for node in _nodes_in(content)]
         if known and all(known_type is not None for known_type, _ in known):
             nodes = [

@@ -1,12 +1,14 @@
 """Tasks as people edit them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, String, cast, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from rota.shared.database.constructs import UtcNow
+from rota.shared.database.later import execute_later, read_before
 from rota.shared.domain.errors import NameTaken, NotFound
 from rota.shared.domain.states import TaskStatus
 from rota.shared.domain.task import TaskDefinition
@@ -21,17 +23,25 @@ _in_list = (
     params.size_if_large(_task.param).label("param_bytes"),
 )
 
+_modified = cast(_task.gmt_modified, String)
+as_read = select(schedule_task, _modified.label("modified"))
+"""Tasks, and as a text when each was changed last. The text is the same again even for a time that SQL has spoiled."""
 
-def find(connection: Connection, name: str, *, lock: bool = False) -> Row[Any]:
-    """The live task of that name; with ``lock`` it is locked until the transaction ends.
+
+def find(connection: Connection, name: str) -> Row[Any]:
+    """The live task of that name.
 
     Raises NotFound.
     """
-    statement = select(schedule_task).where(_task.live_name == name)
-    row = connection.execute(statement.with_for_update() if lock else statement).one_or_none()
+    row: Row[Any] | None = read_before(connection, as_read.where(_task.live_name == name), {}).one_or_none()
     if row is None:
         raise NotFound(f"no task is named {name!r}; rota task list shows them")
     return row
+
+
+def by_id(connection: Connection, task_id: int) -> Row[Any]:
+    """A task that was there, though it may be deleted now."""
+    return connection.execute(as_read.where(_task.id == task_id)).one()
 
 
 def listed(connection: Connection, limit: int, *, status: str | None = None, like: str | None = None) -> list[Row[Any]]:
@@ -70,46 +80,44 @@ def insert_task(connection: Connection, columns: Mapping[str, Any], by: str) -> 
     return int(result.lastrowid)
 
 
-def edit(connection: Connection, name: str, changes: dict[str, Any], by: str) -> TaskDefinition:
-    """Change fields of a task, and check the whole task; returns its new definition.
+def edit(connection: Connection, row: Row[Any], changes: dict[str, Any], by: str) -> dict[str, Any]:
+    """Change fields of a task that was read, and check the whole task; returns the columns that this sets.
 
-    Raises NotFound, InvalidInput, InvalidParam, NameTaken; then nothing is changed.
+    Raises InvalidInput or InvalidParam; then nothing is changed. If it gives a new name, do the whole transaction in
+    ``naming``, because the database may refuse the name at the commit only.
     """
-    row = find(connection, name)
     definition = TaskDefinition.of(**{n: getattr(row, n) for n in TaskDefinition.model_fields} | changes)
     catalog(connection).check(definition.type, definition.param)
     columns = definition.columns()
-    touched = {n: columns[n] for n in {*changes, *(["trigger_kind"] if "cron" in changes else [])}}
+    touched = {n: columns[n] for n in (*changes, *(["trigger_kind"] if "cron" in changes else []))}
+    change(connection, row, touched, by)
+    return touched
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Raises NameTaken if the block gives this name to a task, and another task has it."""
     try:
-        connection.execute(
-            update(schedule_task).where(_task.id == row.id).values(**touched, modifier=by, gmt_modified=UtcNow())
-        )
+        yield
     except IntegrityError as error:
-        raise NameTaken(f"a task named {definition.name!r} exists already; choose another name") from error
-    return definition
+        raise NameTaken(f"a task named {name!r} exists already; choose another name") from error
 
 
-def switch(connection: Connection, name: str, status: TaskStatus, by: str) -> bool:
-    """Turn a task on or off; False if it already was.
-
-    Raises NotFound.
-    """
-    row = find(connection, name)
-    changed = connection.execute(
-        update(schedule_task)
-        .where(_task.id == row.id, _task.status != status.value)
-        .values(status=status.value, modifier=by, gmt_modified=UtcNow())
-    )
-    return changed.rowcount == 1
+def switch(connection: Connection, row: Row[Any], status: TaskStatus, by: str) -> bool:
+    """Turn a task that was read on or off; False if it already was."""
+    if row.status == status:
+        return False
+    change(connection, row, {"status": status.value}, by)
+    return True
 
 
-def remove(connection: Connection, name: str, by: str) -> int:
-    """Mark a task as deleted: it fires no more, its name is free, its history stays. Returns its id.
+def remove(connection: Connection, row: Row[Any], by: str) -> None:
+    """Mark a task that was read as deleted: it fires no more, its name is free, its history stays."""
+    change(connection, row, {"is_deleted": 1}, by)
 
-    Raises NotFound.
-    """
-    row = find(connection, name)
-    connection.execute(
-        update(schedule_task).where(_task.id == row.id).values(is_deleted=1, modifier=by, gmt_modified=UtcNow())
-    )
-    return int(row.id)
+
+def change(connection: Connection, row: Row[Any], columns: Mapping[str, Any], by: str) -> None:
+    """Set columns of a task that was read. The transaction raises Unexpected if Rota has changed the task since."""
+    same = (_task.id == row.id, _task.is_deleted == 0, _modified == row.modified)
+    statement = update(schedule_task).where(*same).values(**columns, modifier=by, gmt_modified=UtcNow())
+    execute_later(connection, statement, {}, expected=1)

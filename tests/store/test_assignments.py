@@ -99,7 +99,7 @@ def test_instances_of_deleted_and_of_unknown_tasks_are_found_so_that_they_can_be
     rows.pending(task)
     rows.by_sql(4_711)
     adopt(rows)
-    rows.database.write(lambda c: tasks.remove(c, "gone", "test"))
+    rows.database.write(lambda c: tasks.remove(c, tasks.find(c, "gone"), "test"))
     found = {p.task_id: (p.task_type, p.task_deleted) for p in pending(rows)}
     assert found == {task: ("REPORT", 1), 4_711: (None, None)}
 

@@ -9,6 +9,9 @@ import pytest
 from sqlalchemy import event
 
 from rota.scheduler_service.duties.assigner import Assigner
+from rota.shared.control import instances as control
+from rota.shared.control.actor import Actor
+from rota.shared.database.transactions import Database
 from rota.shared.domain.errors import NotFound, NotPossible
 from rota.shared.settings import Settings
 from rota.shared.store import instances, recovery, tasks
@@ -23,8 +26,9 @@ def listed(rows: Scenario, limit: int = 100, **chosen: Any) -> list[int]:
     return [row.id for row in rows.database.read(lambda c: instances.listed(c, limit, **chosen))]
 
 
-def cancel(rows: Scenario, instance: int) -> bool:
-    return rows.database.write(lambda c: instances.cancel(c, instance, "operator", "not wanted"))
+def cancel(rows: Scenario, instance: int, database: Database | None = None) -> bool:
+    [done] = control.cancel(database or rows.database, Actor("operator", "cli"), [instance])
+    return bool(done["canceled"])
 
 
 def replay(rows: Scenario, instance: int) -> int:
@@ -105,7 +109,7 @@ def test_what_has_not_ended_or_whose_task_is_deleted_cannot_be_replayed(rows: Sc
         with pytest.raises(NotPossible, match=f"instance {instance} is .*, not ended"):
             replay(rows, instance)
     of_gone = rows.ended(task=task)
-    rows.database.write(lambda c: tasks.remove(c, "gone", "test"))
+    rows.database.write(lambda c: tasks.remove(c, tasks.find(c, "gone"), "test"))
     with pytest.raises(NotPossible, match="belongs to a task that was deleted"):
         replay(rows, of_gone)
     with pytest.raises(NotFound):
@@ -116,7 +120,7 @@ def test_what_waits_is_canceled_at_once_with_its_nodes(rows: Scenario) -> None:
     for instance in (rows.pending(), rows.assigned(rows.worker())):
         assert cancel(rows, instance)
         row = rows.row(instance)
-        assert (row.status, row.reason, row.modifier) == ("canceled", "not wanted", "operator")
+        assert (row.status, row.reason, row.modifier) == ("canceled", "canceled by hand", "operator")
         assert row.gmt_completed is not None
         assert set(rows.node_statuses(instance)) <= {"canceled"}
 
@@ -127,7 +131,7 @@ def test_what_runs_is_asked_to_stop(rows: Scenario) -> None:
     assert not cancel(rows, run.id)
     assert not cancel(rows, run.id)
     row = rows.row(run.id)
-    assert (row.status, row.reason) == ("running", "not wanted")
+    assert (row.status, row.reason) == ("running", "canceled by hand")
     assert rows.database.read(lambda c: recovery.held(c, worker)) == [(run.id, 1, True)]
     assert rows.report(worker, ended(run)) == set()
 
@@ -157,7 +161,7 @@ def test_a_cancel_that_meets_a_retry_cancels_or_asks_and_never_says_so_alone(
 
     with ThreadPoolExecutor(1) as pool, impatient(rows.database) as database:
         event.listen(database.engine, "after_cursor_execute", retry)
-        canceled = database.write(lambda c: instances.cancel(c, run.id, "operator", "not wanted"))
+        canceled = cancel(rows, run.id, database)
     assert retries[0].result() == set()
     row = rows.row(run.id)
     assert canceled == (row.status == "canceled")

@@ -281,7 +281,7 @@ def test_instances_keep_the_nodes_of_the_type_that_their_task_had(rows: Scenario
     task = rows.task("edited")
     rows.ended(task=task)
     another_type(rows)
-    rows.database.write(lambda c: tasks.edit(c, "edited", {"type": "CLEANUP"}, "test"))
+    rows.database.write(lambda c: tasks.edit(c, tasks.find(c, "edited"), {"type": "CLEANUP"}, "test"))
     assert rows.task_row(task).type == "CLEANUP"
     assert rows.broken() == {}
 

@@ -176,7 +176,7 @@ def test_a_task_that_is_set_aside_stays_so_when_it_is_turned_off_and_on(rows: Sc
 
 def test_a_deleted_task_is_seen_once_and_planned_anew_when_it_is_there_again(rows: Scenario) -> None:
     task = rows.planned_task(rows.start + timedelta(days=1), name="gone")
-    rows.database.write(lambda c: tasks.remove(c, "gone", "test"))
+    rows.database.write(lambda c: tasks.remove(c, tasks.find(c, "gone"), "test"))
     assert due(rows, rows.start) == [task]
     [planned] = read(rows, task)
     assert planned.terms.is_deleted

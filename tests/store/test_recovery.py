@@ -123,7 +123,7 @@ def test_a_claim_that_is_repeated_does_not_take_back_that_a_run_has_begun(rows: 
 def test_that_a_run_begins_keeps_the_reason_of_a_request_to_cancel_it(rows: Scenario) -> None:
     worker = rows.worker()
     run = rows.running(worker, rows.task(on_worker_lost="fail"))
-    rows.database.write(lambda c: canceling.request_cancel(c, [run.id], "by hand"))
+    rows.database.write(lambda c: canceling.request_cancel(c, run.id, rows.now(), "by hand"))
     assert rows.report(worker, endings.begun(run, run.nodes[0], rows.now())) == set()
     assert (rows.status(run.id), rows.row(run.id).reason) == ("running", "by hand")
 
@@ -169,7 +169,7 @@ def test_three_losses_are_poison(rows: Scenario) -> None:
 def test_what_was_to_be_canceled_is_canceled_and_not_run_again(rows: Scenario) -> None:
     worker = rows.worker()
     run = rows.running(worker)
-    rows.database.write(lambda c: canceling.request_cancel(c, [run.id], "by hand"))
+    rows.database.write(lambda c: canceling.request_cancel(c, run.id, rows.now(), "by hand"))
     recover(rows, worker)
     row = rows.row(run.id)
     assert (row.status, row.gmt_completed is not None) == ("canceled", True)

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
+from rota.shared.database.later import Unexpected
 from rota.shared.domain.states import InstanceStatus
-from rota.shared.store import instances, overlap, polling, recovery, reports, runs, tasks
+from rota.shared.store import overlap, polling, recovery, reports, runs, tasks
 from rota.shared.store.tables import OVERLAP_SLOTS
 from rota.shared.store.transitions import canceling
 from tests.harness import claims
@@ -162,7 +163,7 @@ def test_a_fire_of_a_task_that_is_off_is_canceled_with_the_reason(rows: Scenario
 def test_an_instance_of_a_deleted_task_is_canceled_with_the_reason_whatever_asked_for_it(rows: Scenario) -> None:
     task, worker = rows.task(name="gone"), rows.worker()
     assigned = [rows.assigned(worker, task, origin=origin) for origin in ("cron", "manual", "replay", "sql")]
-    rows.database.write(lambda c: tasks.remove(c, "gone", "test"))
+    rows.database.write(lambda c: tasks.remove(c, tasks.find(c, "gone"), "test"))
     claim = rows.claim(worker, *assigned)
     assert (claim.runs, claim.waiting) == ([], [])
     assert {(rows.status(i), rows.row(i).reason) for i in assigned} == {("canceled", "its task was deleted")}
@@ -222,7 +223,7 @@ def test_an_edit_that_is_not_committed_holds_up_its_own_task_alone_and_nobody_wa
     held_up, free = rows.assigned(worker, edited), rows.assigned(worker, other)
 
     def edit(connection: Connection) -> None:
-        tasks.edit(connection, "edited", {"priority": 1}, "test")
+        tasks.edit(connection, tasks.find(connection, "edited"), {"priority": 1}, "test")
 
     with uncommitted(rows.database, edit), impatient(rows.database) as database:
         claim = claims.claim(database, worker, [held_up, free], rows.types)
@@ -544,8 +545,9 @@ def test_a_worker_holds_what_stands_running_under_it(rows: Scenario) -> None:
     rows.running(other)
     rows.assigned(me)
     rows.ended(worker=me)
-    assert rows.database.write(lambda c: canceling.request_cancel(c, [asked.id], "test")) == 1
-    assert rows.database.write(lambda c: canceling.request_cancel(c, [asked.id], "again")) == 0
+    rows.database.write(lambda c: canceling.request_cancel(c, asked.id, rows.start, "test"))
+    with pytest.raises(Unexpected):
+        rows.database.write(lambda c: canceling.request_cancel(c, asked.id, rows.start, "again"))
     assert rows.row(asked.id).reason == "test"
     assert sorted(rows.database.read(lambda c: recovery.held(c, me))) == [(mine.id, 1, False), (asked.id, 1, True)]
 
@@ -553,14 +555,16 @@ def test_a_worker_holds_what_stands_running_under_it(rows: Scenario) -> None:
 def test_only_what_runs_is_asked_to_stop(rows: Scenario) -> None:
     worker = rows.worker()
     others = [rows.pending(), rows.assigned(worker), rows.ended(worker=worker)]
-    assert rows.database.write(lambda c: canceling.request_cancel(c, others, "test")) == 0
+    for other in others:
+        with pytest.raises(Unexpected):
+            rows.database.write(lambda c, i=other: canceling.request_cancel(c, i, rows.start, "test"))  # type: ignore[misc]
     assert all(instances_row.gmt_cancel_requested is None for instances_row in map(rows.row, others))
 
 
 def test_an_instance_canceled_by_hand_before_its_claim_is_not_run(rows: Scenario) -> None:
     worker = rows.worker()
     instance = rows.assigned(worker)
-    assert rows.database.write(lambda c: instances.cancel(c, instance, "test"))
+    rows.database.write(lambda c: canceling.cancel(c, instance, "test", "test"))
     claim = rows.claim(worker, instance)
     assert (claim.runs, claim.waiting) == ([], [])
     assert rows.status(instance) == "canceled"

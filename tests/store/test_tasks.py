@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Row
 
+from rota.shared.control import tasks as control
+from rota.shared.control.actor import Actor
 from rota.shared.domain.errors import InvalidInput, InvalidParam, NameTaken, NotFound
 from rota.shared.domain.states import TaskStatus
 from rota.shared.domain.task import TaskDefinition
-from rota.shared.store import declarations, node_types, tasks
+from rota.shared.store import node_types, tasks
 from tests.harness.scenario import Scenario
 from tests.harness.together import together
 
@@ -18,15 +20,15 @@ from tests.harness.together import together
 def declare(rows: Scenario, **fields: Any) -> None:
     definition = TaskDefinition.of(**{"name": "daily", "type": "REPORT", "cron": "0 3 * * *", **fields})
     # As if each were declared long after the other.
-    rows.database.write(lambda c: declarations.declare(c, definition, "worker-7", liveness_seconds=-1))
+    control.declare(rows.database, Actor("worker-7", "code"), definition, liveness_seconds=-1)
 
 
 def edit(rows: Scenario, **changes: Any) -> None:
-    rows.database.write(lambda c: tasks.edit(c, "daily", changes, "operator"))
+    control.edit(rows.database, Actor("operator", "cli"), "daily", changes)
 
 
 def switch(rows: Scenario, status: TaskStatus) -> bool:
-    return rows.database.write(lambda c: tasks.switch(c, "daily", status, "operator"))
+    return rows.database.write(lambda c: tasks.switch(c, tasks.find(c, "daily"), status, "operator"))
 
 
 def find(rows: Scenario, name: str = "daily") -> Row[Any]:
@@ -44,12 +46,12 @@ def test_a_live_task_owns_its_name_and_a_deleted_one_frees_it(rows: Scenario) ->
     first = rows.task(name="daily")
     with pytest.raises(NameTaken, match="a task named 'daily' exists already"):
         rows.task(name="daily")
-    assert rows.database.write(lambda c: tasks.remove(c, "daily", "test")) == first
+    rows.database.write(lambda c: tasks.remove(c, tasks.find(c, "daily"), "test"))
     with pytest.raises(NotFound, match="no task is named 'daily'"):
         find(rows)
     second = rows.task(name="daily")
     assert second != first
-    rows.database.write(lambda c: tasks.remove(c, "daily", "test"))
+    rows.database.write(lambda c: tasks.remove(c, tasks.find(c, "daily"), "test"))
     assert [rows.task_row(task).name for task in (first, second)] == ["daily", "daily"]
 
 
@@ -70,8 +72,8 @@ def test_an_edit_to_a_name_that_is_taken_is_refused_and_changes_nothing(rows: Sc
 def test_tasks_are_listed_by_name_status_and_part_of_the_name(rows: Scenario) -> None:
     for name in ("b_1", "a_1", "bX1", "gone"):
         rows.task(name=name)
-    rows.database.write(lambda c: tasks.remove(c, "gone", "test"))
-    rows.database.write(lambda c: tasks.switch(c, "a_1", TaskStatus.OFF, "test"))
+    rows.database.write(lambda c: tasks.remove(c, tasks.find(c, "gone"), "test"))
+    rows.database.write(lambda c: tasks.switch(c, tasks.find(c, "a_1"), TaskStatus.OFF, "test"))
 
     def listed(limit: int = 10, **chosen: Any) -> list[str]:
         return [row.name for row in rows.database.read(lambda c: tasks.listed(c, limit, **chosen))]

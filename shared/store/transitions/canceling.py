@@ -1,8 +1,10 @@
 """Cancel an instance that has not started, with its nodes; or ask the worker that runs an instance to stop it."""
 
 from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Update, bindparam, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Update, bindparam, select, update
 
 from rota.shared.database.constructs import UtcNow, among, bound, by_index, json_rows
 from rota.shared.database.later import execute_later
@@ -32,6 +34,7 @@ def _canceling(move: Move, *fence: ColumnElement[bool]) -> Update:
 _refuse = _canceling(REFUSE)
 _skip = _canceling(SKIP, _instance.schedule_worker_node_id == bindparam("worker"))
 _cancel = _canceling(CANCEL)
+_cancel_as_read = _canceling(CANCEL, _instance.status == bindparam("was"))
 _pass_over = _canceling(CANCEL, _instance.attempt == 0)
 
 
@@ -50,12 +53,17 @@ def skip(connection: Connection, worker_id: int, reasons: Mapping[int, str]) -> 
         follow(connection, SKIP, reasons)
 
 
-def cancel(connection: Connection, instance_id: int, reason: str, by: str) -> bool:
-    """Cancel an instance that has not started; False if it is running or has ended."""
-    canceled = connection.execute(_cancel, {"rows": bound([(instance_id, reason)]), "by": by}).rowcount == 1
-    if canceled:
-        follow(connection, CANCEL, [instance_id])
-    return canceled
+def cancel(connection: Connection, instance_id: int, reason: str, by: str) -> None:
+    """Cancel an instance if it has not started."""
+    execute_later(connection, _cancel, {"rows": bound([(instance_id, reason)]), "by": by})
+    follow(connection, CANCEL, [instance_id])
+
+
+def cancel_as_read(connection: Connection, instance: Row[Any], reason: str, by: str) -> None:
+    """Cancel an instance that was read and had not started. The transaction relies on its status."""
+    values = {"rows": bound([(instance.id, reason)]), "by": by, "was": instance.status}
+    execute_later(connection, _cancel_as_read, values, expected=1)
+    follow(connection, CANCEL, [instance.id])
 
 
 def pass_over(connection: Connection, instance_ids: Collection[int], reason: str) -> None:
@@ -68,8 +76,8 @@ def pass_over(connection: Connection, instance_ids: Collection[int], reason: str
 
 _request_cancel = (
     update(schedule_instance)
-    .where(among(_instance.id), leaves(STOP), _instance.gmt_cancel_requested.is_(None))
-    .values(gmt_cancel_requested=UtcNow(), reason=bindparam("why"))
+    .where(_instance.id == bindparam("instance"), leaves(STOP), _instance.gmt_cancel_requested.is_(None))
+    .values(gmt_cancel_requested=bindparam("requested"), reason=bindparam("why"))
 )
 
 
@@ -95,6 +103,10 @@ def request_cancel_of_free(connection: Connection, instance_ids: Collection[int]
         execute_later(connection, _request_cancel_of_free, {"ids": sorted(instance_ids), "why": reason})
 
 
-def request_cancel(connection: Connection, instance_ids: Collection[int], reason: str) -> int:
-    """Ask the workers that run these instances to stop them; returns for how many nobody had asked before."""
-    return connection.execute(_request_cancel, {"ids": sorted(instance_ids), "why": reason}).rowcount
+def request_cancel(connection: Connection, instance_id: int, now: datetime, reason: str) -> None:
+    """Ask the worker that runs this instance to stop it; ``now`` is naive UTC.
+
+    The transaction relies on that it runs, and that nobody has asked before.
+    """
+    values = {"instance": instance_id, "requested": now, "why": reason}
+    execute_later(connection, _request_cancel, values, expected=1)
