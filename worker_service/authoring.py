@@ -315,6 +315,11 @@ def load_app(target: str | None) -> Rota:
 
 
 def _checked(name: str) -> str:
+    if inspect.isfunction(name):  # a decorator without parentheses
+        called = name.__name__
+        raise InvalidInput(
+            f"the function {called} is no type name; give the decorator a name, such as {called.upper()!r}"
+        )
     if not isinstance(name, str) or not TYPE_NAME.fullmatch(name) or len(name) > 63:
         raise InvalidInput(
             f"{name!r} is no type name; write capitals, digits and underscores, like REPORT or SEND_MAIL"

@@ -7,6 +7,7 @@ over each one (docs/decisions/0030-few-round-trips.md).
 """
 
 import functools
+import re
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,9 +21,12 @@ from sqlalchemy import Engine
 from rota.shared.database.causal import CAUSAL_OPTION
 from rota.shared.database.later import BEFORE, LATER, Later, Unexpected
 from rota.shared.database.mysql_constructs import quoted
+from rota.shared.domain.errors import ConfigurationError
 
 CAUSALLY = "SET STATEMENT wsrep_sync_wait = 1 FOR "
 """Before a SELECT: a node of Galera's answers it when it has applied all that the cluster had committed before."""
+
+UNKNOWN_OPTION = re.compile(r"unexpected keyword argument '(\w+)'")
 
 PACKET_SHARE = 4
 """A statement longer than the fourth part of ``max_allowed_packet`` waits for no other, and no packet gets longer than
@@ -128,9 +132,30 @@ class MySQLConnection(DriverConnection):
 
 
 def opened(options: Mapping[str, Any]) -> MySQLConnection:
-    """A connection of this kind. Raises pymysql.err.MySQLError."""
+    """A connection of this kind.
+
+    Raises pymysql.err.MySQLError, and ConfigurationError for an option of the URL that the driver does not take.
+    """
     flags = options.get("client_flag", 0) | CLIENT.MULTI_STATEMENTS
-    return MySQLConnection(**{**options, "client_flag": flags})
+    with options_told(options):
+        return MySQLConnection(**{**options, "client_flag": flags})
+
+
+@contextmanager
+def options_told(options: Mapping[str, Any]) -> Iterator[None]:
+    """Raise ConfigurationError, which names the option, for one of the URL that the driver does not take."""
+    if isinstance(options.get("ssl"), str):
+        raise ConfigurationError("the database URL has the option 'ssl', which is no switch; write ssl_ca=FILE")
+    try:
+        yield
+    except TypeError as error:
+        unknown = UNKNOWN_OPTION.search(str(error))
+        if unknown is None:
+            raise
+        told = f"the database URL has the option {unknown[1]!r}, which the driver does not know"
+        raise ConfigurationError(told) from None
+    except FileNotFoundError as error:
+        raise ConfigurationError("a file that the options of the database URL name does not exist") from error
 
 
 def send_together(engine: Engine) -> None:

@@ -20,7 +20,7 @@ _PLACE = "all-its-hosts"
 _HIDDEN = "an-option-that-is-not-shown"
 LARGEST_PORT = 65_535
 RIGHT_FORM = "write mysql://user:password@a:3306,b,[::1]:3307/database"
-NO_URL = "is not a database URL; write mysql://user:password@host/database"
+NO_URL = "is not a database URL; write mysql://user:password@host/database, or sqlite:///rota.db"
 SPLIT = (
     "has an @ in a place where none may be; percent-encode the user and the password: "
     "write @ as %40, / as %2F, : as %3A and % as %25"

@@ -62,6 +62,12 @@ def test_fields_of_a_task_without_cron_are_refused_not_dropped(app: Rota, fields
         app.task("CLEANUP_TEMP", **fields)
 
 
+def test_a_decorator_without_parentheses_is_told_how_to_write_it(app: Rota) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        app.task(plain)  # type: ignore[call-overload]
+    assert str(refused.value) == "the function plain is no type name; give the decorator a name, such as 'PLAIN'"
+
+
 def test_the_nodes_of_a_type_are_in_the_order_of_their_declaration(app: Rota) -> None:
     report = app.task_type("REPORT")
     report.node("SEND", timeout=60, retries=3)(plain)

@@ -2,12 +2,15 @@
 
 import re
 import traceback
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+from rota.shared.database.mysql_connection import opened
+from rota.shared.database.mysql_migration import migration_engine
 from rota.shared.database.transactions import Database, normalised
-from rota.shared.database.urls import Address, addresses, has_several_hosts, named, parsed, shown
+from rota.shared.database.urls import NO_URL, Address, addresses, has_several_hosts, named, parsed, shown
 from rota.shared.domain.errors import ConfigurationError
 from rota.shared.settings import Settings
 
@@ -126,7 +129,7 @@ def test_a_password_that_the_url_splits_is_refused_before_a_part_of_it_is_shown(
 def test_a_text_that_is_no_url_is_not_shown(text: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         parsed(text)
-    assert str(refused.value) == "is not a database URL; write mysql://user:password@host/database"
+    assert str(refused.value) == NO_URL
     assert "s3cret" not in "".join(traceback.format_exception(refused.value)).partition("Error: ")[2]
 
 
@@ -146,6 +149,31 @@ def test_a_user_and_a_file_may_have_an_at_sign() -> None:
 def test_a_list_of_hosts_needs_a_database_as_one_host_does() -> None:
     assert refusal("mysql://rota@a,b") == "names no database; write mysql://user:password@host/database"
     assert "is not a database URL" in refusal("a,b/rota")
+
+
+@pytest.mark.parametrize("text", ["rota.db", "sqlite:/srv/rota.db", "db/rota"])
+def test_who_writes_a_path_for_a_url_reads_how_a_file_is_named(text: str) -> None:
+    assert refusal(text) == "is not a database URL; write mysql://user:password@host/database, or sqlite:///rota.db"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"foo": "s3cret"}, "the database URL has the option 'foo', which the driver does not know"),
+        ({"ssl": "s3cret"}, "the database URL has the option 'ssl', which is no switch; write ssl_ca=FILE"),
+        ({"ssl": {"ca": "/nowhere/ca.pem"}}, "a file that the options of the database URL name does not exist"),
+    ],
+)
+def test_an_option_that_the_driver_does_not_take_is_refused_in_a_sentence(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        opened({"host": "127.0.0.1", "port": 1, **options})
+    assert str(refused.value) == said
+
+
+@pytest.mark.parametrize("option", ["foo=s3cret", "ssl=s3cret", "ssl_ca=/nowhere/ca.pem"])
+def test_a_migration_refuses_such_an_option_too(option: str) -> None:
+    with pytest.raises(ConfigurationError, match="database URL"):
+        migration_engine(normalised(f"mysql://rota@127.0.0.1:1/rota?{option}"), 1, 1).connect()
 
 
 @pytest.mark.parametrize(("url", "limit"), [("mysql://a/rota", 10), ("mysql://a,b/rota", 7.5)])
