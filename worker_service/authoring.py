@@ -235,7 +235,7 @@ class Rota:
             given = declared_param(task_name, param, param_value, "param_value")
             self.schedule(task_name, task_type, cron=cron, seconds=seconds, timezone=timezone, param=given, **fields)
         elif name is not None or param_value is not None or fields:
-            raise InvalidInput(f"task type {type}: name, param_value and task fields go with cron; or use app.schedule")
+            raise _without_cron(type, {"name": name, "param_value": param_value, **fields})
         return task_type._register(type, timeout, retries, execution)  # noqa: SLF001 - one unit
 
     def schedule(
@@ -314,12 +314,16 @@ def load_app(target: str | None) -> Rota:
     return app
 
 
+def _without_cron(task_type: str, given: Mapping[str, object]) -> InvalidInput:
+    lone = ", ".join(key for key, value in given.items() if value is not None)
+    told = f"name, param_value and task fields go with cron; given without it: {lone}; or use app.schedule"
+    return InvalidInput(f"task type {task_type}: {told}")
+
+
 def _checked(name: str) -> str:
     if inspect.isfunction(name):  # a decorator without parentheses
-        called = name.__name__
-        raise InvalidInput(
-            f"the function {called} is no type name; give the decorator a name, such as {called.upper()!r}"
-        )
+        advice = f"give the decorator a name, such as {name.__name__.upper()!r}"
+        raise InvalidInput(f"the function {name.__name__} is no type name; {advice}")
     if not isinstance(name, str) or not TYPE_NAME.fullmatch(name) or len(name) > 63:
         raise InvalidInput(
             f"{name!r} is no type name; write capitals, digits and underscores, like REPORT or SEND_MAIL"

@@ -58,8 +58,11 @@ def test_without_cron_a_task_type_declares_no_task(app: Rota) -> None:
 
 @pytest.mark.parametrize("fields", [{"name": "nightly"}, {"priority": 3}])
 def test_fields_of_a_task_without_cron_are_refused_not_dropped(app: Rota, fields: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match="task type CLEANUP_TEMP: name, param_value and task fields go with cron"):
+    with pytest.raises(
+        InvalidInput, match="task type CLEANUP_TEMP: name, param_value and task fields go with cron"
+    ) as refused:
         app.task("CLEANUP_TEMP", **fields)
+    assert f"given without it: {next(iter(fields))}" in str(refused.value)
 
 
 def test_a_decorator_without_parentheses_is_told_how_to_write_it(app: Rota) -> None:

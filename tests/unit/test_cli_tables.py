@@ -3,6 +3,7 @@
 import pytest
 
 from rota.cli.show.fitting import fitted
+from rota.cli.show.output import cell
 
 INSTANCE = {
     "id": 6, "task": 14, "status": 8, "schedule time": 25, "late": 6, "took": 6, "worker": 16, "result": 60,
@@ -38,3 +39,7 @@ def test_a_long_name_goes_on_in_a_next_line_and_leaves_room_for_others() -> None
     columns = fitted({**INSTANCE, "task": 63}, 80, LEAST)
     assert list(columns) == ["id", "task", "status", "schedule time"]
     assert columns["task"] == 80 - 6 - 8 - 25 - 6
+
+
+def test_a_text_of_several_lines_stays_on_one_and_shows_where_they_end() -> None:
+    assert cell("first\nsecond\x1b") == "first\\nsecond\\x1b"
