@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, select
 
-from rota.shared.database.constructs import among, by_index
+from rota.shared.database.constructs import among, by_index, unindexed
 from rota.shared.database.later import read_before
 from rota.shared.domain.states import CANCEL_LOST, FAIL_LOST, RECOVER, Move, WorkerLostPolicy
 from rota.shared.store.tables import (
@@ -37,7 +37,11 @@ _judged = by_index(
         _instance.id, _instance.attempt, _instance.schedule_task_id, _instance.worker_losses,
         _instance.gmt_cancel_requested,
     )
-    .where(among(_instance.id), _running)
+    .where(
+        among(_instance.id),
+        leaves(RECOVER, unindexed(_instance.status)),
+        unindexed(_instance.schedule_worker_node_id) == bindparam("worker"),
+    )
     .order_by(_instance.id),
     schedule_instance,
 )  # fmt: skip

@@ -13,7 +13,7 @@ SELECT STRAIGHT_JOIN schedule_instance.id, schedule_instance.attempt,
     schedule_instance.gmt_cancel_requested
 FROM schedule_instance FORCE INDEX (PRIMARY)
 WHERE (schedule_instance.id IN (:ids))
-  AND schedule_instance.status = :status_1
+  AND schedule_instance.status = :param_1
   AND schedule_instance.schedule_worker_node_id = :worker
 ORDER BY schedule_instance.id
 FOR UPDATE SKIP LOCKED;

@@ -12,8 +12,8 @@ SELECT schedule_instance.id, schedule_instance.attempt, schedule_instance.schedu
     schedule_instance.worker_losses, schedule_instance.gmt_cancel_requested
 FROM schedule_instance
 WHERE (schedule_instance.id IN (SELECT value FROM json_each(:ids)))
-  AND schedule_instance.status = :status_1
-  AND schedule_instance.schedule_worker_node_id = :worker
+  AND +schedule_instance.status = :param_1
+  AND +schedule_instance.schedule_worker_node_id = :worker
 ORDER BY schedule_instance.id;
 
 -- recovery._last_of
