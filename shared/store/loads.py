@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, bindparam, case, func, literal_column, select
+from sqlalchemy import ColumnElement, Connection, Integer, bindparam, case, cast, func, literal_column, select
 
 from rota.shared.database.constructs import among, read_by
 from rota.shared.domain.jsontext import object_in, texts_in
@@ -78,10 +78,17 @@ _assigned: ColumnElement[Any] = case(
 )
 """How many instances are assigned to a worker; NULL for more than ``counted``. Then no more than those are read."""
 
+
+def _whole(column: Any) -> Any:
+    """A number also where SQL wrote a text, which SQLite keeps as it is."""
+    return cast(column, Integer).label(column.name)
+
+
 _fleet = (
     select(
-        _worker.id, _worker.name, _worker.capacity, _worker.prefetch, _worker.labels, _worker.node_types,
-        _worker.type_versions, _beat.busy, _beat.abandoned, _assigned.label("assigned"),
+        _worker.id, _worker.name, _whole(_worker.capacity), _whole(_worker.prefetch), _worker.labels,
+        _worker.node_types, _worker.type_versions, _whole(_beat.busy), _whole(_beat.abandoned),
+        _assigned.label("assigned"),
         _of_worker(func.count(), InstanceStatus.RUNNING).scalar_subquery().label("running"),
     )
     .join_from(schedule_worker_node, schedule_worker_beat, OF_ITS_WORKER)

@@ -73,7 +73,7 @@ def test_a_step_among_a_million_tasks_reads_those_that_are_due_and_no_others(mil
         idle = watched(materializer, million)
         assert sum(s.rows_read for s in idle) <= 10, told(idle)
         run_sql(million.url, f"UPDATE schedule_task SET next_fire_at = UTC_TIMESTAMP() WHERE id <= {BATCH}")
-        busy = watched(materializer, million)
+        busy = [*watched(materializer, million), *watched(materializer, million)]  # a tick's first batch is a small one
         print(f"for a batch of {BATCH}: {sum(s.rows_read for s in busy)} rows read by {len(busy)} statements")
         assert million.row("SELECT COUNT(*) AS n FROM schedule_instance")["n"] == BATCH
         assert sum(s.rows_read for s in busy) <= READS_PER_TASK * BATCH, told(busy)

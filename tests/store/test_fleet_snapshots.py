@@ -1,7 +1,9 @@
 """What a duty places by: read again when it is too old, and counted on meanwhile."""
 
+import sqlite3
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime
 
 import pytest
@@ -101,3 +103,15 @@ def test_a_worker_is_given_no_more_than_it_may_hold_though_its_queue_is_long(
     for _ in range(3):
         clock.advance(SNAPSHOT_SECONDS + 0.001)
         assert known.current().fleet.choose(needs) is None
+
+
+@pytest.mark.parametrize("column", ["schedule_worker_node.prefetch", "schedule_worker_beat.abandoned"])
+def test_a_text_in_place_of_a_number_counts_as_none(sqlite_rows: Scenario, column: str) -> None:
+    """SQLite keeps it, where its CHECKs are off."""
+    sqlite_rows.worker()
+    table, name = column.split(".")
+    with closing(sqlite3.connect(sqlite_rows.database.url.database or "", isolation_level=None)) as connection:
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        connection.execute(f"UPDATE {table} SET {name} = 'many'")
+    [worker] = sqlite_rows.database.read(loads.fleet)
+    assert (worker.capacity > 0, worker.prefetch == 0) == (True, name == "prefetch")

@@ -1,9 +1,12 @@
 -- The scheduler reads the workers that work may be given to, and what they hold up to a limit.
 
 -- loads.fleet
-SELECT schedule_worker_node.id, schedule_worker_node.name, schedule_worker_node.capacity,
-    schedule_worker_node.prefetch, schedule_worker_node.labels, schedule_worker_node.node_types,
-    schedule_worker_node.type_versions, schedule_worker_beat.busy, schedule_worker_beat.abandoned,
+SELECT schedule_worker_node.id, schedule_worker_node.name,
+    CAST(schedule_worker_node.capacity AS INTEGER) AS capacity,
+    CAST(schedule_worker_node.prefetch AS INTEGER) AS prefetch, schedule_worker_node.labels,
+    schedule_worker_node.node_types, schedule_worker_node.type_versions,
+    CAST(schedule_worker_beat.busy AS INTEGER) AS busy,
+    CAST(schedule_worker_beat.abandoned AS INTEGER) AS abandoned,
     CASE WHEN (
         (
             SELECT 1
