@@ -137,12 +137,12 @@ def opened(options: Mapping[str, Any]) -> MySQLConnection:
     Raises pymysql.err.MySQLError, and ConfigurationError for an option of the URL that the driver does not take.
     """
     flags = options.get("client_flag", 0) | CLIENT.MULTI_STATEMENTS
-    with options_told(options):
-        return MySQLConnection(**{**options, "client_flag": flags})
+    with _options_told(options):
+        return MySQLConnection(**{**options, **_passwords(options), "client_flag": flags})
 
 
 @contextmanager
-def options_told(options: Mapping[str, Any]) -> Iterator[None]:
+def _options_told(options: Mapping[str, Any]) -> Iterator[None]:
     """Raise ConfigurationError, which names the option, for one of the URL that the driver does not take."""
     if isinstance(options.get("ssl"), str):
         raise ConfigurationError("the database URL has the option 'ssl', which is no switch; write ssl_ca=FILE")
@@ -156,6 +156,12 @@ def options_told(options: Mapping[str, Any]) -> Iterator[None]:
         raise ConfigurationError(told) from None
     except FileNotFoundError as error:
         raise ConfigurationError("a file that the options of the database URL name does not exist") from error
+
+
+def _passwords(options: Mapping[str, Any]) -> dict[str, bytes]:
+    """The password in the encoding in which the server has it from CREATE USER. PyMySQL's own is Latin-1."""
+    given = {name: options.get(name) for name in ("password", "passwd")}
+    return {name: password.encode() for name, password in given.items() if isinstance(password, str)}
 
 
 def send_together(engine: Engine) -> None:

@@ -14,10 +14,10 @@ done (migrations/steps.py).
 from contextlib import ExitStack
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, Engine, NullPool, create_engine, event, inspect
+from sqlalchemy import Connection, Engine, NullPool, create_engine, event, inspect
 from sqlalchemy.engine import URL
 
-from rota.shared.database.mysql_connection import options_told
+from rota.shared.database.mysql_connection import connect
 from rota.shared.database.mysql_hosts import Hosts
 from rota.shared.database.servers import Servers
 from rota.shared.database.urls import has_several_hosts
@@ -60,14 +60,9 @@ def migration_engine(url: URL, turn_seconds: float, statement_seconds: float) ->
     if has_several_hosts(url):
         Hosts(url, CONNECT_SECONDS, Servers(lambda *told: None)).follow(engine)
     else:
-        event.listen(engine, "do_connect", _connect)
+        event.listen(engine, "do_connect", connect)
     event.listen(engine, "connect", prepare)
     return engine
-
-
-def _connect(dialect: Dialect, record: object, arguments: list[Any], options: dict[str, Any]) -> Any:
-    with options_told(options):
-        return dialect.connect(*arguments, **options)
 
 
 def take_turn(engine: Engine, until_migrated: ExitStack) -> Connection:

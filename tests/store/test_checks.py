@@ -1,5 +1,6 @@
 """Each check tells a database that is as Rota needs it from one that is not, in words a person can act on."""
 
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from rota.shared.database.sqlite import SQLITE
 from rota.shared.database.transactions import Database, opened
 from rota.shared.database.urls import named
 from rota.shared.domain.errors import DatabaseProblem
-from tests.harness.databases import PrivateMariaDB, run_sql
+from tests.harness.databases import MariaDBServer, PrivateMariaDB, run_sql
 from tests.harness.schemas import is_sqlite, typed
 
 HEAD = migrations.head()
@@ -235,6 +236,29 @@ def test_an_account_that_may_only_read_is_refused(own_mariadb: PrivateMariaDB) -
         sentence = refusal(database)
     assert "takes no writes of Rota's (found UPDATE command denied to user 'reader'" in sentence
     assert f"GRANT SELECT, INSERT, UPDATE, DELETE ON `{url.database}`.* TO 'reader'@'%'" in sentence
+
+
+@pytest.mark.parametrize("as_option", [False, True])
+def test_a_password_may_have_any_letters(mariadb_url: str, mariadb_server: MariaDBServer, as_option: bool) -> None:
+    user, password = f"rota_test_{uuid.uuid4().hex[:12]}", "pä€😀"
+    admin = mariadb_server.admin_url()
+    url = make_url(mariadb_url)
+    run_sql(
+        admin,
+        f"CREATE USER {user}@'%' IDENTIFIED BY '{password}'",
+        f"GRANT ALL ON {url.database}.* TO {user}@'%'",
+    )
+    try:
+        if as_option:
+            url = url.set(username=user, password=None).update_query_dict({"password": password})
+        else:
+            url = url.set(username=user, password=password)
+        right = url.render_as_string(hide_password=False)
+        assert migrations.upgrade(right).changed
+        with opened(right) as database:
+            require_usable(database, HEAD)
+    finally:
+        run_sql(admin, f"DROP USER {user}@'%'")
 
 
 def test_a_file_that_is_read_only_is_refused(sqlite_url: str) -> None:
