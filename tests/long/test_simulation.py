@@ -157,6 +157,7 @@ def succeeded(rows: Iterable[Row[Any]]) -> list[datetime]:
     return [row.schedule_datetime for row in rows if row.status == "succeed"]
 
 
+@pytest.mark.timeout(900)
 def test_three_days_go_by_as_planned(simulation: Simulation) -> None:
     schedulers = [simulation.scheduler(), simulation.scheduler()]
     workers = [simulation.worker("first"), simulation.worker("second")]
