@@ -71,7 +71,8 @@ class Claims:
         ids = sorted(instance_ids)
         self._places = {instance_id: place for place, instance_id in enumerate(instance_ids)}
         plain = [i for i in ids if i not in skip_candidates]
-        won, assigned, time = self._claimed(ids, plain, None)
+        won, assigned, time = self._unread(ids, plain, None) if self._from_afar else self._read_first(ids, plain)
+        self._room -= sum(row.large for row in won)
         latest = now.max if time is None else time + self._ahead
         tried = [row for row in assigned if _is_plain(row) and not (self._from_afar and row.large)]
         too_early = {row.id for row in tried if row.due_at > now}
@@ -92,14 +93,13 @@ class Claims:
 
         def choose(connection: Connection) -> tuple[dict[int, str], overlap.Slots]:
             skipped = overlap.overrun(connection, rows, skip_candidates) | overlap.superseded(connection, rows, now)
-            wanted = {row.id: row for row in rows if row.may_run and row.id not in skipped}
+            wanted = {row.id: row for row in rows if _may_start(row) and row.id not in skipped}
             return skipped, self._within_room(overlap.free_slots(connection, [*wanted.values()]), wanted)
 
         skipped, slots = self._database.read(choose)
         if skipped:
             self._database.write(lambda c: canceling.skip(c, self._worker_id, skipped))
-        tried = [instance_id for instance_id, _ in slots]
-        won = self._claimed(tried, tried, slots)[0] if slots else []
+        won = self._claimed_for(slots, rows) if slots else []
         gone = skipped.keys() | {row.id for row in won}
         lost = [row for row in rows if row.id not in gone]
         waiting = self._settled(lost, now, skip_candidates) if lost else []
@@ -110,11 +110,20 @@ class Claims:
     ) -> list[Waiting]:
         return self._database.write(lambda c: overlap.settle(c, self._worker_id, lost, now, skip_candidates))
 
-    def _claimed(self, ids: Sequence[int], tried: Sequence[int], slots: overlap.Slots | None) -> Claimed:
-        """Claim those that are ``tried``: for these slots, or else those whose slot follows from their policy."""
-        claimed = self._unread(ids, tried, slots) if self._from_afar else self._read_first(ids, tried, slots)
-        self._room -= sum(row.large for row in claimed[0])
-        return claimed
+    def _claimed_for(self, slots: overlap.Slots, rows: Sequence[Wanted]) -> list[Wanted]:
+        """Claim instances that were read, for these slots; returns those that the worker has won."""
+        ids = [instance_id for instance_id, _ in slots]
+        won = self._unread(ids, ids, slots)[0] if self._from_afar else self._won(slots, rows)
+        self._room -= sum(row.large for row in won)
+        return won
+
+    def _won(self, slots: overlap.Slots, rows: Sequence[Wanted]) -> list[Wanted]:
+        wanted = {instance_id for instance_id, _ in slots}
+        chosen = [row for row in rows if row.id in wanted]
+        self._database.read(lambda c: large_values.read(c, chosen))
+        if self._wins(slots, chosen):
+            return chosen
+        return _running(self._database.read(lambda c: self._read(c, sorted(wanted)))[0])
 
     def _within_room(self, slots: overlap.Slots, rows: Mapping[int, Wanted]) -> overlap.Slots:
         """Those of the instances for whose large params and results there is room."""
@@ -126,15 +135,15 @@ class Claims:
                 within.append(slot)
         return within
 
-    def _read_first(self, ids: Sequence[int], tried: Sequence[int], slots: overlap.Slots | None) -> Claimed:
+    def _read_first(self, ids: Sequence[int], tried: Sequence[int]) -> Claimed:
+        """Read these instances, and claim those that are ``tried`` and whose slot follows from their policy."""
         wanted = set(tried)
 
         def choose(connection: Connection) -> tuple[list[Wanted], datetime | None, dict[int, Wanted], overlap.Slots]:
             rows, time = runs.read_wanted(connection, self._worker_id, ids, self._types, free=True)
             ready = {row.id: row for row in rows if row.id in wanted and _is_ready(row, time, self._ahead)}
             plain = [(row.id, _slot(row)) for row in ready.values() if _is_plain(row)]
-            chosen = plain if slots is None else [slot for slot in slots if slot[0] in ready]
-            chosen = self._within_room(chosen, ready)
+            chosen = self._within_room(plain, ready)
             large_values.read(connection, [ready[instance_id] for instance_id, _ in chosen])
             large_values.read(connection, _running(rows))
             return rows, time, ready, chosen
@@ -194,7 +203,11 @@ def _running(rows: Sequence[Wanted]) -> list[Wanted]:
 def _is_ready(row: Wanted, time: datetime | None, ahead: timedelta) -> bool:
     """Whether the row may be claimed, if there is a slot for it."""
     is_near = time is not None and row.due_at <= time + ahead
-    return is_near and row.terms.status == ASSIGNED and row.may_run and row.attempt < MOST_ATTEMPTS
+    return is_near and row.terms.status == ASSIGNED and _may_start(row)
+
+
+def _may_start(row: Wanted) -> bool:
+    return row.may_run and row.attempt < MOST_ATTEMPTS
 
 
 def _slot(row: Wanted) -> int | None:

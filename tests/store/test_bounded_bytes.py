@@ -119,7 +119,8 @@ def test_tasks_with_large_params_are_planned_with_little_memory(rows: Scenario) 
     rows.worker(capacity=1_000)
     tasks = [rows.planned_task(param={"text": "x" * len(TEXT)}) for _ in range(250)]
     rows.sql("UPDATE schedule_task SET next_fire_at = :at", at=written(rows.start - timedelta(seconds=1)))
-    most = peak(Materializer(rows.database, Settings.load(lock_lease_seconds=60)).step)
+    duty = Materializer(rows.database, Settings.load(lock_lease_seconds=60))
+    most = max(peak(duty.step) for _ in range(2))  # a tick's first batch is a small one
     print(f"{most / MB:.0f} MB")
     assert most <= 50 * MB
     assert len(rows.statuses()) >= len(tasks)

@@ -111,8 +111,6 @@ SELECT asked.task,
     ) AS anon_1
 FROM JSON_TABLE(:rows, '$[*]' COLUMNS (task BIGINT UNSIGNED PATH '$[0]')) AS asked;
 
--- runs.read_wanted: as above
-
 -- transitions.claiming.claim_read: as above
 
 -- transitions.claiming.claim_read: as above

@@ -114,8 +114,6 @@ SELECT asked.task,
     ) AS anon_1
 FROM (SELECT json_extract(value, '$[0]') AS task FROM json_each(:rows)) AS asked;
 
--- runs.read_wanted: as above
-
 -- transitions.claiming.claim_read: as above
 
 -- transitions.claiming.claim_read: as above
