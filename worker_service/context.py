@@ -8,6 +8,8 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
+from rota.shared.domain.sentences import printable
+
 P_co = TypeVar("P_co", covariant=True, default=dict[str, Any])
 
 _log = logging.getLogger("rota.task")
@@ -81,7 +83,13 @@ class NodeContext(Generic[P_co]):
 
 
 class _ContextLog(logging.LoggerAdapter[logging.Logger]):
-    def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """Log a record that begins with the task, the instance and the node."""
+        if not self.isEnabledFor(level):
+            return
         extra = self.extra or {}
+        where = printable(f"[{extra.get('task')} #{extra.get('instance')} {extra.get('node')}]")
+        text = f"{where.replace('%', '%%') if args else where} {msg}"  # with arguments, logging formats all of it
         kwargs["extra"] = {**extra, **(kwargs.get("extra") or {})}
-        return f"[{extra.get('task')} #{extra.get('instance')} {extra.get('node')}] {msg}", kwargs
+        kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
+        self.logger.log(level, text, *args, **kwargs)

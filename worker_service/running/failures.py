@@ -2,6 +2,7 @@
 
 import logging
 
+from rota.shared.domain.sentences import printable
 from rota.shared.domain.states import InstanceStatus
 from rota.shared.store.reports import Report
 from rota.shared.store.runs import NodeRun, Run
@@ -21,11 +22,7 @@ def log_failure(run: Run, node: NodeRun | None, report: Report, failure: Failure
         return
     extra = {"task": run.task_name, "instance": run.id, "node": node.type if node else ""}
     where = f"task {run.task_name!r}, instance {run.id}, attempt {run.attempt}"
-    log.warning("%s: %s", where, _safe((report.instance.reason or "").partition("\n")[0]), extra=extra)
+    log.warning("%s: %s", where, printable((report.instance.reason or "").partition("\n")[0].rstrip()), extra=extra)
     if failure is not None and failure.traceback and log.isEnabledFor(logging.DEBUG):
-        log.debug("%s:\n%s", where, "\n".join(map(_safe, failure.traceback.splitlines())), extra=extra)
-
-
-def _safe(line: str) -> str:
-    """The line, in which control characters are escapes: a log is often read on a terminal."""
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in line.rstrip())
+        lines = (printable(line.rstrip()) for line in failure.traceback.splitlines())
+        log.debug("%s:\n%s", where, "\n".join(lines), extra=extra)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+from rota.shared.domain.sentences import printable
 
 COLOURS = {
     "succeed": "green",
@@ -87,7 +87,7 @@ def cell(value: Any) -> str:
     """A value as text that is safe for a terminal: control characters are printed as escapes."""
     if not isinstance(value, str):
         value = "" if value is None else json.dumps(value, ensure_ascii=False, default=str)
-    return "".join(c if c.isprintable() else ESCAPES.get(c) or f"\\x{ord(c):02x}" for c in value)
+    return printable(value)
 
 
 def shortened(value: Any, limit: int = SHORT) -> str:

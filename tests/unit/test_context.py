@@ -1,0 +1,32 @@
+"""The log that a handler gets."""
+
+import logging
+
+import pytest
+
+from rota import NodeContext
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("nightly", "nightly"),
+        (
+            "nightly\n2026-11-19 WARNING rota: forged",
+            "nightly\\n2026-11-19 WARNING rota: forged",
+        ),
+        ("\x1b[31mred\u2028", "\\x1b[31mred\\x2028"),
+        ("50% off", "50% off"),
+    ],
+)
+def test_what_a_handler_logs_begins_with_its_task_on_one_line(
+    name: str, shown: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    context: NodeContext = NodeContext(task_name=name, instance_id=7, node_type="REPORT_SEND")
+    context.log.warning("sent %d rows", 3)
+    context.log.warning("sent 100%")
+    where = f"[{shown} #7 REPORT_SEND]"
+    assert [record.getMessage() for record in caplog.records] == [f"{where} sent 3 rows", f"{where} sent 100%"]
+    assert {(vars(record)["task"], record.filename, record.levelno) for record in caplog.records} == {
+        (name, "test_context.py", logging.WARNING)
+    }
