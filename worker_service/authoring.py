@@ -5,29 +5,24 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Concatenate, Generic, Unpack, cast, get_args, overload
+from typing import Any, Concatenate, Generic, Unpack, cast, overload
 
 from pydantic import BaseModel
 
 from rota.shared.domain.errors import ConfigurationError, InvalidInput, NameTaken
 from rota.shared.domain.states import WorkerLostPolicy
-from rota.shared.domain.task import TaskDefinition, TaskFields
+from rota.shared.domain.task import TaskDefinition, TaskFields, no_field_of_a_task
 from rota.shared.store.node_types import NodeTypeDeclaration
 from rota.worker_service.built_in_types import refuse_built_in
 from rota.worker_service.context import NodeContext
-from rota.worker_service.signatures import Execution, Model, More, NodeDecorator, OneNode, P, Returned
+from rota.worker_service.handlers import check_limits, execution_of, refuse_unknown
+from rota.worker_service.signatures import Execution, Model, More, NodeDecorator, NoMore, OneNode, P, Returned
 from rota.worker_service.sources import FileState, noted_sources
 from rota.worker_service.values import checked_model, declared_param, schema_of
 
 Result = Any
 Handler = Callable[[NodeContext[Any]], Result | Awaitable[Result]]
 ParamModel = type[BaseModel]
-
-LONGEST_TIMEOUT_SECONDS = 31_536_000
-"""A year, as for the timeout of a task."""
-
-MOST_RETRIES = 1000
-"""As for the retries of a task."""
 
 TYPE_NAME = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*")
 
@@ -83,6 +78,7 @@ class TaskType(Generic[P]):
         timeout: float | None = None,
         retries: int | None = None,
         execution: Execution | None = None,
+        **unknown: Unpack[NoMore],
     ) -> NodeDecorator[P]:
         """Declare the next node, of the type CATEGORY_NAME. The function can still be called as before.
 
@@ -90,23 +86,18 @@ class TaskType(Generic[P]):
         ``execution``: an ``async def`` runs on the event loop, a ``def`` on a thread; ``"process"`` runs a ``def`` in
         a process of its own, which can be killed at its timeout or when it is canceled.
 
-        Raises InvalidInput for a bad name, timeout, number of retries or handler, NameTaken for a node declared twice
-        or built in.
+        Raises InvalidInput for a bad name, timeout, number of retries or handler, and for a field that a node does not
+        have; NameTaken for a node declared twice or built in.
         """
         node_type = f"{self.category}_{_checked(name)}"
+        refuse_unknown(node_type, unknown)
         refuse_built_in(node_type, replace=self._replace)
         return self._register(node_type, timeout, retries, execution)
 
     def _register(
         self, node_type: str, timeout: float | None, retries: int | None, execution: Execution | None
     ) -> NodeDecorator[P]:
-        if timeout is not None and not 0 < timeout <= LONGEST_TIMEOUT_SECONDS:
-            raise InvalidInput(
-                f"{node_type}: timeout {timeout!r} must be more than 0 and at most {LONGEST_TIMEOUT_SECONDS:,} seconds"
-            )
-
-        if retries is not None and not (type(retries) is int and 0 <= retries <= MOST_RETRIES):
-            raise InvalidInput(f"{node_type}: retries {retries!r} must be a whole number from 0 to {MOST_RETRIES:,}")
+        check_limits(node_type, timeout, retries)
 
         def decorate(
             handler: Callable[Concatenate[NodeContext[P], More], Returned], /
@@ -118,7 +109,7 @@ class TaskType(Generic[P]):
                     category=self.category,
                     sequence=self._nodes,
                     handler=cast("Handler", handler),
-                    execution=_execution(node_type, handler, execution),
+                    execution=execution_of(node_type, handler, execution),
                     timeout=timeout,
                     retries=retries,
                     param_model=self.param,
@@ -154,6 +145,11 @@ class Rota:
     def nodes(self) -> Mapping[str, Node]:
         """The nodes, by their types."""
         return self._nodes
+
+    @property
+    def types_without_nodes(self) -> list[str]:
+        """The task types that no node was declared of: their tasks could not run."""
+        return sorted(self._types.keys() - {node.category for node in self._nodes.values()})
 
     @property
     def schedules(self) -> list[TaskDefinition]:
@@ -309,12 +305,16 @@ def load_app(target: str | None) -> Rota:
     if not isinstance(app, Rota):
         found = "nothing of that name" if app is None else f"a {type(app).__name__}"
         raise ConfigurationError(f"app {target!r}: {module_name} holds {found} where a rota.Rota is needed")
+    if empty := app.types_without_nodes:
+        raise ConfigurationError(f'app {target!r}: task type {empty[0]} has no node; declare it with .node("NAME")')
     app.target = target
     app.sources |= sources  # a module that was imported before is not read again
     return app
 
 
 def _without_cron(task_type: str, given: Mapping[str, object]) -> InvalidInput:
+    for field in given.keys() - TaskDefinition.model_fields.keys() - {"param_value"}:
+        return InvalidInput(f"task type {task_type}: {no_field_of_a_task(field)}")
     lone = ", ".join(key for key, value in given.items() if value is not None)
     told = f"name, param_value and task fields go with cron; given without it: {lone}; or use app.schedule"
     return InvalidInput(f"task type {task_type}: {told}")
@@ -329,22 +329,3 @@ def _checked(name: str) -> str:
             f"{name!r} is no type name; write capitals, digits and underscores, like REPORT or SEND_MAIL"
         )
     return name
-
-
-def _execution(node_type: str, handler: Callable[..., Any], asked: Execution | None) -> Execution:
-    if not callable(handler):
-        raise InvalidInput(f"{node_type}: {handler!r} is not a function")
-    if asked is not None and asked not in get_args(Execution):
-        raise InvalidInput(f"{node_type}: execution {asked!r} is none of {', '.join(get_args(Execution))}")
-    name = getattr(handler, "__qualname__", repr(handler))
-    is_async = inspect.iscoroutinefunction(handler)
-    try:
-        inspect.signature(handler).bind(None)
-    except TypeError:
-        raise InvalidInput(f"{node_type}: {name} must take one argument, the NodeContext") from None
-    if asked is None:
-        return "async" if is_async else "thread"
-    if is_async != (asked == "async"):
-        kind = "an async def" if is_async else "a def"
-        raise InvalidInput(f'{node_type}: {name} is {kind}, which cannot run with execution="{asked}"')
-    return asked

@@ -1,7 +1,7 @@
 """What type checkers know of the decorators of an app, and of their keywords."""
 
 from collections.abc import Callable
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypedDict
 
 from pydantic import BaseModel
 from typing_extensions import TypeVar
@@ -37,3 +37,7 @@ class OneNode(TaskFields, total=False):
     timeout: float | None
     execution: Execution | None
     replace: bool
+
+
+class NoMore(TypedDict):
+    """No further keywords, for type checkers. At run time others are refused in a sentence."""

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from rota.shared.domain.errors import InvalidInput, RotaError
 from rota.shared.domain.jsontext import json_text
 from rota.shared.domain.planning import PlanInputs
+from rota.shared.domain.sentences import advice, close_to
 from rota.shared.domain.states import Backoff, MisfirePolicy, OverlapPolicy, TaskStatus, TriggerKind, WorkerLostPolicy
 from rota.shared.domain.times import is_time, why_no_time
 from rota.shared.domain.triggers.base import trigger_of
@@ -173,5 +174,11 @@ def _fault(fault: Any) -> str:
     if not fault["loc"] or fault["type"] == "value_error":
         return message
     if fault["type"] == "extra_forbidden":
-        return f"{fault['loc'][0]} is no field of a task; there are: {', '.join(TaskDefinition.model_fields)}"
-    return f"{'.'.join(map(str, fault['loc']))} {fault['input']!r}: {message}"
+        return no_field_of_a_task(str(fault["loc"][0]))
+    return f"{'.'.join(map(str, fault['loc']))} {fault['input']!r}: {message}{advice(fault['input'])}"
+
+
+def no_field_of_a_task(name: str) -> str:
+    """A sentence that refuses a field which a task does not have."""
+    known = TaskDefinition.model_fields
+    return f"{name} is no field of a task{close_to(name, known)}; there are: {', '.join(known)}"

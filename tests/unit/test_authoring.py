@@ -1,8 +1,8 @@
 """What a task author declares, and how it is refused."""
 
 import sys
-from collections.abc import Callable, Iterator
-from datetime import date
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import date, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,12 @@ async def coroutine(ctx: NodeContext[Any]) -> int:
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), 1e10])
 def test_a_timeout_is_a_number_of_seconds_that_can_be_waited_for(timeout: float) -> None:
     with pytest.raises(InvalidInput, match=r"CLEAN: timeout .* must be more than 0 and at most 31,536,000 seconds"):
+        Rota().task("CLEAN", timeout=timeout)
+
+
+@pytest.mark.parametrize(("timeout", "told"), [(timedelta(minutes=5), " seconds; write 300"), ("60", "'60' must be")])
+def test_a_timeout_that_is_no_number_is_refused_with_what_to_write(timeout: Any, told: str) -> None:
+    with pytest.raises(InvalidInput, match=told):
         Rota().task("CLEAN", timeout=timeout)
 
 
@@ -140,6 +146,39 @@ def test_a_handler_that_cannot_take_the_context_is_refused(app: Rota, handler: A
     with pytest.raises(InvalidInput, match=r"REPORT: .* must take one argument, the NodeContext"):
         app.task("REPORT")(handler)
     assert app.nodes == {}
+
+
+def generator(ctx: NodeContext[Any]) -> Iterator[int]:
+    yield 1
+
+
+async def async_generator(ctx: NodeContext[Any]) -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("handler", [generator, async_generator, partial(generator)])
+@pytest.mark.parametrize("execution", [None, "thread", "process", "async"])
+def test_a_generator_is_refused_because_a_call_would_not_run_it(app: Rota, handler: Any, execution: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"REPORT_SEND: .* has a yield, so a call would not run it"):
+        app.task_type("REPORT").node("SEND", execution=execution)(handler)
+    assert app.nodes == {}
+
+
+def test_a_field_that_a_node_does_not_have_is_refused_with_those_that_it_has(app: Rota) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        app.task_type("REPORT").node("SEND", max_retries=3)  # type: ignore[call-arg]
+    told = (
+        "REPORT_SEND: max_retries is no field of a node (did you mean retries?); there are: timeout, retries, execution"
+    )
+    assert str(refused.value) == told
+
+
+@pytest.mark.parametrize("cron", [{}, {"cron": "0 3 * * *"}])
+def test_a_field_that_a_task_does_not_have_is_refused_with_and_without_cron(app: Rota, cron: dict[str, str]) -> None:
+    with pytest.raises(
+        InvalidInput, match=r"max_retries is no field of a task \(did you mean retries\?\); there are: "
+    ):
+        app.task("REPORT", max_retries=3, **cron)  # type: ignore[call-overload]
 
 
 def test_what_is_no_function_is_refused(app: Rota) -> None:
@@ -371,6 +410,11 @@ def test_without_a_name_it_is_an_empty_app() -> None:
         ("1 / 0", "jobs_b:app", "its import failed: ZeroDivisionError"),
         ("def f(:", "jobs_b:app", "its import failed: SyntaxError"),
         ("", "jobs_b:app", "jobs_b holds nothing of that name where a rota.Rota is needed"),
+        (
+            "import rota\napp = rota.Rota()\nempty = app.task_type('EMPTY')\napp.schedule('nightly', empty)",
+            "jobs_b:app",
+            'task type EMPTY has no node; declare it with .node("NAME")',
+        ),
         ("app = 7", "jobs_b:app", "jobs_b holds a int where a rota.Rota is needed"),
     ],
 )

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta, timezone
 from enum import StrEnum
 from typing import Any, get_args, get_type_hints
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -46,6 +47,10 @@ def refusal(**fields: Any) -> str:
         ({"required_labels": {"gpu": 1}}, "required_labels.gpu 1"),
         ({"param": {"a": [float("nan")]}}, "param.a[0] is nan, a number that JSON does not have"),
         ({"param": {"day": NOON.date()}}, "param.day is a date"),
+        ({"timezone": ZoneInfo("Europe/Berlin")}, "write 'Europe/Berlin'"),
+        ({"timeout_seconds": timedelta(minutes=5)}, "; write 300"),
+        ({"retry_delay_seconds": timedelta(seconds=1.5)}, "; write 2"),
+        ({"max_retries": 3}, "max_retries is no field of a task (did you mean retries?); there are: name, type"),
         ({"colour": "red"}, "colour is no field of a task; there are: name, type"),
         ({"starts_at": NOON, "ends_at": NOON - timedelta(seconds=1)}, "before starts_at"),
     ],
