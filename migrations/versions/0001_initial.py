@@ -87,6 +87,7 @@ RANGES = {
     "schedule_task_lock": {"is_locked": (0, 1)},
 }
 RULES = {
+    "schedule_task": {"name_is_not_empty": "name <> ''", "type_is_not_empty": "type <> ''"},
     "schedule_instance": {
         "pending_has_no_worker": "status <> 'pending' OR schedule_worker_node_id IS NULL",
         "assigned_has_a_worker": "status <> 'assigned' OR schedule_worker_node_id IS NOT NULL",

@@ -46,6 +46,7 @@ RANGES: dict[str, dict[str, tuple[int, int]]] = {
 """The numbers that a column may hold: the least and the greatest."""
 
 RULES: dict[str, dict[str, str]] = {
+    "schedule_task": {"name_is_not_empty": "name <> ''", "type_is_not_empty": "type <> ''"},
     "schedule_instance": {
         "pending_has_no_worker": "status <> 'pending' OR schedule_worker_node_id IS NULL",
         "assigned_has_a_worker": "status <> 'assigned' OR schedule_worker_node_id IS NOT NULL",
@@ -57,7 +58,7 @@ RULES: dict[str, dict[str, str]] = {
     },
     "schedule_task_lock": {"a_lock_has_locked_at": "is_locked = 0 OR locked_at IS NOT NULL"},
 }
-"""The conditions between the columns of a table, by their names."""
+"""Further conditions of a table, on one column or between two, by their names."""
 
 
 def checks(table: Table) -> Iterator[CheckConstraint]:

@@ -66,6 +66,8 @@ def fire_statuses(rows: Scenario, task: int) -> set[str]:
     [
         (TASK, "schedule_task", "starts_at = '0001-01-01 00:00:00.000000'", "starts_at_from_1970_to_9999"),
         (TASK, "schedule_task", "ends_at = '9999-12-31 23:59:59.999999'", "ends_at_from_1970_to_9999"),
+        (TASK, "schedule_task", "name = ''", "name_is_not_empty"),
+        (TASK, "schedule_task", "type = ''", "type_is_not_empty"),
         (TASK, "schedule_task", "misfire_grace_seconds = 0", "misfire_grace_seconds_from_1_to_31536000"),
         (TASK, "schedule_task", "max_instances = 0", "max_instances_from_1_to_1000"),
         (TASK, "schedule_task", "retries = -1", "retries_from_0_to_1000"),
