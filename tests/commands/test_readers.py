@@ -175,6 +175,16 @@ class TestAFileThatModesProtect:
         assert (code, "new" in said) == (0, True)
 
 
+def test_migrate_does_nothing_for_a_reader_where_nothing_is_to_be_done(
+    migrated_mariadb_url: str, mariadb_reader: str
+) -> None:
+    first = invoke("migrate", url=mariadb_reader)
+    assert (first.exit_code, "INSERT command denied" in first.stderr) == (3, True), first.output
+    assert invoke("migrate", url=migrated_mariadb_url).exit_code == 0
+    again = invoke("migrate", url=mariadb_reader)
+    assert (again.exit_code, again.stdout.rstrip().endswith("is at 0001 already")) == (0, True), again.output
+
+
 def test_what_would_write_is_refused_with_the_right_that_lacks(mariadb_reader: str) -> None:
     result = invoke("task", "off", "daily", url=mariadb_reader)
     name = make_url(mariadb_reader).database

@@ -1,5 +1,7 @@
 """The built-in node types, where a worker allows them: HTTP_REQUEST unless it is turned off, SHELL_COMMAND."""
 
+from sqlalchemy import Connection
+
 from rota.shared.database.transactions import Database
 from rota.shared.settings import Settings
 from rota.shared.store import node_types
@@ -32,8 +34,20 @@ DECLARATIONS: list[NodeTypeDeclaration] = [node.declaration() for node in (_HTTP
 
 
 def register(database: Database, by: str) -> None:
-    """Register every built-in type; ``by`` is who does it."""
-    database.write(lambda connection: node_types.register(connection, DECLARATIONS, by))
+    """Register every built-in type, unless that would change nothing: who may only read has nothing to write then.
+
+    ``by`` is who does it.
+    """
+    if not database.read(_are_the_last):
+        database.write(lambda connection: node_types.register(connection, DECLARATIONS, by))
+
+
+def _are_the_last(connection: Connection) -> bool:
+    """Whether the built-in types are registered, and nobody has declared one otherwise since."""
+    last = {one.type: (one.defaults, one.param_schema) for one in node_types.registered(connection)}
+    return node_types.is_registered(connection, DECLARATIONS) and all(
+        last[one.type] == (one.defaults, one.param_schema) for one in DECLARATIONS
+    )
 
 
 def nodes(settings: Settings, app: Rota) -> list[Node]:

@@ -50,7 +50,7 @@ def migrate_database(shell: Shell) -> Any:
 
     report = migrations.upgrade(shell.settings().database_url.get_secret_value())
     if not report.by_newer:
-        with shell.database() as database:
+        with shell.database(to_write=False) as database:  # most often there is nothing to write
             builtin.register(database, by="migrate")
     return report
 
