@@ -12,6 +12,7 @@ from sqlalchemy import (
     String,
     and_,
     bindparam,
+    case,
     exists,
     func,
     literal_column,
@@ -20,7 +21,7 @@ from sqlalchemy import (
     type_coerce,
 )
 
-from rota.shared.database.constructs import among, bound, by_index, json_rows, unindexed
+from rota.shared.database.constructs import among, bound, by_index, json_rows, read_by, unindexed
 from rota.shared.database.later import read_before
 from rota.shared.domain.errors import RotaError
 from rota.shared.domain.nodes import PlannedNode
@@ -242,25 +243,50 @@ def last_run_numbers(connection: Connection, fires: Collection[FireKey]) -> dict
     return {(task, moment, key): number or 0 for task, moment, key, number in rows}
 
 
-_overdue = (
-    select(_instance.id)
-    .where(
+_queue = json_rows("queue", worker="id", priority="int")
+
+
+def _first_of_queue(what: Any, worker: Any, priority: Any) -> Any:
+    """A SELECT of a worker's assigned instances of one priority, the one that is due first at first."""
+    chosen = select(what).where(
         _instance.status == ASSIGNED,
-        among(_instance.schedule_worker_node_id, "workers"),
-        _instance.priority.in_(PRIORITIES),
-        _instance.due_at < bindparam("cutoff"),
-        _instance.gmt_assigned < bindparam("cutoff"),
+        _instance.schedule_worker_node_id == worker,
+        _instance.priority == priority,
+        _instance.gmt_assigned.is_not(None),
     )
-    .limit(bindparam("limit"))
+    return read_by(chosen.order_by(_instance.due_at), schedule_instance, "ix_schedule_instance_work")
+
+
+_assigned_when_due = case((_instance.due_at < bindparam("cutoff"), _instance.gmt_assigned))
+_first = _first_of_queue(_assigned_when_due, _queue.c.worker, _queue.c.priority).limit(literal_column("1"))
+_late_queues = select(_queue.c.worker, _queue.c.priority).where(
+    _first.correlate(_queue).scalar_subquery() < bindparam("cutoff")
 )
+_front = (
+    _first_of_queue(_instance.id, bindparam("worker"), bindparam("priority"))
+    .add_columns(_instance.gmt_assigned)
+    .where(_instance.due_at < bindparam("cutoff"))
+    .limit(bindparam("limit"))
+    .subquery("front")
+)
+_overdue = select(_front.c.id).where(_front.c.gmt_assigned < bindparam("cutoff"))
 
 
 def overdue(connection: Connection, workers: Collection[int], cutoff: datetime, limit: int) -> list[int]:
-    """Ids of unstarted instances that were assigned to these workers, and were due, before ``cutoff`` (naive UTC)."""
-    if not workers:
-        return []
-    values = {"workers": sorted(workers), "cutoff": cutoff, "limit": limit}
-    return sorted(read_before(connection, _overdue, values).scalars())
+    """Ids of unstarted instances that were assigned to these workers, and were due, before ``cutoff`` (naive UTC).
+
+    A worker starts those of one priority in the order in which they are due. So this looks at the first of each
+    priority, and if that is overdue, at the next ``limit``: it reads no long queue to its end. What is behind an
+    instance that was assigned later is found when that has been started, or is overdue itself.
+    """
+    queues = bound((worker, priority) for worker in sorted(workers) for priority in PRIORITIES)
+    late = read_before(connection, _late_queues, {"rows": queues, "cutoff": cutoff}).all() if workers else []
+    found: list[int] = []
+    for worker, priority in sorted(map(tuple, late)):
+        if len(found) < limit:
+            values = {"worker": worker, "priority": priority, "cutoff": cutoff, "limit": limit - len(found)}
+            found += read_before(connection, _overdue, values).scalars()
+    return sorted(found)
 
 
 def take_back_unstarted(

@@ -1,13 +1,14 @@
 """What a scheduler reads to know its workers does not grow with what is assigned to them."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 
 from rota.scheduler_service.fleet import FleetCache
 from rota.scheduler_service.long_queues import ROWS_AT_ONCE
 from rota.shared.database.transactions import Database, opened
-from rota.shared.store import census
+from rota.shared.store import assignments, census
 from tests.harness.databases import MariaDBServer, fresh_database, run_sql
 from tests.harness.statements import Statement, explained
 
@@ -44,6 +45,24 @@ def filled(
         fill(url, request.param)
         with opened(url) as database:
             yield database
+
+
+@pytest.mark.parametrize("minutes_ago", [0, 5])
+def test_a_look_for_what_is_overdue_reads_the_front_of_each_queue(filled: Database, minutes_ago: int) -> None:
+    assigned = filled.clock.now() - timedelta(minutes=minutes_ago)
+    run_sql(
+        filled.url.render_as_string(hide_password=False),
+        f"""
+        UPDATE schedule_instance
+        SET gmt_assigned = '{assigned}', due_at = due_at - INTERVAL 1 HOUR WHERE status = 'assigned'
+        """,
+    )
+    cutoff = filled.clock.now() - timedelta(minutes=1)
+    with explained(filled.engine) as statements:
+        found = filled.read(lambda c: assignments.overdue(c, [1, 2, 3], cutoff, 100))
+    assert len(found) == (100 if minutes_ago else 0)
+    assert {step.key for one in statements for step in one.plan if step.table == "schedule_instance"} == {WORK}
+    assert read(statements) <= 6 * 100
 
 
 def read(statements: list[Statement]) -> int:

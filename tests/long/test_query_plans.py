@@ -474,8 +474,8 @@ def test_assignments_that_were_not_started_are_taken_back_by_index(big: Big) -> 
     live = range(WORKER, WORKER + big_tables.LIVE_WORKERS)
     soon, past = big.now + timedelta(seconds=60), big.now - timedelta(seconds=60)
     big.reads(lambda c: assignments.take_back_unstarted(c, live, soon, BATCH), rows=BATCH, by={WORK, PRIMARY})
-    ranges = len(live) * 10  # one for each worker and priority
-    big.reads(lambda c: assignments.take_back_unstarted(c, live, past, BATCH), rows=ranges, by={WORK})
+    queues = len(live) * 10  # one for each worker and priority
+    big.reads(lambda c: assignments.take_back_unstarted(c, live, past, BATCH), rows=queues, by={WORK})
 
 
 def test_assignments_of_a_worker_are_taken_back_by_index(big: Big, assigned: list[int]) -> None:

@@ -278,6 +278,25 @@ def test_what_a_worker_has_not_started_in_time_is_taken_back_with_the_reason(row
     assert [rows.status(i) for i in (not_due, running, of_another)] == ["assigned", "running", "assigned"]
 
 
+def test_what_is_overdue_is_found_of_each_worker_and_priority_the_first_due_at_first(rows: Scenario) -> None:
+    worker, other = rows.worker(), rows.worker()
+    late = [rows.assigned(one, priority=priority) for one in (worker, other) for priority in (0, 9)]
+    behind = rows.assigned(worker, due_at=rows.now(), priority=9)
+    cutoff = rows.now() + SECOND
+
+    def overdue(*workers: int, limit: int = 10) -> list[int]:
+        return rows.database.read(lambda c: assignments.overdue(c, workers, cutoff, limit))
+
+    assert overdue(worker, other) == sorted([*late, behind])
+    assert overdue(worker) == sorted([*late[:2], behind])
+    assert overdue(worker, limit=2) == late[:2]
+    later = (cutoff + SECOND).strftime("%Y-%m-%d %H:%M:%S.%f")
+    rows.sql("UPDATE schedule_instance SET gmt_assigned = :later WHERE id = :id", later=later, id=late[1])
+    assert overdue(worker) == late[:1], "its queue of priority 9 begins with one that was assigned a moment ago"
+    rows.sql("UPDATE schedule_instance SET gmt_assigned = NULL WHERE id = :id", id=late[1])
+    assert overdue(worker) == [late[0], behind], "SQL wrote the first without a time"
+
+
 def test_what_was_assigned_a_moment_ago_is_not_taken_back_though_it_was_due_long_ago(rows: Scenario) -> None:
     worker = rows.worker()
     instance = rows.assigned(worker)

@@ -1,14 +1,38 @@
 -- The reaper puts back to pending what a worker did not start in time.
 
 -- assignments.overdue
-SELECT schedule_instance.id
-FROM schedule_instance
-WHERE schedule_instance.status = :status_1
-  AND (schedule_instance.schedule_worker_node_id IN (SELECT value FROM json_each(:workers)))
-  AND schedule_instance.priority IN (:priority_1, …)
-  AND schedule_instance.due_at < :cutoff
-  AND schedule_instance.gmt_assigned < :cutoff
-LIMIT :limit OFFSET :param_1;
+SELECT queue.worker, queue.priority
+FROM (
+    SELECT json_extract(value, '$[0]') AS worker, json_extract(value, '$[1]') AS priority
+    FROM json_each(:rows)
+) AS queue
+WHERE (
+    SELECT CASE WHEN (
+        schedule_instance.due_at < :cutoff
+    ) THEN schedule_instance.gmt_assigned END AS anon_1
+    FROM schedule_instance
+    WHERE schedule_instance.status = :status_1
+      AND schedule_instance.schedule_worker_node_id = queue.worker
+      AND schedule_instance.priority = queue.priority
+      AND schedule_instance.gmt_assigned IS NOT NULL
+    ORDER BY schedule_instance.due_at
+    LIMIT 1 OFFSET :param_1
+) < :cutoff;
+
+-- assignments.overdue
+SELECT front.id
+FROM (
+    SELECT schedule_instance.id AS id, schedule_instance.gmt_assigned AS gmt_assigned
+    FROM schedule_instance
+    WHERE schedule_instance.status = :status_1
+      AND schedule_instance.schedule_worker_node_id = :worker
+      AND schedule_instance.priority = :priority
+      AND schedule_instance.gmt_assigned IS NOT NULL
+      AND schedule_instance.due_at < :cutoff
+    ORDER BY schedule_instance.due_at
+    LIMIT :limit OFFSET :param_1
+) AS front
+WHERE front.gmt_assigned < :cutoff;
 
 -- assignments.free_assigned
 SELECT schedule_instance.id
