@@ -573,11 +573,22 @@ def test_old_history_is_deleted_in_portions_and_its_nodes_are_swept_away(page: P
     assert [instance for (instance,) in left] == [fresh, waiting]
 
 
+def test_what_was_ended_by_hand_is_deleted_as_old_history_too(page: Page) -> None:
+    page.running_17()
+    page.rows.sql("UPDATE schedule_instance SET status = 'failed' WHERE id = 17")
+    assert page.seen("old-history") == [{"first": None, "last": None}], "Rota wrote it a moment ago"
+    ago = written(page.rows.start - timedelta(days=2))
+    page.rows.sql("UPDATE schedule_instance SET gmt_modified = :ago WHERE id = 17", ago=ago)
+    assert page.seen("old-history") == [{"first": 17, "last": 17}]
+    assert page.changed("delete-history") == 1
+
+
 def test_old_rows_of_the_audit_are_deleted_in_portions(page: Page) -> None:
     for retries in (1, 2):
         control_tasks.edit(page.database, Actor("ann", "cli"), "nightly", {"retries": retries})
-    page.rows.sql("UPDATE schedule_audit SET gmt_create = '2020-01-01 00:00:00.000000' WHERE id = 1")
-    assert page.seen("old-audit") == [{"first": 1, "last": 1}]
+    [(first,)] = page.rows.sql("SELECT MIN(id) FROM schedule_audit")
+    page.rows.sql("UPDATE schedule_audit SET gmt_create = '2020-01-01 00:00:00.000000' WHERE id = :id", id=first)
+    assert page.seen("old-audit") == [{"first": first, "last": first}]
     assert page.changed("delete-audit") == 1
     assert page.seen("old-audit") == [{"first": None, "last": None}]
     assert [json.loads(row["new_values"]) for row in page.seen("audit")] == [{"retries": 2}]
