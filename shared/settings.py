@@ -118,7 +118,7 @@ class Settings(BaseSettings):
         try:
             url = parsed(value.get_secret_value())
             entry = entry_of(url)
-            check_options(url, entry.options)
+            check_options(url, entry.options, entry.instead)
         except ConfigurationError as error:
             raise ValueError(str(error)) from None
         if not url.database:

@@ -1,7 +1,7 @@
 """The databases on which Rota runs, by the scheme of their URLs."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from sqlalchemy.engine import URL
 
@@ -22,6 +22,9 @@ class Entry:
     options: frozenset[str]
     """The options that its URL may have."""
 
+    instead: Mapping[str, str] = field(default_factory=dict)
+    """What a user does instead of each option that the driver knows and Rota refuses."""
+
 
 def _mysql() -> Backend:
     from rota.shared.database.mysql import MYSQL  # noqa: PLC0415
@@ -40,18 +43,22 @@ _MYSQL_OPTIONS = frozenset(
         "autocommit",
         "bind_address",
         "binary_prefix",
-        "charset",
         "client_flag",
         "collation",
         "connect_timeout",
         "database",
     }
-    | {"db", "host", "init_command", "local_infile", "max_allowed_packet", "passwd", "password", "port", "program_name"}
+    | {"db", "host", "init_command", "local_infile", "max_allowed_packet", "passwd", "password", "program_name"}
     | {"read_default_file", "read_default_group", "read_timeout", "server_public_key", "sql_mode", "ssl", "ssl_ca"}
     | {"ssl_capath", "ssl_cert", "ssl_check_hostname", "ssl_cipher", "ssl_disabled", "ssl_key", "ssl_key_password"}
     | {"ssl_verify_cert", "ssl_verify_identity", "unix_socket", "use_unicode", "user", "write_timeout"}
 )
 """Those of PyMySQL that a text can give, and those that SQLAlchemy makes of them."""
+
+_INSTEAD = {
+    "charset": "leave it out: Rota itself sets utf8mb4",
+    "port": "write the port after the host, as in mysql://user:password@host:3307/database",
+}
 
 _SQLITE_OPTIONS = frozenset(
     {"cache", "cached_statements", "check_same_thread", "detect_types", "immutable", "isolation_level", "mode"}
@@ -62,8 +69,8 @@ _SQLITE_OPTIONS = frozenset(
 _NO_DATABASE = "names no database; write mysql://user:password@host/database"
 
 BACKENDS: dict[str, Entry] = {
-    "mysql": Entry(_mysql, _NO_DATABASE, _MYSQL_OPTIONS),
-    "mariadb": Entry(_mysql, _NO_DATABASE, _MYSQL_OPTIONS),
+    "mysql": Entry(_mysql, _NO_DATABASE, _MYSQL_OPTIONS, _INSTEAD),
+    "mariadb": Entry(_mysql, _NO_DATABASE, _MYSQL_OPTIONS, _INSTEAD),
     "sqlite": Entry(
         _sqlite, "names no file; processes meet in the database, so write sqlite:///rota.db", _SQLITE_OPTIONS
     ),

@@ -27,7 +27,7 @@ SPLIT = (
 )
 
 SHOWN_OPTIONS = frozenset(
-    {"cache", "charset", "connect_timeout", "immutable", "mode", "read_timeout", "ssl", "ssl_ca", "ssl_capath"}
+    {"cache", "connect_timeout", "immutable", "mode", "read_timeout", "ssl", "ssl_ca", "ssl_capath"}
     | {"ssl_cert", "ssl_cipher", "ssl_disabled", "ssl_verify_cert", "ssl_verify_identity", "timeout", "unix_socket"}
     | {"uri", "write_timeout"}
 )

@@ -115,6 +115,14 @@ def test_settings_do_not_change() -> None:
         ("mysql://rota@db/rota?pasword=s3cret", "'pasword', which is not known; write 'password'"),
         ("mariadb://rota@a,b/rota?zz=s3cret", "'zz', which is not known; known are autocommit, "),
         ("sqlite:///rota.db?timeot=s3cret", "'timeot', which is not known; write 'timeout'"),
+        ("mysql://rota@db/rota?connect_timeout=s3cret", "'connect_timeout', and its value is not a whole number"),
+        ("mysql://rota@a,b/rota?read_timeout=1.5", "'read_timeout', and its value is not a whole number"),
+        ("mysql://rota@db/rota?local_infile=s3cret", "'local_infile', and its value is not true or false"),
+        ("sqlite:///rota.db?timeout=s3cret", "'timeout', and its value is not a number"),
+        ("mysql://rota@db/rota?read_timeout=1&read_timeout=s3cret", "'read_timeout' more than once; give it once"),
+        ("mysql://rota@db/rota?port=3307", "'port'; write the port after the host, as in mysql://"),
+        ("mariadb://rota@db/rota?charset=s3cret", "'charset'; leave it out: Rota itself sets utf8mb4"),
+        ("sqlite:///rota.db?charset=s3cret", "'charset', which is not known; known are cache, "),
         ("mysql://rota@db/rota?ssl_ca=/s3cret/ca.pem", "'ssl_ca', and its value is not the path of a file"),
         ("mysql://rota@db/rota?ssl_capath=/s3cret", "'ssl_capath', and its value is not the path of a folder"),
     ],
@@ -129,7 +137,7 @@ def test_options_of_the_url_that_can_work_are_taken(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").touch()
     for query in (
         f"ssl_ca={tmp_path / 'ca.pem'}&ssl_capath={tmp_path}",
-        "unix_socket=/run/mysqld.sock&charset=utf8mb4",
+        "unix_socket=/run/mysqld.sock&connect_timeout=5&local_infile=off",
     ):
         Settings.load(database_url=f"mysql://rota@db/rota?{query}")
-    Settings.load(database_url="sqlite:///file:rota.db?uri=true&mode=rw")
+    Settings.load(database_url="sqlite:///file:rota.db?uri=true&mode=rw&timeout=2.5")

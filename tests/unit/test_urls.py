@@ -75,7 +75,9 @@ def test_a_bad_list_of_hosts_is_refused_with_the_right_form(hosts: str, said: st
     assert refusal(f"mysql://rota:s3cret@{hosts}/rota") == said
 
 
-@pytest.mark.parametrize("option", ["password", "passwd", "ssl_key", "ssl_key_password", "PASSWORD", "pasword", "x"])
+@pytest.mark.parametrize(
+    "option", ["password", "passwd", "ssl_key", "ssl_key_password", "PASSWORD", "pasword", "x", "charset"]
+)
 @pytest.mark.parametrize("hosts", ["db", "db:3307", "a,b:1"])
 def test_an_option_of_the_url_is_shown_only_if_it_is_known_to_be_no_secret(option: str, hosts: str) -> None:
     url = normalised(f"mysql://rota@{hosts}/rota?ssl_ca=/ca.pem&{option}=s3cret&{option}=t0p")
