@@ -4,6 +4,7 @@ Each command lives in a module of its own, which is imported when the command is
 codes: 0 done, 1 refused or failed, 2 not understood, 3 a problem with the database, 130 interrupted.
 """
 
+import errno
 import logging
 import os
 import select
@@ -16,7 +17,7 @@ from typing import Any
 import click
 
 from rota.cli import logs
-from rota.cli.shell import INTERRUPTED, Refusal, Shell, database_option
+from rota.cli.shell import INTERRUPTED, REFUSED, Refusal, Shell, database_option
 from rota.cli.show.output import colour_choice
 from rota.shared.domain.errors import RotaError
 
@@ -37,6 +38,9 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "health": ("rota.cli.commands.services:health", "Tell whether this container's process has beaten lately."),
 }
 """Every command: its module, and its line in ``rota --help``, which is the first of its own help (a test holds it)."""
+
+OUTPUT_FAILS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""The errors by which the system refuses what is written to stdout. They name no file."""
 
 
 class RotaGroup(click.Group):
@@ -73,8 +77,13 @@ class RotaGroup(click.Group):
         except BrokenPipeError:
             if not reader_left():
                 raise
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still in its buffer
+            drop_output()
             raise click.exceptions.Exit(0) from None
+
+
+def drop_output() -> None:
+    """Send to nowhere what is still in the buffer of stdout: Python writes it when the process ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def reader_left() -> bool:
@@ -110,4 +119,11 @@ def cli(ctx: click.Context, debug: bool) -> None:
 def main() -> None:
     """Run the command of this process. Only warnings are logged; a service then sets its own level."""
     logs.configure(logging.WARNING)
-    cli(prog_name="rota")
+    try:
+        cli(prog_name="rota")
+    except OSError as error:
+        if error.errno not in OUTPUT_FAILS or error.filename is not None:
+            raise
+        drop_output()
+        Refusal(RotaError(f"cannot write to stdout: {error.strerror}")).show()
+        sys.exit(REFUSED)

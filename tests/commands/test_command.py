@@ -10,7 +10,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from rota.cli import COMMANDS, RotaGroup, cli
+from rota.cli import COMMANDS, RotaGroup, cli, main
+from rota.cli.commands.up import planned
 from rota.cli.options import SCHEDULER_SETTINGS, UP_SETTINGS, WORKER_SETTINGS
 from rota.shared.clock import boottime
 from rota.shared.domain.errors import DatabaseProblem, NotPossible
@@ -112,6 +113,33 @@ def test_a_reader_that_has_seen_enough_is_no_error(form: list[str]) -> None:
         assert process.stdout.readline()
         process.stdout.close()
         assert (process.wait(60), process.stderr.read()) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["config"], ["config", "--json"], ["cron", "@hourly", "--count", "1000"], ["--help"], ["task", "add", "--help"]],
+    ids=" ".join,
+)
+def test_a_disk_that_is_full_is_told_in_a_sentence(arguments: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "rota", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert (ended.returncode, ended.stderr) == (1, "error: cannot write to stdout: No space left on device\n")
+
+
+def test_a_full_disk_under_a_file_is_not_taken_for_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**_: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/srv/file")
+
+    monkeypatch.setattr("rota.cli.cli", fail)
+    with pytest.raises(OSError, match="/srv/file"):
+        main()
 
 
 def test_a_pipe_that_breaks_elsewhere_is_an_error() -> None:
