@@ -10,6 +10,8 @@ import click
 from annotated_types import MaxLen
 from pydantic.fields import FieldInfo
 
+from rota.cli.numbers import WholeNumber
+from rota.cli.show.output import shortened
 from rota.shared.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -31,16 +33,13 @@ WORKER_SETTINGS = (*SHARED_WORKER_SETTINGS, "lookahead_seconds", "worker_name", 
 UP_SETTINGS = tuple(dict.fromkeys((*SHARED_WORKER_SETTINGS, *SCHEDULER_SETTINGS)))
 
 
-ROW_ID = click.IntRange(1, 2**63 - 1)
-"""An id that a row can have, on each database."""
-
 MOST_ROWS = 1_000_000
 """The largest ``--limit``: a list is read as a whole."""
 
 
 def limit_option(default: int) -> Callable[[F], F]:
     """Add ``--limit``."""
-    kind = click.IntRange(1, MOST_ROWS)
+    kind = WholeNumber(1, MOST_ROWS)
     return click.option("--limit", type=kind, default=default, show_default=True, help="At most so many.")
 
 
@@ -69,14 +68,16 @@ def _setting(name: str) -> Callable[[F], F]:
 
 
 class _Text(click.types.StringParamType):
-    """A text, no longer than the setting may be."""
+    """A text that is not empty, and no longer than the setting may be."""
 
     def __init__(self, field: FieldInfo) -> None:
         self._most = next((rule.max_length for rule in field.metadata if isinstance(rule, MaxLen)), None)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Refuse a text that is too long."""
+        """Refuse a text that is empty or too long."""
         text = str(super().convert(value, param, ctx))
+        if not text:
+            self.fail("it is empty; leave the option out, or give it a value.", param, ctx)
         if self._most is not None and len(text) > self._most:
             self.fail(f"{len(text)} characters are too many; at most {self._most} are allowed.", param, ctx)
         return text
@@ -103,8 +104,8 @@ def gathered(_: click.Context, __: click.Parameter, pairs: Sequence[tuple[str, s
     return dict(pairs) if pairs else None
 
 
-class _JsonValue(click.ParamType):  # type: ignore[type-arg]
-    """JSON text, ``@file``, or ``-`` for stdin."""
+class _JsonObject(click.ParamType):  # type: ignore[type-arg]
+    """A JSON object as text, ``@file``, or ``-`` for stdin."""
 
     name = "JSON|@file|-"
 
@@ -113,14 +114,18 @@ class _JsonValue(click.ParamType):  # type: ignore[type-arg]
         if not isinstance(value, str):
             return value
         try:
-            return json.loads(_text(value), parse_constant=_refuse_constant)
+            parsed = json.loads(_text(value), parse_constant=_refuse_constant)
         except OSError as error:
             self.fail(f"cannot read {value[1:]}: {error.strerror}", param, ctx)
         except ValueError as error:
             self.fail(f"is not JSON: {error}", param, ctx)
+        if not isinstance(parsed, dict):
+            given = shortened(json.dumps(parsed))
+            self.fail(f'{given} is not a JSON object; write one as {{"region": "eu"}}.', param, ctx)
+        return parsed
 
 
-JSON_VALUE = _JsonValue()
+JSON_OBJECT = _JsonObject()
 
 
 def _text(value: str) -> str:

@@ -1,6 +1,7 @@
 """What all commands share: the database to use, the actor, the common options, and how an error is shown."""
 
 import getpass
+import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,10 +10,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from rota.cli.show.output import colour_choice
 from rota.shared.control.actor import Actor
-from rota.shared.domain.errors import DatabaseProblem, RotaError
+from rota.shared.domain.errors import ConfigurationError, DatabaseProblem, InvalidInput, RotaError
 
 if TYPE_CHECKING:
     from rota.shared.database.transactions import Database
@@ -58,7 +60,8 @@ class Shell:
         """
         from rota.shared.settings import Settings  # noqa: PLC0415 - pydantic takes longer than --help may
 
-        return Settings.load(database_url=self.database_url, **options)
+        with naming_options():
+            return Settings.load(database_url=self.database_url, **options)
 
     @contextmanager
     def database(self, *, to_write: bool = True) -> Iterator["Database"]:
@@ -107,6 +110,33 @@ class Shell:
                 yield database
         finally:
             database.close()
+
+
+@contextmanager
+def naming_options(*, untyped: bool = False) -> Iterator[None]:
+    """Name in an error the options that were typed, in place of the settings and fields that they set.
+
+    With ``untyped``, name also those options of the command that were not typed.
+    """
+    try:
+        yield
+    except (ConfigurationError, InvalidInput) as error:
+        error.args = (_in_options(str(error), untyped),)
+        raise
+
+
+def _in_options(text: str, untyped: bool) -> str:
+    ctx = click.get_current_context(silent=True)
+    while ctx is not None:
+        for option in ctx.command.params:
+            name = str(option.name)
+            is_named = untyped or ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+            if is_named and isinstance(option, click.Option) and not option.multiple:
+                # A name without _ is also a word. It is a field's where a fault begins with it: "retries -1: ...".
+                field = rf"\b{name}\b" if "_" in name else rf"^{name}(?= \S+: )"
+                text = re.sub(rf"\bROTA_{name.upper()}\b|{field}", option.opts[-1], text, flags=re.MULTILINE)
+        ctx = ctx.parent
+    return text
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from rota.cli.options import JSON_VALUE, KEY_VALUE, gathered
+from rota.cli.options import JSON_OBJECT, KEY_VALUE, gathered
 from rota.shared.domain.states import Backoff, OverlapPolicy, WorkerLostPolicy
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,7 +32,7 @@ _OPTIONS = [
     click.option("--cron", help="When it fires: minute hour day month weekday, or @daily."),
     click.option("--seconds/--no-seconds", "cron_seconds", default=None, help="The first of six fields is seconds."),
     click.option("--timezone", metavar="ZONE", help="IANA zone in which cron is read.  [default: UTC]"),
-    click.option("--param", type=JSON_VALUE, help="What its nodes get, a JSON object."),
+    click.option("--param", type=JSON_OBJECT, help="What its nodes get, a JSON object."),
     click.option(
         "--overlap", "overlap_policy", type=_choice(OverlapPolicy), help="While the previous runs.  [default: skip]"
     ),

@@ -1,7 +1,9 @@
 """The command as a whole: its help, its exit codes, how it fails."""
 
 import errno
+import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ from click.testing import CliRunner, Result
 from rota.cli import COMMANDS, RotaGroup, cli, main
 from rota.cli.commands.up import planned
 from rota.cli.options import SCHEDULER_SETTINGS, UP_SETTINGS, WORKER_SETTINGS
+from rota.cli.shell import Shell
 from rota.shared.clock import boottime
 from rota.shared.domain.errors import DatabaseProblem, NotPossible
 from rota.shared.settings import Settings
@@ -56,6 +59,17 @@ def test_debug_shows_the_traceback() -> None:
         invoke("--debug", "task", "list", url="sqlite:////nowhere/rota.db")
 
 
+@pytest.mark.parametrize(("typed", "meant"), [(["tsak", "list"], "task"), (["wroker"], "worker")])
+def test_a_misspelt_command_is_answered_with_the_one_that_was_meant(typed: list[str], meant: str) -> None:
+    refused = invoke(*typed)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert f"Did you mean '{meant}'?" in refused.stderr
+
+
+def test_a_command_that_is_like_no_other_is_not_guessed() -> None:
+    assert "Error: No such command 'xyz'.\n" in invoke("xyz").stderr
+
+
 def test_what_is_not_understood_is_exit_code_2() -> None:
     for arguments in (["tsak"], ["task", "add"], ["cron", "* * * * *", "--count", "x"], ["task", "list", "--no"]):
         assert invoke(*arguments).exit_code == 2
@@ -86,6 +100,38 @@ def test_an_id_or_a_limit_out_of_range_is_exit_code_2_and_never_reaches_the_data
     refused = invoke(*command, number, url="sqlite:////nowhere/rota.db")
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert re.search(r"^Error: Invalid value for '\S+': .*\.$", refused.stderr, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", [["show"], ["cancel"], ["replay", "--wait", "17"]], ids=" ".join)
+@pytest.mark.parametrize("number", ["abc", "-1", "-17", "0"])
+def test_what_is_no_id_is_refused_in_words_and_with_an_example(command: list[str], number: str) -> None:
+    refused = invoke("instance", *command, number, url="sqlite:////nowhere/rota.db")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert f"'{number}' is not an id; an id is a whole number from 1, for example 17." in refused.stderr
+
+
+def test_an_option_that_is_not_there_is_no_id() -> None:
+    assert "No such option '-x'" in invoke("instance", "show", "-x", "17").stderr
+
+
+def test_a_number_that_is_none_is_refused_in_words() -> None:
+    for arguments in (["task", "list", "--limit", "x"], ["cron", "@daily", "--count", "-1"], ["up", "--workers", "x"]):
+        refused = invoke(*arguments, url="sqlite:////nowhere/rota.db")
+        assert refused.exit_code == 2
+        assert f"'{arguments[-1]}' is not a whole number from " in refused.stderr
+
+
+@pytest.mark.parametrize("option", ["--name", "--app", "--health-file"])
+def test_an_empty_text_is_refused(option: str) -> None:
+    refused = invoke("config", option, "")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert f"Error: Invalid value for '{option}': it is empty;" in refused.stderr
+
+
+def test_an_empty_variable_of_the_workers_name_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROTA_WORKER_NAME", "")
+    _, worker = planned(Shell(), 1, [], {})
+    assert worker.environment["ROTA_WORKER_NAME"] == f"{socket.gethostname()}-{os.getpid()}-1"
 
 
 def test_a_worker_name_that_no_column_holds_is_refused_before_the_worker_starts() -> None:

@@ -110,6 +110,26 @@ def test_config_reports_every_fault_at_once() -> None:
     ]
 
 
+def test_a_fault_of_an_option_names_the_option_and_one_of_a_variable_the_variable() -> None:
+    result = invoke(
+        "config", "-d", "oracle://db/rota", "--capacity", "0", ROTA_BATCH="0", ROTA_CAPACITY="5", ROTA_LABELS="{}"
+    )  # fmt: skip
+    assert (result.exit_code, result.stdout) == (1, "")
+    said = [line.removeprefix("error: ") for line in result.stderr.splitlines()]
+    assert said[0].startswith("--database-url: names the database 'oracle'")
+    assert said[1:] == [
+        "ROTA_BATCH '0': Input should be greater than or equal to 1",
+        "--capacity 0: Input should be greater than or equal to 1",
+    ]
+    unfit = invoke("config", "--heartbeat-seconds", "8")
+    assert unfit.stderr.startswith("error: --heartbeat-seconds 8 must be less than half of liveness_seconds 15")
+
+
+def test_a_variable_that_is_no_json_is_named_although_its_option_is_given() -> None:
+    result = invoke("config", "--label", "gpu=a100", ROTA_LABELS="gpu")
+    assert result.stderr.startswith("error: ROTA_LABELS is not JSON")
+
+
 def test_config_says_in_a_sentence_that_labels_are_not_json() -> None:
     result = invoke("config", ROTA_LABELS="gpu")
     assert (result.exit_code, result.stderr) == (1, 'error: ROTA_LABELS is not JSON; write it as {"gpu": "a100"}\n')

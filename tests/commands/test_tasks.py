@@ -113,14 +113,16 @@ def test_param_comes_as_text_from_a_file_or_from_stdin(url: str, database: Datab
         (["--type", "CLEANUP", "--timezone", "Europe/Berln"], 1, "There is no time zone 'Europe/Berln'"),
         (["--type", "REPORT"], 1, "'region' is a required property"),
         (["--type", "REPORT", "--param", '{"region": 5}'], 1, "region: 5 is not of type 'string'"),
-        (["--type", "REPORT", "--param", "[5]"], 1, "param [5]: Input should be a valid dictionary"),
+        (["--type", "REPORT", "--param", "[5]"], 2, "Invalid value for '--param': [5] is not a JSON object"),
+        (["--type", "REPORT", "--param", "null"], 2, "null is not a JSON object; write one as {"),
         (["--type", "REPORT", "--param", '{"region": NaN}'], 2, "is not JSON"),
         (["--type", "REPORT", "--param", "@nowhere.json"], 2, "cannot read nowhere.json"),
-        (["--type", "CLEANUP", "--max-instances", "2"], 1, "max_instances goes with overlap_policy allow"),
-        (["--type", "CLEANUP", "--retries", "2000", "--priority", "12"], 1, "retries 2000: Input should be less"),
+        (["--type", "CLEANUP", "--max-instances", "2"], 1, "error: --max-instances goes with --overlap allow"),
+        (["--type", "CLEANUP", "--timeout", "-1"], 1, "error: --timeout -1: Input should be greater than or equal"),
+        (["--type", "CLEANUP", "--retries", "2000", "--priority", "12"], 1, "--retries 2000: Input should be less"),
         (["--type", "CLEANUP", "--label", "gpu"], 2, "'gpu' is not of the form key=value"),
         (["--type", "CLEANUP", "--starts-at", "soon"], 1, "'soon' is not a time"),
-        (["--type", "CLEANUP", "--starts-at", "2027-01-02", "--ends-at", "2027-01-01"], 1, "is before starts_at"),
+        (["--type", "CLEANUP", "--starts-at", "2027-01-02", "--ends-at", "2027-01-01"], 1, "is before --starts-at"),
         ([], 2, "Missing option '--type'"),
     ],
 )
@@ -136,7 +138,7 @@ def test_what_cannot_be_added_is_refused_and_nothing_changes(
 
 def test_every_fault_is_told_at_once(url: str) -> None:
     result = invoke("task", "add", "x", "--type", "CLEANUP", "--retries", "2000", "--priority", "12", url=url)
-    assert [line.split()[1] for line in result.stderr.splitlines()] == ["retries", "priority"]
+    assert [line.split()[1] for line in result.stderr.splitlines()] == ["--retries", "--priority"]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +150,8 @@ def test_every_fault_is_told_at_once(url: str) -> None:
         (["set", "nightly", "--type", "REPORT"], "'region' is a required property"),
         (["set", "nightly", "--name", "taken"], "a task named 'taken' exists already"),
         (["set", "weekly", "--retries", "1"], "no task is named 'weekly'"),
-        (["set", "nightly", "--max-instances", "2"], "max_instances goes with overlap_policy allow"),
+        (["set", "nightly", "--max-instances", "2"], "--max-instances goes with --overlap allow"),
+        (["set", "nightly", "--timeout", "-1"], "--timeout -1: Input should be greater than or equal to 1"),
         (["on", "nightly", "weekly"], "no task is named 'weekly'"),
         (["off", "nightly", "weekly"], "no task is named 'weekly'"),
         (["remove", "weekly", "--yes"], "no task is named 'weekly'"),
@@ -429,7 +432,7 @@ def test_a_terminal_gets_colour_and_a_pipe_does_not(nightly: str) -> None:
 
 
 def test_at_most_once_and_retries_exclude_each_other_whichever_is_set_last(nightly: str, database: Database) -> None:
-    said = "on_worker_lost fail means at most once: retries must be 0, not 3"
+    said = "--on-worker-lost fail means at most once: retries must be 0, not 3"
     both = ("--on-worker-lost", "fail", "--retries", "3")
     assert said in invoke("task", "add", "other", "--type", "CLEANUP", *both, url=nightly).stderr
     assert invoke("task", "set", "nightly", "--on-worker-lost", "fail", url=nightly).exit_code == 0

@@ -32,7 +32,7 @@ def test_options_reach_the_children_and_a_fault_stops_before_anything_starts(rot
     assert [(worker["capacity"], worker["labels"]) for worker in workers] == [(7, {"region": "eu"})]
     result = invoke("up", "--capacity", "0", "--batch", "0", url=sqlite_url)
     assert result.exit_code == 1
-    assert [line.split()[1] for line in result.stderr.splitlines()] == ["ROTA_BATCH", "ROTA_CAPACITY"]
+    assert [line.split()[1] for line in result.stderr.splitlines()] == ["--batch", "--capacity"]
 
 
 def test_up_makes_its_database_in_this_folder(rota: Start, tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from typing import Any
 
 import click
 
-from rota.cli.options import ROW_ID, limit_option
+from rota.cli.numbers import ROW_ID
+from rota.cli.options import limit_option
 from rota.cli.shell import Shell, database_option, json_option, pass_shell
 from rota.cli.show.output import cell, shortened, show_json, show_table
 from rota.cli.show.times import moment_of, shown_utc

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from rota.cli.numbers import WholeNumber
 from rota.cli.shell import json_option
 from rota.cli.show.output import note, show_json, show_table
 from rota.cli.show.times import relative, shown_local, shown_utc
@@ -19,7 +20,7 @@ from rota.shared.domain.triggers.zones import load_zone
 @click.argument("expression")
 @click.option("--timezone", metavar="ZONE", default="UTC", show_default=True, help="IANA zone in which it is read.")
 @click.option("--from", "since", metavar="TIME", help="Fires after this, as 2026-11-19T02:00; in the zone.  [now]")
-@click.option("--count", type=click.IntRange(0, 10_000), default=5, show_default=True, help="So many fires.")
+@click.option("--count", type=WholeNumber(0, 10_000), default=5, show_default=True, help="So many fires.")
 @click.option("--seconds", is_flag=True, help="The first of six fields is seconds.")
 @json_option
 def cron(expression: str, timezone: str, since: str | None, count: int, *, seconds: bool, as_json: bool) -> None:

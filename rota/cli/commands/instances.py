@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import click
 
-from rota.cli.options import ROW_ID, limit_option
+from rota.cli.numbers import ROW_ID, CommandOnIds
+from rota.cli.options import limit_option
 from rota.cli.shell import Shell, actor, database_option, json_option, pass_shell, why_option
 from rota.cli.show.instances import show_instance, show_instances
 from rota.cli.show.output import note, show_json
@@ -50,7 +51,7 @@ def list_(shell: Shell, task_name: str | None, status: str | None, limit: int, a
         show_instances(found)
 
 
-@instance.command()
+@instance.command(cls=CommandOnIds)
 @click.argument("instance_id", type=ROW_ID, metavar="ID")
 @json_option
 @database_option
@@ -72,7 +73,7 @@ def show(shell: Shell, instance_id: int, as_json: bool) -> None:
         show_instance(found, now)
 
 
-@instance.command()
+@instance.command(cls=CommandOnIds)
 @ids_argument
 @why_option
 @json_option
@@ -95,7 +96,7 @@ def cancel(shell: Shell, instance_ids: Sequence[int], why: str | None, as_json: 
         click.echo(f"instance {one['id']} {done}")
 
 
-@instance.command()
+@instance.command(cls=CommandOnIds)
 @ids_argument
 @click.option("--wait", is_flag=True, help="Wait until all have ended; exit code 0 if all succeeded, else 1.")
 @why_option

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from rota.cli.options import JSON_VALUE, limit_option
-from rota.cli.shell import Shell, actor, database_option, json_option, pass_shell, why_option
+from rota.cli.options import JSON_OBJECT, limit_option
+from rota.cli.shell import Shell, actor, database_option, json_option, naming_options, pass_shell, why_option
 from rota.cli.show.output import note, show_json, show_table
 from rota.cli.show.runs import report_runs
 from rota.cli.show.tasks import (
@@ -60,7 +60,7 @@ def add(shell: Shell, name: str, off: bool, why: str | None, as_json: bool, **op
       rota task add import --type REPORT --param @param.json --retries 3 --timeout 600
     """
     fields = {"name": name, "status": TaskStatus.OFF if off else TaskStatus.ON, **given_fields(options)}
-    with shell.database() as database:
+    with shell.database() as database, naming_options(untyped=True):
         _show_saved(database, tasks.add(database, actor(), fields, why), as_json, "added")
 
 
@@ -93,7 +93,7 @@ def set_(
         changes["status"] = TaskStatus.ON if on else TaskStatus.OFF
     if not changes:
         raise click.UsageError("say what to change; rota task set --help lists the options")
-    with shell.database() as database:
+    with shell.database() as database, naming_options(untyped=True):
         _show_saved(database, tasks.edit(database, actor(), name, changes, why), as_json, "changed")
 
 
@@ -233,7 +233,7 @@ def remove(shell: Shell, name: str, yes: bool, why: str | None, as_json: bool) -
 @task.command()
 @click.argument("name")
 @click.option("--at", metavar="TIME", help="For this time, as 2026-11-19T02:00; in the task's zone.  [default: now]")
-@click.option("--param", type=JSON_VALUE, help="Instead of the task's own param.")
+@click.option("--param", type=JSON_OBJECT, help="Instead of the task's own param.")
 @click.option("--wait", is_flag=True, help="Wait until it has ended; exit code 0 if it succeeded, else 1.")
 @why_option
 @json_option

@@ -11,6 +11,7 @@ import click
 
 from rota.cli.commands.services import migrate_database
 from rota.cli.commands.workers import find_app
+from rota.cli.numbers import WholeNumber
 from rota.cli.options import UP_SETTINGS, settings_options, verbosity_options
 from rota.cli.shell import Shell, database_option, pass_shell
 from rota.cli.show.instances import late, outcome, took, worker_of
@@ -34,7 +35,7 @@ CHILD_FLAGS = {-1: ["-qq"], 0: ["-q"], 1: [], 2: ["-v"]}
 
 
 @click.command()
-@click.option("--workers", type=click.IntRange(0, 64), default=1, show_default=True, help="How many workers.")
+@click.option("--workers", type=WholeNumber(0, 64), default=1, show_default=True, help="How many workers.")
 @settings_options(UP_SETTINGS)
 @verbosity_options
 @database_option
@@ -79,7 +80,7 @@ def planned(shell: Shell, workers: int, flags: list[str], options: Mapping[str, 
     environment = {name: value for name, value in environment.items() if name != "ROTA_HEALTH_FILE"}
     for number in range(1, workers + 1):
         # The same name at each start: a worker recovers at once what its dead predecessor of that name held.
-        name = f"{environment.get('ROTA_WORKER_NAME', f'{socket.gethostname()}-{os.getpid()}')}-{number}"
+        name = f"{environment.get('ROTA_WORKER_NAME') or f'{socket.gethostname()}-{os.getpid()}'}-{number}"
         shell.settings(worker_name=name)
         children.append(Child(f"worker {number}", [*ROTA, "worker", *flags], environment | {"ROTA_WORKER_NAME": name}))
     return children
