@@ -29,11 +29,13 @@ def check_kinds(database: Database) -> Check:
     """Check that schedulers at work know the kinds of all tasks that are on. The check only informs."""
     wanted = "known to a scheduler at work"
     rows = _at_work(database)
+    if not rows:
+        return Check("kinds", ok=None, found="not known: no scheduler is at work", wanted=wanted)
     known = {
         column: sorted({word for row in rows for word in texts_in(object_in(row["kinds"]).get(column))})
         for column in known_kinds()
     }
-    others = database.read(lambda connection: kinds.others(connection, known)) if rows else {}
+    others = database.read(lambda connection: kinds.others(connection, known))
     if not others:
         return Check("kinds", ok=True, found=wanted, wanted=wanted)
     told = "; ".join(f"{column} {word!r}: {number} that are on" for (column, word), number in sorted(others.items()))

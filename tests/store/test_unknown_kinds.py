@@ -131,7 +131,8 @@ def test_doctor_tells_which_kinds_no_scheduler_at_work_knows(later_rows: Scenari
     rows.task()
     of_interval(rows)
 
-    assert control.check_kinds(rows.database).ok, "that no scheduler is at work is said elsewhere"
+    nobody = control.check_kinds(rows.database)
+    assert (nobody.ok, nobody.found) == (None, "not known: no scheduler is at work")
     register(rows, SchedulerDeclaration("old", "vm", 7, "0", 15, known_kinds()))
     told = control.check_kinds(rows.database)
     assert (told.ok, told.found) == (None, "trigger_kind 'interval': 1 that are on")
