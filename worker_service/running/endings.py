@@ -224,4 +224,6 @@ def _instance_retry(run: Run, node: NodeRun, ending: Ending, left: datetime, ret
 def _reason(node: NodeRun, ending: Ending) -> str:
     if ending.status is NodeStatus.CANCELED:
         return (ending.why or "canceled")[:REASON_LIMIT]
-    return f"node {node.type} failed: {ending.why}"[:REASON_LIMIT]
+    why = str(ending.why)
+    names_the_node = why.startswith(f"{node.type} timed out")
+    return (why if names_the_node else f"node {node.type} failed: {why}")[:REASON_LIMIT]

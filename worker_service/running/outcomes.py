@@ -34,14 +34,14 @@ class Outcomes:
         return ending
 
     def timed_out(self, active: Active, deadline: float) -> Stop:
-        """Why a run is stopped whose node has not ended at its deadline: the limit, since when, and where it stands."""
+        """Why a run is stopped whose node has not ended at its deadline: the limit, where it stands, and since when."""
         node = active.run.nodes[active.done]
         known = self._nodes.get(node.type)
         limit = (known.timeout if known else None) or active.run.timeout_seconds or 0
         since = self._clock.at(deadline - limit).isoformat(" ", "milliseconds")
-        words = f"{node.type} timed out: it began at {since} UTC, and had not ended after its {limit:g} s"
         place = None if active.running is None else active.running.standing()
-        return Stop(words if place is None else f"{words}; it stood at {place}", canceled=False)
+        where = f" at {place}" if place else ""
+        return Stop(f"{node.type} timed out after {limit:g} s{where}; it began at {since} UTC", canceled=False)
 
     def report(self, active: Active, node: NodeRun, ending: Ending, outcome: Outcome | None) -> Report:
         """The report of a node that ended so. Without an outcome, no handler was entered."""
