@@ -44,6 +44,16 @@ def test_columns_align_whatever_the_width_of_the_characters(places: int | None) 
     assert places is None or all(cell_len(line) <= places for line in lines if "too narrow" not in line)
 
 
+@pytest.mark.parametrize("places", [80, 40])
+def test_a_long_name_is_cut_with_an_ellipsis_and_stays_on_its_line(places: int) -> None:
+    program = SHOW.replace("(str(at), name,", '(str(at), "日报汇总表" * 6,')
+    lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in shown(program, places)]
+    rows = [line for line in lines if "日" in line]
+    assert len(rows) == sum("succeed" in line for line in rows) == len(NAMES)
+    assert all(re.search("日[日报汇总表]+ ?…", line) for line in rows)
+    assert all(cell_len(line) <= places for line in rows)
+
+
 def test_no_color_is_heeded_by_tables() -> None:
     assert any("\x1b" in line for line in shown(SHOW, 80))
     assert not any("\x1b" in line for line in shown(SHOW, 80, NO_COLOR="1"))

@@ -4,6 +4,7 @@ import pytest
 
 from rota.cli.show.fitting import fitted
 from rota.cli.show.output import cell
+from rota.cli.show.tasks import LEAST as TASK_LEAST
 
 INSTANCE = {
     "id": 6, "task": 14, "status": 8, "schedule time": 25, "late": 6, "took": 6, "worker": 16, "result": 60,
@@ -35,10 +36,17 @@ def test_the_least_important_columns_go_first_and_id_name_and_status_stay(places
     assert width(columns) <= max(places, 6 + 10 + 8 + 4)
 
 
-def test_a_long_name_goes_on_in_a_next_line_and_leaves_room_for_others() -> None:
+def test_a_long_name_is_cut_and_leaves_room_for_others() -> None:
     columns = fitted({**INSTANCE, "task": 63}, 80, LEAST)
-    assert list(columns) == ["id", "task", "status", "schedule time"]
-    assert columns["task"] == 80 - 6 - 8 - 25 - 6
+    assert list(columns) == ["id", "task", "status", "schedule time", "result"]
+    assert columns["task"] == 80 - 6 - 8 - 25 - 10 - 8
+
+
+def test_a_long_name_does_not_push_out_when_a_task_fires_next() -> None:
+    task = {"name": 63, "status": 6, "type": 12, "trigger": 12, "timezone": 3, "next fire": 25, "": 8}
+    assert list(fitted(task, 80, TASK_LEAST)) == ["name", "status", "trigger", "next fire", ""]
+    assert list(fitted(task, 40, TASK_LEAST)) == ["name", "status", ""]
+    assert fitted(task, 200, TASK_LEAST) == task
 
 
 def test_a_text_of_several_lines_stays_on_one_and_shows_where_they_end() -> None:

@@ -11,10 +11,13 @@ SHORTEST = 10
 """A text that is cut shorter tells nothing; its column is left out instead."""
 
 NAMES = frozenset({"name", "task"})
-"""Columns that go on in a next line where they are wider than a third of the terminal: names stay whole."""
+"""Columns of names, which get more room than others."""
+
+SHORTEST_NAME = 20
+"""A name that is cut shorter is hard to tell from others; less where that is more than a third of the terminal."""
 
 CUT = frozenset({"result", "worker", "type", "trigger", "remark", "labels", "changed", "why", "host"})
-"""Columns whose texts may be cut. All others are shown whole or not at all: half a time says nothing."""
+"""Columns whose texts may be cut, as names. All others are shown whole or not at all: half a time says nothing."""
 
 
 def natural_widths(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, int]:
@@ -43,7 +46,7 @@ def fitted(natural: Mapping[str, int], width: int, least: Sequence[str]) -> dict
 
 def _shortest(name: str, width: int) -> int:
     if name in NAMES:
-        return max(SHORTEST, width // 3)
+        return max(SHORTEST, min(SHORTEST_NAME, width // 3))
     return SHORTEST if name in CUT else width
 
 

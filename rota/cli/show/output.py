@@ -51,8 +51,8 @@ def on_terminal() -> bool:
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, least: Sequence[str] = ()) -> None:
     """Print rows under their columns. If there are none, print ``empty`` on stderr.
 
-    ``least`` are the columns that a narrow terminal leaves out, the least important first. Without it all are shown,
-    each in several lines where it must.
+    ``least`` are the columns that a narrow terminal leaves out, the least important first; the others are cut where
+    they must. Without it all are shown, each in several lines where it must.
     """
     texts = [[cell(value) for value in row] for row in rows]
     if not texts:
@@ -122,7 +122,7 @@ def _show_rich(columns: Sequence[str], rows: Sequence[Sequence[str]], least: Seq
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    from rota.cli.show.fitting import NAMES, fitted, natural_widths  # noqa: PLC0415
+    from rota.cli.show.fitting import fitted, natural_widths  # noqa: PLC0415
 
     console = Console(color_system="auto" if colour_choice() is None else None, highlight=False)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
@@ -131,9 +131,8 @@ def _show_rich(columns: Sequence[str], rows: Sequence[Sequence[str]], least: Seq
     widths = fitted(natural, console.width, least) if least else natural
     shown = [at for at in filled if columns[at] in widths]
     for at in shown:
-        whole = bool(least) and columns[at] not in NAMES
         table.add_column(
-            columns[at], overflow="ellipsis" if whole else "fold", no_wrap=whole, max_width=widths[columns[at]]
+            columns[at], overflow="ellipsis" if least else "fold", no_wrap=bool(least), max_width=widths[columns[at]]
         )
     for row in rows:
         table.add_row(*(Text(row[at], style=COLOURS.get(row[at], "")) for at in shown))
