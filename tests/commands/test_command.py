@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -177,6 +178,12 @@ def test_a_disk_that_is_full_is_told_in_a_sentence(arguments: list[str]) -> None
             timeout=60,
         )
     assert (ended.returncode, ended.stderr) == (1, "error: cannot write to stdout: No space left on device\n")
+
+
+def test_where_stdout_is_closed_nothing_is_shown_and_nothing_fails() -> None:
+    command = f"{shlex.quote(sys.executable)} -m rota cron @hourly >&-"
+    ended = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_a_full_disk_under_a_file_is_not_taken_for_stdout(monkeypatch: pytest.MonkeyPatch) -> None:

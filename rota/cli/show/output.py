@@ -44,8 +44,8 @@ def note(sentence: str) -> None:
 
 
 def on_terminal() -> bool:
-    """Whether a person reads stdout."""
-    return sys.stdout.isatty()
+    """Whether a person reads stdout. Python has none where it is closed."""
+    return bool(sys.stdout and sys.stdout.isatty())
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, least: Sequence[str] = ()) -> None:
