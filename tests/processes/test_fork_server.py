@@ -268,7 +268,9 @@ def test_no_process_is_left_when_one_of_the_two_is_killed(site: Site, killed: st
 
 
 def test_a_worker_without_process_nodes_has_no_fork_server(site: Site) -> None:
-    site.write("for name in ('PROBE', 'HOLD'):", "    app._nodes.pop(name)", "app._schedules.clear()")
+    site.write(
+        "for name in ('PROBE', 'HOLD'):", "    app._nodes.pop(name)", "app._types.clear()", "app._schedules.clear()"
+    )
     worker = site.start()
     assert psutil.Process(worker.worker_pid).children() == []
     assert len(site.imports) == 1

@@ -587,8 +587,10 @@ def test_old_rows_of_the_audit_are_deleted_in_portions(page: Page) -> None:
     for retries in (1, 2):
         control_tasks.edit(page.database, Actor("ann", "cli"), "nightly", {"retries": retries})
     [(first,)] = page.rows.sql("SELECT MIN(id) FROM schedule_audit")
-    page.rows.sql("UPDATE schedule_audit SET gmt_create = '2020-01-01 00:00:00.000000' WHERE id = :id", id=first)
-    assert page.seen("old-audit") == [{"first": first, "last": first}]
+    page.rows.sql(
+        "UPDATE schedule_audit SET id = 1, gmt_create = '2020-01-01 00:00:00.000000' WHERE id = :id", id=first
+    )
+    assert page.seen("old-audit") == [{"first": 1, "last": 1}]
     assert page.changed("delete-audit") == 1
     assert page.seen("old-audit") == [{"first": None, "last": None}]
     assert [json.loads(row["new_values"]) for row in page.seen("audit")] == [{"retries": 2}]
