@@ -29,7 +29,7 @@ def _choice(states: type[StrEnum]) -> click.Choice[str]:
 
 
 _OPTIONS = [
-    click.option("--cron", help="When it fires: minute hour day month weekday, or @daily."),
+    click.option("--cron", help="When it fires: minute hour day month weekday, or @daily; ; between several."),
     click.option("--seconds/--no-seconds", "cron_seconds", default=None, help="The first of six fields is seconds."),
     click.option("--timezone", metavar="ZONE", help="IANA zone in which cron is read.  [default: UTC]"),
     click.option("--param", type=JSON_OBJECT, help="What its nodes get, a JSON object."),

@@ -1,4 +1,4 @@
-"""``rota cron``: a cron expression in words, and its next fires. It needs no database."""
+"""``rota cron``: cron expressions in words, and their next fires. It needs no database."""
 
 from datetime import datetime
 from itertools import islice
@@ -11,8 +11,9 @@ from rota.cli.shell import json_option
 from rota.cli.show.output import note, show_json, show_table
 from rota.cli.show.times import relative, shown_local, shown_utc
 from rota.shared.clock import host_now
+from rota.shared.domain.planning import PlanInputs
 from rota.shared.domain.times import read_time, written_local, written_utc
-from rota.shared.domain.triggers.cron import Cron
+from rota.shared.domain.triggers.cron import CronTrigger
 from rota.shared.domain.triggers.zones import load_zone
 
 
@@ -29,29 +30,31 @@ def cron(expression: str, timezone: str, since: str | None, count: int, *, secon
     \b
     Examples:
       rota cron "30 16 * * mon-fri" --timezone Asia/Shanghai
+      rota cron "0 9 * * mon-fri; 0 12 * * sat"
       rota cron "*/10 * * * * *" --seconds
       rota cron "30 2 * * *" --timezone Europe/Berlin --from 2027-03-27T12:00 --count 3 --json
     """
     zone = load_zone(timezone)
-    parsed = Cron.parse(expression, seconds=seconds)
+    inputs = PlanInputs("cron", expression, int(seconds), timezone)
+    trigger = CronTrigger.of(inputs)
     now = host_now()
     start, remark = (now, None) if since is None else read_time(since, zone)
     if remark:
         note(remark)
-    fires = list(islice(parsed.fires_after(start, zone), count))
+    fires = list(islice(inputs.fires_after(start), count))
     if as_json:
-        show_json(_document(parsed, timezone, fires))
+        show_json(_document(trigger, timezone, fires))
         return
-    click.echo(f"fires {parsed.describe()} ({timezone})")
+    click.echo(f"fires {trigger.describe()} ({timezone})")
     lines = [(shown_local(fire, zone), shown_utc(fire), relative(fire, now)) for fire in fires]
     show_table((f"local ({timezone})", "UTC", ""), lines, empty="no fire after that")
 
 
-def _document(parsed: Cron, timezone: str, fires: list[datetime]) -> dict[str, Any]:
+def _document(trigger: CronTrigger, timezone: str, fires: list[datetime]) -> dict[str, Any]:
     zone = load_zone(timezone)
     return {
-        "expression": parsed.expression,
+        "expression": trigger.label(),
         "timezone": timezone,
-        "description": parsed.describe(),
+        "description": trigger.describe(),
         "fires": [{"utc": written_utc(fire), "local": written_local(fire, zone)} for fire in fires],
     }

@@ -23,17 +23,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from croniter import croniter
 
-from rota.shared.domain.errors import InvalidCron
 from rota.shared.domain.triggers.cron.description import MONTH_NAMES, describe, listing
 from rota.shared.domain.triggers.cron.syntax import FIELDS_KEPT, normalise, read_fields, refusal
 from rota.shared.domain.triggers.cron.wall_clock import FIRST_YEAR, LAST, LAST_YEAR, WallClock
-from rota.shared.domain.triggers.inputs import TriggerInputs
-from rota.shared.domain.triggers.zones import SECOND, load_zone, offset_at, offsets_of, transition_between
+from rota.shared.domain.triggers.zones import SECOND, offset_at, offsets_of, transition_between
 
 _HORIZON = timedelta(hours=26)  # longer than any change of an offset so far: 24 h, across the date line
 _EARLIEST = datetime(FIRST_YEAR, 1, 1)  # noqa: DTZ001 - naive UTC, as all instants here
@@ -185,42 +183,6 @@ class Cron:
         """Whether the expression names a reading in [start, end)."""
         reading = self._clock.first_from(start)
         return reading is not None and reading < end
-
-
-@dataclass(frozen=True, slots=True)
-class CronTrigger:
-    """A task's cron expression, read in the task's time zone."""
-
-    cron: Cron
-    zone: ZoneInfo
-
-    @classmethod
-    def of(cls, inputs: TriggerInputs) -> Self:
-        """The trigger that ``cron``, ``cron_seconds`` and ``timezone`` describe.
-
-        Raises InvalidCron or InvalidTimezone.
-        """
-        if not inputs.cron:
-            raise InvalidCron(
-                "the task is triggered by cron but has no cron expression; set cron, or trigger_kind manual"
-            )
-        return cls(Cron.parse(inputs.cron, seconds=bool(inputs.cron_seconds)), load_zone(inputs.timezone))
-
-    def next_after(self, moment: datetime) -> datetime | None:
-        """The first fire strictly after a moment (naive UTC), or None if there is none before the year 9999."""
-        return self.cron.next_after(moment, self.zone)
-
-    def latest_at_or_before(self, moment: datetime) -> datetime | None:
-        """The last fire that is not after a moment (naive UTC), or None if there is none since the year 2."""
-        return self.cron.latest_at_or_before(moment, self.zone)
-
-    def describe(self) -> str:
-        """The expression in plain English, in local time."""
-        return self.cron.describe()
-
-    def label(self) -> str:
-        """The expression itself."""
-        return self.cron.expression
 
 
 @lru_cache(maxsize=8192)
