@@ -48,7 +48,7 @@ class Cron:
     Monday, ``L5`` the last Friday. The aliases are ``@hourly``, ``@daily``, ``@midnight``, ``@weekly``, ``@monthly``,
     ``@yearly`` and ``@annually``. If day of month and day of week are both restricted, a day needs to match only one.
 
-        >>> Cron.parse("30 16 * * *").next_after(datetime(2026, 7, 1), load_zone("Asia/Shanghai"))
+        >>> Cron.parse("30 16 * * *").next_after(datetime(2026, 7, 1), ZoneInfo("Asia/Shanghai"))
         datetime.datetime(2026, 7, 1, 8, 30)
     """
 
@@ -81,7 +81,7 @@ class Cron:
     def next_after(self, moment: datetime, zone: ZoneInfo) -> datetime | None:
         """The first fire strictly after a moment, both naive UTC; None if there is none before the year 9999.
 
-            >>> Cron.parse("30 2 * * *").next_after(datetime(2026, 3, 8), load_zone("America/New_York"))
+            >>> Cron.parse("30 2 * * *").next_after(datetime(2026, 3, 8), ZoneInfo("America/New_York"))
             datetime.datetime(2026, 3, 8, 7, 0)
 
         (02:30 does not occur on that day: the first instant after the gap is 03:00, which is 07:00 UTC.)
@@ -98,7 +98,7 @@ class Cron:
 
         It searches backwards from the moment. So the cost does not depend on how often the expression fires.
 
-            >>> Cron.parse("*/5 * * * *").latest_at_or_before(datetime(2026, 7, 1, 12, 4, 59), load_zone("UTC"))
+            >>> Cron.parse("*/5 * * * *").latest_at_or_before(datetime(2026, 7, 1, 12, 4, 59), ZoneInfo("UTC"))
             datetime.datetime(2026, 7, 1, 12, 0)
         """
         cursor = min(_whole_second(moment), _LATEST)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Self
 from zoneinfo import ZoneInfo
 
@@ -34,14 +35,12 @@ class CronTrigger:
             raise InvalidCron(
                 "the task is triggered by cron but has no cron expression; set cron, or trigger_kind manual"
             )
-        texts = inputs.cron.split(BETWEEN)
-        if len(texts) > 1 and not all(map(str.strip, texts)):
-            raise refusal(inputs.cron, "a ';' has no expression before or after it", "write ';' between expressions")
-        crons = tuple(Cron.parse(text, seconds=bool(inputs.cron_seconds)) for text in texts)
-        return cls(crons, load_zone(inputs.timezone))
+        return cls(_parse(inputs.cron, bool(inputs.cron_seconds)), load_zone(inputs.timezone))
 
     def next_after(self, moment: datetime) -> datetime | None:
         """The first fire strictly after a moment (naive UTC), or None if there is none before the year 9999."""
+        if len(self.crons) == 1:
+            return self.crons[0].next_after(moment, self.zone)
         fires = [cron.next_after(moment, self.zone) for cron in self.crons]
         return min((fire for fire in fires if fire is not None), default=None)
 
@@ -57,3 +56,11 @@ class CronTrigger:
     def label(self) -> str:
         """The expressions themselves."""
         return "; ".join(cron.expression for cron in self.crons)
+
+
+@lru_cache(maxsize=8192)
+def _parse(text: str, seconds: bool) -> tuple[Cron, ...]:
+    texts = text.split(BETWEEN)
+    if len(texts) > 1 and not all(map(str.strip, texts)):
+        raise refusal(text, "a ';' has no expression before or after it", "write ';' between expressions")
+    return tuple(Cron.parse(one, seconds=seconds) for one in texts)
