@@ -16,7 +16,8 @@ test: ## run the tests, on SQLite and on MariaDB
 	@tests/setup.sh
 	.venv/bin/pytest -m "not compose" --ignore tests/long -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-LONG = tests/long tests/unit/test_cron_properties.py tests/store/test_random_moves.py tests/store/test_turns.py
+LONG = tests/long tests/unit/test_cron_properties.py tests/unit/test_trigger_properties.py \
+       tests/store/test_random_moves.py tests/store/test_turns.py
 
 test-long: ## run the long ones: kills under load, outages, a million tasks, simulated days, all random examples
 	@tests/setup.sh long

@@ -50,6 +50,9 @@ class Scale:
     peer_rounds: int = 3
 
     drain: int = 50_000
+    serial: int = 5_000
+    """Runs of a task that runs one at a time."""
+
     herds: tuple[int, ...] = (1_000, 10_000)
     different: tuple[int, ...] = (10_000,)
     """Tasks that differ in everything."""

@@ -18,6 +18,7 @@ CEILING_SECTION = "drain"
 
 SECTIONS = (
     "drain",
+    "backlog",
     "herd",
     "different",
     "steady",

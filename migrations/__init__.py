@@ -25,7 +25,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_rand
 
 from rota.migrations.migration_lock import exclusive, is_race, migration_engine
 from rota.shared.database.backends import backend_of
-from rota.shared.database.checks import oldest_version, schema_revision, takes_this_rota
+from rota.shared.database.checks import VERSION_TABLE, oldest_version, schema_revision, takes_this_rota
 from rota.shared.database.problems import database_errors, database_file, missing_folder
 from rota.shared.database.transactions import normalised
 from rota.shared.database.urls import named
@@ -107,6 +107,8 @@ def _upgrade(engine: Engine, target: URL) -> str | None:
         if _needs_nothing(connection, found, target):
             return found
         _require_nobody_older(connection, found, target)
+        if found is not None:  # a row that another process inserted at the same time
+            connection.exec_driver_sql(f"DELETE FROM {VERSION_TABLE} WHERE version_num < '{found}'")
         if not backend_of(target).has_transactional_ddl:
             connection.commit()  # otherwise Alembic would leave the open transaction to its caller
         command.upgrade(_config(target, connection=connection), "head")
@@ -127,7 +129,7 @@ def sql(url: str, since: str | None = None) -> str:
     config.output_buffer = StringIO()
     with _one_thread:
         command.upgrade(config, f"{since}:head" if since else "head", sql=True)
-    return config.output_buffer.getvalue()
+    return backend_of(normalised(url)).script_head + config.output_buffer.getvalue()
 
 
 def current(url: str) -> str | None:

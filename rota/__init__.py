@@ -12,22 +12,25 @@ Run it with ``rota up --app jobs:app``.
 """
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rota.shared.domain.errors import RotaError
     from rota.worker_service.authoring import Rota, TaskType
     from rota.worker_service.context import NodeContext
+    from rota.worker_service.verdicts import Fail, Retry, RunAgain
 
-__version__ = version("rota")
+    __version__: str
 
-__all__ = ["NodeContext", "Rota", "RotaError", "TaskType", "__version__"]
+__all__ = ["Fail", "NodeContext", "Retry", "Rota", "RotaError", "RunAgain", "TaskType", "__version__"]
 
 _HOMES = {
+    "Fail": "rota.worker_service.verdicts",
     "NodeContext": "rota.worker_service.context",
+    "Retry": "rota.worker_service.verdicts",
     "Rota": "rota.worker_service.authoring",
     "RotaError": "rota.shared.domain.errors",
+    "RunAgain": "rota.worker_service.verdicts",
     "TaskType": "rota.worker_service.authoring",
 }
 
@@ -36,6 +39,8 @@ if not TYPE_CHECKING:  # to a type checker it would say that every name is there
 
     def __getattr__(name: str) -> object:
         """Import a public name when it is first used (PEP 562), so that the command starts in a tenth of a second."""
+        if name == "__version__":
+            return import_module("importlib.metadata").version("rota")
         if name not in _HOMES:
             raise AttributeError(f"module 'rota' has no attribute {name!r}")
         return getattr(import_module(_HOMES[name]), name)

@@ -9,6 +9,11 @@ from collections.abc import Callable
 from types import FrameType
 
 from rota.scheduler_service.duties.assigner import Assigner
+from rota.scheduler_service.duties.backfiller import Backfiller
+from rota.scheduler_service.duties.catch_up import Catcher
+from rota.scheduler_service.duties.deadlines import Deadlines
+from rota.scheduler_service.duties.edited_calendars import EditedCalendars
+from rota.scheduler_service.duties.follower import Follower
 from rota.scheduler_service.duties.materializer import Materializer
 from rota.scheduler_service.duties.presence import Presence
 from rota.scheduler_service.duties.reaper import Reaper
@@ -18,7 +23,7 @@ from rota.scheduler_service.duties.sweeper import Sweeper
 from rota.scheduler_service.fleet import FleetCache
 from rota.shared import collector, health
 from rota.shared.database.transactions import Database
-from rota.shared.domain.planning import known_kinds
+from rota.shared.domain.deciding import known_kinds
 from rota.shared.domain.releases import own_version
 from rota.shared.loop import Loop
 from rota.shared.outdated import EXIT_OUTDATED, Outdated
@@ -50,6 +55,8 @@ class Scheduler:
         by = f"scheduler {socket.gethostname()}:{os.getpid()}"[:127]
         fleet_cache = FleetCache(database)
         self._materializer = Materializer(database, settings, fleet_cache)
+        self._catcher = Catcher(database, settings, fleet_cache)
+        self._backfiller = Backfiller(database, settings)
         self._presence = Presence(database, declaration(settings), settings.tick_period)
         self._outdated = Outdated(database, outdated)
         self._clock = clock = database.clock
@@ -57,7 +64,12 @@ class Scheduler:
             Loop("clock", self._measure, clock),
             Loop("materializer", self._materialize, clock),
             Loop("assigner", Assigner(database, settings, fleet_cache).step, clock),
+            Loop("catch-up", self._catch_up, clock),
+            Loop("follower", Follower(database, settings).step, clock),
+            Loop("backfiller", self._backfill, clock),
+            Loop("calendars", EditedCalendars(database, settings).step, clock),
             Loop("reaper", Reaper(database, settings, by).step, clock),
+            Loop("deadlines", Deadlines(database, settings).step, clock),
             Loop("strays", Strays(database, settings.liveness_seconds).step, clock),
             Loop("presence", self._presence.step, clock),
             Loop("kinds", self._look_rarely, clock),
@@ -87,6 +99,12 @@ class Scheduler:
     def _look_rarely(self) -> float:
         self._outdated.look()
         return self._materializer.unknown_kinds.step()
+
+    def _catch_up(self) -> float:
+        return self._settings.tick_period if self._presence.is_paused else self._catcher.step()
+
+    def _backfill(self) -> float:
+        return self._settings.tick_period if self._presence.is_paused else self._backfiller.step()
 
     def _materialize(self) -> float:
         rest = self._settings.tick_period if self._presence.is_paused else self._materializer.step()

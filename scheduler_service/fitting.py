@@ -40,11 +40,12 @@ def binding(
     """The nodes that stay, by instance: all that are pinned, but for those that a deploy has left no worker for.
 
     Nodes of an instance that was never claimed give way if no live worker can run them and one can run its own list.
-    No handler has been entered, and otherwise the instance would wait for a worker of the past.
+    No handler has been entered, and otherwise the instance would wait for a worker of the past. A replay from a node on
+    waits for it: other nodes would not have the results that it keeps.
     """
     bound = dict(pinned)
     for one in page:
-        nodes = bound.get(one.id) if one.attempt == 0 else None
+        nodes = bound.get(one.id) if one.attempt == 0 and one.from_sequence is None else None
         if nodes is not None and not fits(one, snapshot, nodes) and fits(one, snapshot, None):
             del bound[one.id]
     return bound

@@ -1,8 +1,8 @@
 """The snapshot that duties place by: the registered node types, and the live workers with their loads."""
 
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
@@ -63,6 +63,9 @@ class FleetCache:
         self._queues = LongQueues(database.clock)
         self._counted = loads.COUNTED
 
+        self.aside: Callable[[], Mapping[int, int]] = dict
+        """How many instances each worker was given ahead of their turns, by worker id."""
+
         self._seen: FleetSnapshot | None = None
         self._good_until = 0.0
 
@@ -89,6 +92,8 @@ class FleetCache:
         catalog = Catalog(node_types.registered(connection))
         live = self._queues.estimated(connection, loads.fleet(connection, self._counted), self._known)
         self._counted = counted(len(live))
+        aside = self.aside()
+        live = [replace(one, aside=min(aside[one.id], one.load)) if one.id in aside else one for one in live]
         carried = {version for worker in live for version in worker.versions.items()}
         if self._clock.monotonic() > self._lists_good_until:
             self._lists, self._lists_good_until = {}, self._clock.monotonic() + LISTS_SECONDS

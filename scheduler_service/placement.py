@@ -5,7 +5,7 @@ import random
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from rota.shared.domain.errors import InvalidInput
 from rota.shared.domain.nodes import PlannedNode
@@ -30,6 +30,16 @@ class Needs(NamedTuple):
     task_type: str | None = None
 
 
+class Turn(NamedTuple):
+    """The turn of an instance whose task runs one at a time."""
+
+    after: int | None
+    """The worker that has the turn before, and is to have this one, too."""
+
+    is_far: bool
+    """Whether it waits behind many: then it leaves room for others, and its worker counts as no more loaded."""
+
+
 Entry = tuple[float, float, float, int]
 """A worker in a heap: the load it is chosen by, the share of its capacity that is taken, chance, its id."""
 
@@ -45,6 +55,9 @@ class Fleet:
     capacities: one worker is given as many as it runs at once, then the next worker is. So neighbouring rows belong to
     one worker, and workers do not lock the same pages (docs/decisions/0013-fleets-on-few-cores.md).
 
+    What can wait (``CATCH_UP_PRIORITY``) gets at most half of a worker's room. So what is due now always finds room,
+    and the worker runs it first.
+
     ``lists`` holds the nodes of each version of a task type that a worker carries. A version that is not among them is
     as if the worker did not carry the task type.
 
@@ -57,28 +70,57 @@ class Fleet:
         self._workers = {worker.id: worker for worker in workers}
         self._lists = lists
         self._given = {worker.id: worker.load for worker in self._workers.values()}
-        self._heaps: dict[tuple[Needs, bool], list[Entry]] = {}
+        self._aside = {worker.id: worker.aside for worker in self._workers.values()}
+        self._heaps: dict[tuple[Needs, bool, bool], list[Entry]] = {}
         self._whys: dict[Needs, str] = {}
         self._lock = threading.Lock()
 
-    def choose(self, needs: Needs, avoid: str | None = None, *, late: bool = False) -> int | None:
+    def choose(
+        self,
+        needs: Needs,
+        avoid: str | None = None,
+        *,
+        late: bool = False,
+        can_wait: bool = False,
+        turn: Turn | None = None,
+    ) -> int | None:
         """Choose the least-loaded worker that fits and has room, and count the instance as given to it.
 
-        ``avoid`` names a worker that is chosen only if there is no other; ``late``: the instance is due already.
-        Returns the worker's id, or None where no worker fits or all that fit are full.
+        ``avoid`` names a worker that is chosen only if there is no other; ``late``: the instance is due already;
+        ``can_wait``: it leaves room for others; ``turn``: it waits for others of its task. Returns
+        the worker's id, or None where no worker fits or all that fit
+        are full.
         """
         with self._lock:
-            heap = self._heap(needs, late)
-            first = self._least(heap, late)
+            can_wait = can_wait or (turn is not None and turn.is_far)
+            if turn is not None and self._may_go_on(turn.after, needs, avoid):
+                if self._takes_more(self._workers[turn.after], can_wait):
+                    return self._give(turn.after, turn)
+                if turn.is_far:
+                    return None
+            heap = self._heap(needs, late, can_wait)
+            first = self._least(heap, late, can_wait)
             if first is None:
                 return None
             chosen = first
             if avoid is not None and self._workers[first].name == avoid:
                 entry = heapq.heappop(heap)
-                chosen = self._least(heap, late) or first
+                chosen = self._least(heap, late, can_wait) or first
                 heapq.heappush(heap, entry)
-            self._given[chosen] += 1
-            return chosen
+            return self._give(chosen, turn)
+
+    def _may_go_on(self, worker_id: int | None, needs: Needs, avoid: str | None) -> TypeGuard[int]:
+        """Whether the worker that has the turn before may have this one, too, if it has room."""
+        worker = self._workers.get(worker_id or 0)
+        if worker is None or worker.name == avoid:
+            return False
+        return worker.capacity > 0 and self._can_run(worker, needs) and _carries(worker, needs.labels)
+
+    def _give(self, worker_id: int, turn: Turn | None) -> int:
+        self._given[worker_id] += 1
+        if turn is not None and turn.is_far:
+            self._aside[worker_id] += 1
+        return worker_id
 
     def nodes_of(self, worker_id: int, task_type: str) -> Sequence[PlannedNode]:
         """The nodes of a task type that this worker carries, in the version that it carries."""
@@ -107,26 +149,26 @@ class Fleet:
         with self._lock:
             return self._given.get(worker_id)
 
-    def has_room(self) -> bool:
-        """Whether any worker may be given one more."""
+    def has_room(self, *, can_wait: bool = False) -> bool:
+        """Whether any worker may be given one more; with ``can_wait`` one that leaves room for others."""
         with self._lock:
-            return any(self._takes_more(worker) for worker in self._workers.values())
+            return any(self._takes_more(worker, can_wait) for worker in self._workers.values())
 
-    def _heap(self, needs: Needs, late: bool) -> list[Entry]:
-        heap = self._heaps.get((needs, late))
+    def _heap(self, needs: Needs, late: bool, can_wait: bool) -> list[Entry]:
+        heap = self._heaps.get((needs, late, can_wait))
         if heap is None:
             able = (w for w in self._workers.values() if w.capacity > 0 and self._can_run(w, needs))
             fitting = (worker for worker in able if _carries(worker, needs.labels))
-            heap = self._heaps[needs, late] = [self._entry(worker, late) for worker in fitting]
+            heap = self._heaps[needs, late, can_wait] = [self._entry(worker, late) for worker in fitting]
             heapq.heapify(heap)
         return heap
 
-    def _least(self, heap: list[Entry], late: bool) -> int | None:
+    def _least(self, heap: list[Entry], late: bool, can_wait: bool) -> int | None:
         """The worker at the top of the heap that has room. Entries whose load has grown since are sorted in again."""
         while heap:
             load, _, _, worker_id = heap[0]
             worker = self._workers[worker_id]
-            if not self._takes_more(worker):
+            if not self._takes_more(worker, can_wait):
                 heapq.heappop(heap)
             elif load < self._load(worker, late):
                 heapq.heapreplace(heap, self._entry(worker, late))
@@ -140,15 +182,16 @@ class Fleet:
         nodes = self._lists.get((needs.task_type, worker.versions.get(needs.task_type, "")))
         return nodes is not None and all(node.type in worker.node_types for node in nodes)
 
-    def _takes_more(self, worker: LiveWorker) -> bool:
-        return worker.capacity > 0 and self._given[worker.id] < worker.room
+    def _takes_more(self, worker: LiveWorker, can_wait: bool) -> bool:
+        room = (worker.room + 1) // 2 if can_wait else worker.room
+        return worker.capacity > 0 and self._given[worker.id] < room
 
     def _entry(self, worker: LiveWorker, late: bool) -> Entry:
-        share = self._given[worker.id] / worker.capacity
+        share = (self._given[worker.id] - self._aside[worker.id]) / worker.capacity
         return (self._load(worker, late), share, random.random(), worker.id)  # noqa: S311 - breaks ties
 
     def _load(self, worker: LiveWorker, late: bool) -> float:
-        share = max(self._given[worker.id], worker.said) / worker.capacity
+        share = max(self._given[worker.id] - self._aside[worker.id], worker.said) / worker.capacity
         return share // 1 if late and share > 1 else share
 
 

@@ -1,19 +1,39 @@
 """Writing: what the materializer has decided for a batch of tasks, in one transaction each time."""
 
+import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from sqlalchemy import Connection
 
-from rota.shared.store import fires, locks, others_locks, overlap, plans, unclaimed
+from rota.shared.domain.deciding import recalled
+from rota.shared.domain.planning import Decision, PlannedTask
+from rota.shared.domain.states import REASON_LIMIT
+from rota.shared.store import (
+    calendars,
+    catch_ups,
+    deadlines,
+    fires,
+    follow_ups,
+    locks,
+    others_locks,
+    overlap,
+    plans,
+    skips,
+    unclaimed,
+)
 from rota.shared.store.fires import Fire
 from rota.shared.store.plans import Advance
 from rota.shared.store.transitions import canceling
 
+log = logging.getLogger(__name__)
+
 FIRES_IN_WRITE = 5_000
 BYTES_IN_WRITE = 4 * 1024 * 1024
 """What one transaction inserts at most: below ``max_allowed_packet``, whose default is 16 MiB."""
+
+EDITED_AWAY = "its task was edited before it was due"
 
 
 @dataclass(slots=True)
@@ -57,6 +77,28 @@ def portions(writes: Sequence[TaskWrite]) -> Iterator[Sequence[TaskWrite]]:
     yield writes[begun:]
 
 
+def bounded(decision: Decision, param: str | None) -> Decision:
+    """The decision, cut to as many fires as one transaction may write. The next tick goes on."""
+    most = max(1, BYTES_IN_WRITE // (200 + len(param or "")))
+    if len(decision.fires) <= most:
+        return decision
+    return replace(decision, next_fire_at=decision.fires[most], fires=decision.fires[:most])
+
+
+def aside(task: PlannedTask, why: str) -> TaskWrite:
+    """The write that sets a task aside, because of an error of its own."""
+    log.warning("task %r is set aside until it is edited: %s", task.name, why)
+    return TaskWrite(Advance(task, None, error=why[:REASON_LIMIT]))
+
+
+def without_param(write: TaskWrite, why: str) -> TaskWrite:
+    """The write that cancels the fires of a task: the next ones run when somebody has corrected the param."""
+    reason = f"the database refused the fire: {why}"[:REASON_LIMIT]
+    log.warning("task %r: its fires are canceled: %s", write.advance.task.name, reason)
+    fires = [replace(fire, param=None, worker_id=None, nodes=(), reason=reason) for fire in write.fires]
+    return TaskWrite(write.advance, fires, refused=reason)
+
+
 def write_tasks(
     connection: Connection,
     token: str,
@@ -73,18 +115,37 @@ def write_tasks(
     """
     tasks = {w.advance.task.id: w.advance.task for w in writes}
     terms_of = {i: task.terms for i, task in tasks.items()}
-    replanned = {i for i, terms in terms_of.items() if terms.is_deleted or (terms.needs_replan and terms.was_planned)}
+    replanned = {i for i, terms in terms_of.items() if terms.is_deleted or (terms.is_new_plan and terms.was_planned)}
     turned_on = {i for i, terms in terms_of.items() if terms.was_turned_on and not terms.is_deleted}
     edited = replanned | turned_on
     free = others_locks.not_locked(connection, tasks, edited, times.passed_from) if wary else set(tasks)
     ours = free if at_once else locks.kept(connection, token, free, times.within_seconds)
     kept = [w for w in writes if w.advance.task.id in ours]
     dropped = unclaimed.ahead(connection, replanned & ours, times.now)
+    last = {i: fire for i in replanned & ours if (fire := recalled(terms_of[i], times.now)) is not None}
+    edited_away = unclaimed.recalled(connection, last, times.now)
     passed = unclaimed.passed(connection, turned_on & ours, times.passed_from, times.now)
     locks.release(connection, token, ours, times.within_seconds)
     unclaimed.drop(connection, dropped)
+    canceling.pass_over(connection, edited_away, EDITED_AWAY)
     canceling.pass_over(connection, [i for i in passed if i not in dropped], overlap.OFF)
     fires.materialize(connection, [fire for w in kept if w.refused is None for fire in w.fires])
     fires.refuse(connection, [fire for w in kept if w.refused is not None for fire in w.fires])
-    plans.advance(connection, [w.advance for w in kept])
+    followed = [w.fires for w in kept if w.fires and w.advance.task.terms.inputs.follows_ends]
+    follow_ups.mark(connection, [(fire.task_id, fire.schedule_datetime) for some in followed for fire in some])
+    _note_limits(connection, kept)
+    _advance(connection, [w.advance for w in kept])
     return {task.name for i, task in tasks.items() if i not in free}
+
+
+def _advance(connection: Connection, advances: Sequence[plans.Advance]) -> None:
+    plans.advance(connection, advances)
+    calendars.use(connection, [use for a in advances if (use := a.task.calendar_use) is not None])
+    skips.record(connection, [(a.task.id, a.skipped) for a in advances if a.skipped is not None])
+    catch_ups.begin(connection, [(a.task, a.missed) for a in advances if a.missed is not None])
+
+
+def _note_limits(connection: Connection, writes: Sequence[TaskWrite]) -> None:
+    limited = [(fire, limit) for w in writes if (limit := w.advance.task.terms.run_timeout_seconds) for fire in w.fires]
+    given = [(f.task_id, f.schedule_datetime, f.worker_id, s) for f, s in limited if f.worker_id is not None]
+    deadlines.note_fires(connection, given)

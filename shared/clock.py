@@ -26,9 +26,10 @@ DRIFT = 0.00002
 """Two clocks run apart by about so many seconds in each second, so a measurement gets worse with its age. The offset is
 that of the measurement which may be wrong by the least: by half of its round trip, and by the drift since."""
 
-CAUTION, MOST_CAUTION_SECONDS = 0.1, 0.001
-"""The clock is late by this part of the round trip, up to this. One of the two ways often takes a little longer than
-the other, and the middle of the round trip is then wrong by half of that. A late start is better than an early one."""
+MOST_CAUTION_SECONDS = 0.001
+"""The clock is late by half of the round trip, up to this. A measurement may be wrong by half of it at most. So no
+start is early where the database is near. Far away that would cost more than a millisecond, and the two ways differ by
+less. A late start is better than an early one."""
 
 RESOLUTION = timedelta(milliseconds=1)
 """A database may cut its time to milliseconds. The true time is up to so much later."""
@@ -299,7 +300,7 @@ class DatabaseClock(HostTimer):
     def _take(self, new: Sample, meeting: list[Sample]) -> None:
         self._samples = deque([*meeting, new], maxlen=SAMPLES)
         best = min(reversed(self._samples), key=attrgetter("error"))
-        self._zero = best.zero - timedelta(seconds=min(CAUTION * best.round_trip, MOST_CAUTION_SECONDS))
+        self._zero = best.zero - timedelta(seconds=min(best.round_trip / 2, MOST_CAUTION_SECONDS))
 
     def calibrate(self, times: int = 5) -> None:
         """Measure ``times`` times, because the first round trip may include opening a connection."""

@@ -40,6 +40,9 @@ class Settings(BaseSettings):
     assignment_timeout_seconds: float = Field(
         default=30, gt=0, description="an assignment due for so long and not started is given to another worker"
     )
+    start_paused: bool = Field(
+        default=False, description="pause all scheduling before this scheduler starts, of other schedulers too"
+    )
     forget_days: int = Field(
         default=7, ge=1, le=3650, description="the rows of a worker that has been dead for so many days are removed"
     )
@@ -68,8 +71,16 @@ class Settings(BaseSettings):
         description="between two polls of a worker; halved until two fit into the look-ahead and one into a heartbeat",
     )
     grace_seconds: float = Field(default=30, ge=0, description="on SIGTERM, how long running work may go on")
+    cancel_grace_seconds: float = Field(
+        default=10,
+        ge=0,
+        description="how long a handler that was canceled or timed out may tidy up, until it is killed",
+    )
     abandoned_seconds: float = Field(
         default=300, gt=0, description="a worker whose thread has not returned so long after it was to stop ends itself"
+    )
+    overdue_seconds: float = Field(
+        default=30, gt=0, description="a scheduler ends a run that is over its run_timeout_seconds for so long"
     )
     result_limit_bytes: int = Field(default=262_144, ge=1024, le=4_194_304, description="largest JSON result of a node")
     allow_http: bool = Field(default=True, description="let this worker run HTTP_REQUEST")
@@ -112,13 +123,18 @@ class Settings(BaseSettings):
             return min(self.call_timeout_seconds, self.liveness_seconds / 2)
         return self.call_timeout_seconds
 
+    @field_validator("app", "worker_name", "health_file", mode="before")
+    @classmethod
+    def _none_where_empty(cls, value: str | None) -> str | None:
+        return value or None
+
     @field_validator("database_url")
     @classmethod
     def _usable_url(cls, value: SecretStr) -> SecretStr:
         try:
             url = parsed(value.get_secret_value())
             entry = entry_of(url)
-            check_options(url, entry.options, entry.instead)
+            check_options(url, entry)
         except ConfigurationError as error:
             raise ValueError(str(error)) from None
         if not url.database:
@@ -132,6 +148,14 @@ class Settings(BaseSettings):
                 f"heartbeat_seconds {self.heartbeat_seconds:g} must be less than half of liveness_seconds "
                 f"{self.liveness_seconds}, or one late beat kills a worker"
             )
+        for name, what in (
+            ("overdue_seconds", "a scheduler ends runs whose handlers still tidy up"),
+            ("abandoned_seconds", "a worker ends itself while a handler still tidies up"),
+        ):
+            if self.cancel_grace_seconds >= (limit := getattr(self, name)):
+                raise ValueError(
+                    f"cancel_grace_seconds {self.cancel_grace_seconds:g} must be less than {name} {limit:g}, or {what}"
+                )
         return self
 
     @classmethod

@@ -29,11 +29,14 @@ from tests.harness.databases import (
     MariaDBServer,
     PrivateMariaDB,
     fresh_database,
+    is_mysql,
+    private_is_mysql,
     run_sql,
     server_for_tests,
     tables_ddl,
 )
 from tests.harness.processes import RotaProcess
+from tests.harness.stopping import stopping_signals_kept
 
 failed = pytest.StashKey[bool]()
 
@@ -58,6 +61,13 @@ def one_name_for_each_module() -> Iterator[None]:
     assert not bare, f"imported without rota.: {sorted(bare)}"
 
 
+@pytest.fixture(autouse=True)
+def stopping_signals() -> Iterator[None]:
+    """No test leaves SIGINT or SIGTERM blocked, or with a handler of its own."""
+    with stopping_signals_kept():
+        yield
+
+
 @pytest.fixture(scope="session", autouse=True)
 def compiled_statements() -> Iterator[None]:
     """The tests of a process compile each statement once."""
@@ -65,9 +75,18 @@ def compiled_statements() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def leave_to_mariadb(request: pytest.FixtureRequest) -> None:
+    """Skip a test that is marked `mariadb_only` where the server is MySQL."""
+    marker = request.node.get_closest_marker("mariadb_only")
+    chosen = set(request.node.callspec.params.values()) if marker and hasattr(request.node, "callspec") else set()
+    if marker and "sqlite" not in chosen and is_mysql(request.getfixturevalue("mariadb_server").admin_url()):
+        pytest.skip(f"MySQL: {marker.args[0]}")
+
+
 @pytest.fixture(scope="session")
 def mariadb_server() -> Iterator[MariaDBServer]:
-    """A MariaDB server, shared by all tests."""
+    """A server of MariaDB, or of MySQL where `ROTA_TEST_MARIADB` says so, shared by all tests."""
     with server_for_tests() as server:
         yield server
 
@@ -106,6 +125,14 @@ def mariadb_template(mariadb_server: MariaDBServer) -> list[str]:
     with fresh_database(mariadb_server) as url:
         upgrade(url)
         return tables_ddl(url)
+
+
+@pytest.fixture
+def own_template(mariadb_server: MariaDBServer, mariadb_template: list[str]) -> list[str]:
+    """The same for a server of the test's own, if it is of the same kind as the one that all share."""
+    if is_mysql(mariadb_server.admin_url()) and not private_is_mysql():
+        pytest.skip("the test's own server is MariaDB; ROTA_TEST_MARIADB=private-mysql makes it MySQL")
+    return mariadb_template
 
 
 @pytest.fixture

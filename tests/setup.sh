@@ -75,6 +75,7 @@ install_mariadb() {
 ensure_mariadb() {
     case "${ROTA_TEST_MARIADB:-}" in
     *://*) return ;; # a server that is there already
+    *mysql*) return ;; # its image, or an installed mysqld
     esac
     has_mariadbd || .venv/bin/python -m tests.harness.databases || install_mariadb ||
         fail "the tests need MariaDB 10.6 or newer: install mariadb-server, or pull Docker's mariadb:10.11," \

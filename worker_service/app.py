@@ -1,15 +1,12 @@
 """The worker process: registers, starts its engine, and stops everything in order."""
 
-import atexit
 import itertools
 import logging
 import os
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from types import FrameType
 from typing import NoReturn
@@ -21,7 +18,7 @@ from rota.shared.domain.releases import own_version
 from rota.shared.loop import Loop
 from rota.shared.outdated import EXIT_OUTDATED, Outdated
 from rota.shared.settings import Settings
-from rota.shared.store import workers
+from rota.shared.store import node_types, workers
 from rota.shared.store.node_types import versions_of
 from rota.shared.store.workers import WorkerDeclaration
 from rota.worker_service import builtin, process_groups, registration
@@ -30,6 +27,7 @@ from rota.worker_service.declarations import Declarations
 from rota.worker_service.engine import CLOSING_SECONDS, Engine, attempt
 from rota.worker_service.executors.fork_server import ForkServer
 from rota.worker_service.guarded import Guarded
+from rota.worker_service.leaving import run_exit_hooks
 from rota.worker_service.liveness import Liveness, Unguarded, die
 from rota.worker_service.rows import WorkerRows
 
@@ -94,24 +92,17 @@ class Worker:
         self._clock.calibrate()
         self._database.connect_ahead()
         declarations = [node.declaration() for node in self._nodes.values()]
-        registration.register_types(self._database, self._app, declarations, by=name[:127])
-        declared = Declarations(self._database, self._app.schedules, name[:127], self._settings)
+        self._database.write(lambda c: node_types.register(c, declarations, name[:127]))
+        versions = versions_of(declarations)
+        declared = Declarations(
+            self._database, self._app.schedules, name[:127], self._settings, versions, own_limits=self._app.limits
+        )
         declared.declare()
-        mine = self._declaration(name, versions_of(declarations), declared.versions)
+        mine = self._declaration(name, versions, declared.versions)
         self._liveness.registering()
         self.id, asked = registration.register(self._database, mine)
         registered()
-        rows = WorkerRows(self._database, self.id)
-        self._engine = Engine(
-            rows,
-            self._settings,
-            self._app,
-            self._nodes,
-            self._clock,
-            lost=self._lost,
-            stuck=self._stuck,
-            fork_server=self._fork_server,
-        )
+        self._engine = self._new_engine(name)
         self._liveness.begin(self.id, asked, self._engine.load, self._engine.silent_seconds)
         self._engine.start()
         self._measure_loop.start()
@@ -123,6 +114,19 @@ class Worker:
             self._declarations.start()
         log.info("worker %r: started as #%d, capacity %d", name, self.id, self._settings.capacity)
 
+    def _new_engine(self, name: str) -> Engine:
+        return Engine(
+            WorkerRows(self._database, self.id),
+            self._settings,
+            self._app,
+            self._nodes,
+            self._clock,
+            name=name,
+            lost=self._lost,
+            stuck=self._stuck,
+            fork_server=self._fork_server,
+        )
+
     def stop(self) -> None:
         """Stop in order.
 
@@ -133,14 +137,14 @@ class Worker:
         deadline = self._clock.monotonic() + self._settings.grace_seconds
         self._declarations.stop()
         self._types_loop.stop()
-        drain = partial(workers.drain, worker_id=self.id, reason="stopping", by="worker")
+        drain = partial(workers.drain, worker_id=self.id, reason=workers.STOPPING, by="worker")
         attempt(lambda: self._database.write_one(drain), unless=self.stop_now)
         self._engine.stop_pulling(self.stop_now)
         attempt(lambda: self._database.write(partial(workers.leave, worker_id=self.id)), unless=self.stop_now)
         all_ended = self._engine.finish(deadline, self.stop_now)
         self._measure_loop.stop()
         self._liveness.end(all_ended=all_ended)
-        self._engine.close()
+        self._engine.close(self.stop_now)
         self._declarations.join(CLOSING_SECONDS)
         self._types_loop.join(CLOSING_SECONDS)
         process_groups.kill_all()
@@ -220,10 +224,7 @@ def _exit(code: int) -> NoReturn:
     late = threading.Timer(EXIT_SECONDS, os._exit, [code])
     late.daemon = True
     late.start()
-    atexit._run_exitfuncs()  # noqa: SLF001 - there is no public name; logging's own hook is one of them
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):
-            stream.flush()
+    run_exit_hooks()
     os._exit(code)
 
 

@@ -1,24 +1,28 @@
 """The classes that a task author uses: an app, its task types and nodes, and its schedules."""
 
-import importlib
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Concatenate, Generic, Unpack, cast, overload
 
 from pydantic import BaseModel
 
-from rota.shared.domain.errors import ConfigurationError, InvalidInput, NameTaken
+from rota.shared.domain.errors import InvalidInput, NameTaken
+from rota.shared.domain.retry import RetryFields
 from rota.shared.domain.states import WorkerLostPolicy
-from rota.shared.domain.task import TaskDefinition, TaskFields, no_field_of_a_task
+from rota.shared.domain.task import TRIGGER_FIELDS, TaskDefinition, no_field_of_a_task, read_times
+from rota.shared.domain.task_fields import TaskFields
 from rota.shared.store.node_types import NodeTypeDeclaration
 from rota.worker_service.built_in_types import refuse_built_in
 from rota.worker_service.context import NodeContext
-from rota.worker_service.handlers import check_limits, execution_of, refuse_unknown
+from rota.worker_service.handlers import check_limits, execution_of, own_retry, refuse_unknown_of_type
+from rota.worker_service.limits import Limits
+from rota.worker_service.param_schema import schema_of
 from rota.worker_service.signatures import Execution, Model, More, NodeDecorator, NoMore, OneNode, P, Returned
-from rota.worker_service.sources import FileState, noted_sources
-from rota.worker_service.values import checked_model, declared_param, schema_of
+from rota.worker_service.sources import FileState
+from rota.worker_service.values import checked_model, declared_param
 
 Result = Any
 Handler = Callable[[NodeContext[Any]], Result | Awaitable[Result]]
@@ -39,13 +43,20 @@ class Node:
     timeout: float | None = None
     retries: int | None = None
     param_model: ParamModel | None = None
+    retry: Mapping[str, Any] = field(default_factory=dict)
+    """How it is retried, where its task does not say so: fields of ``RetryPolicy``."""
+
+    @property
+    def own_retry(self) -> dict[str, Any]:
+        """The fields of ``RetryPolicy`` in which it goes before its task."""
+        return {**self.retry, **({} if self.retries is None else {"retries": self.retries})}
 
     def declaration(self) -> NodeTypeDeclaration:
         """The node type as it is registered in the database: never a path to code.
 
         Raises InvalidInput for a model that JSON cannot describe.
         """
-        defaults = {"execution": self.execution, "timeout": self.timeout, "retries": self.retries}
+        defaults = {"execution": self.execution, "timeout": self.timeout, **self.own_retry}
         return NodeTypeDeclaration(
             type=self.type,
             category=self.category,
@@ -78,11 +89,12 @@ class TaskType(Generic[P]):
         timeout: float | None = None,
         retries: int | None = None,
         execution: Execution | None = None,
-        **unknown: Unpack[NoMore],
+        **retry: Unpack[RetryFields],
     ) -> NodeDecorator[P]:
         """Declare the next node, of the type CATEGORY_NAME. The function can still be called as before.
 
-        ``timeout`` is in seconds, ``retries`` is how often a failure is retried; both default to the task's.
+        ``timeout`` is in seconds, ``retries`` is how often a failure is retried, and ``retry`` says when and after
+        which exceptions (``retry_on=(ConnectionError,)``); what is not given is the task's.
         ``execution``: an ``async def`` runs on the event loop, a ``def`` on a thread; ``"process"`` runs a ``def`` in
         a process of its own, which can be killed at its timeout or when it is canceled.
 
@@ -90,12 +102,17 @@ class TaskType(Generic[P]):
         have; NameTaken for a node declared twice or built in.
         """
         node_type = f"{self.category}_{_checked(name)}"
-        refuse_unknown(node_type, unknown)
+        own = own_retry(node_type, retry)
         refuse_built_in(node_type, replace=self._replace)
-        return self._register(node_type, timeout, retries, execution)
+        return self._register(node_type, timeout, retries, execution, own)
 
     def _register(
-        self, node_type: str, timeout: float | None, retries: int | None, execution: Execution | None
+        self,
+        node_type: str,
+        timeout: float | None,
+        retries: int | None,
+        execution: Execution | None,
+        retry: Mapping[str, Any],
     ) -> NodeDecorator[P]:
         check_limits(node_type, timeout, retries)
 
@@ -113,6 +130,7 @@ class TaskType(Generic[P]):
                     timeout=timeout,
                     retries=retries,
                     param_model=self.param,
+                    retry=retry,
                 )
             )
             return handler
@@ -120,7 +138,7 @@ class TaskType(Generic[P]):
         return decorate
 
 
-class Rota:
+class Rota(Limits):
     """An app: the nodes that a worker can run, and the tasks that the code declares.
 
     app = Rota()
@@ -131,6 +149,7 @@ class Rota:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.target: str | None = None
         """Where the app was loaded from, as ``module:app``. The worker's fork server loads it from there, too."""
 
@@ -148,8 +167,11 @@ class Rota:
 
     @property
     def types_without_nodes(self) -> list[str]:
-        """The task types that no node was declared of: their tasks could not run."""
-        return sorted(self._types.keys() - {node.category for node in self._nodes.values()})
+        """The task types that no node was declared of: their tasks could not run, unless each lists its nodes."""
+        bare = self._types.keys() - {node.category for node in self._nodes.values()}
+        lists = {task.type for task in self.schedules if "nodes" in (task.param or {})}
+        needing = {task.type for task in self.schedules if "nodes" not in (task.param or {})}
+        return sorted(bare - (lists - needing))
 
     @property
     def schedules(self) -> list[TaskDefinition]:
@@ -166,15 +188,23 @@ class Rota:
         self._nodes[node.type] = node
 
     @overload
-    def task_type(self, category: str, *, param: None = None, replace: bool = ...) -> TaskType: ...
+    def task_type(
+        self, category: str, *, param: None = None, replace: bool = ..., **unknown: Unpack[NoMore]
+    ) -> TaskType: ...
     @overload
-    def task_type(self, category: str, *, param: type[Model], replace: bool = ...) -> TaskType[Model]: ...
-    def task_type(self, category: str, *, param: ParamModel | None = None, replace: bool = False) -> TaskType[Any]:
+    def task_type(
+        self, category: str, *, param: type[Model], replace: bool = ..., **unknown: Unpack[NoMore]
+    ) -> TaskType[Model]: ...
+    def task_type(
+        self, category: str, *, param: ParamModel | None = None, replace: bool = False, **unknown: Unpack[NoMore]
+    ) -> TaskType[Any]:
         """Declare a task type; its nodes follow by ``.node``.
 
         ``param`` is checked when a task is saved and again when it runs. ``replace``: the type, or a node of it,
-        may replace one that comes with Rota. Raises InvalidInput, NameTaken.
+        may replace one that comes with Rota. Raises InvalidInput, also for a field that a task type does not have, and
+        NameTaken.
         """
+        refuse_unknown_of_type(category, unknown)
         if category in self._types:
             raise NameTaken(f"task type {category} is declared twice in this app")
         refuse_built_in(category, replace=replace)
@@ -210,11 +240,11 @@ class Rota:
         replace: bool = False,
         **fields: Any,
     ) -> NodeDecorator[Any]:
-        """Declare a task type with one node: the function. With ``cron``, declare a task of that type, too.
+        """Declare a task type with one node: the function. With a trigger, declare a task of it, too.
 
         The task's name defaults to the type in lower case with dashes (``cleanup-temp``). ``param`` is the model of the
-        param, and ``param_value`` the param of this task. ``fields`` are further fields of the task:
-        ``overlap_policy``, ``priority``, ``on_worker_lost``, … (``TaskDefinition``).
+        param, and ``param_value`` the param of this task. ``timeout``, ``retries``, ``retry_on`` and ``never_retry``
+        are the node's. ``fields`` are further fields of the task: ``overlap_policy``, ``priority``, …
 
         Raises InvalidInput, which names every fault, and NameTaken.
 
@@ -225,14 +255,15 @@ class Rota:
             raise InvalidInput(
                 f"task type {type}: on_worker_lost fail means at most once: retries must be 0, not {retries}"
             )
+        own = own_retry(type, {name: fields.pop(name) for name in ("retry_on", "never_retry") if name in fields})
         task_type = self.task_type(type, param=param, replace=replace)
-        if cron is not None:
+        if cron is not None or any(fields.get(trigger) is not None for trigger in TRIGGER_FIELDS):
             task_name = name or type.lower().replace("_", "-")
             given = declared_param(task_name, param, param_value, "param_value")
             self.schedule(task_name, task_type, cron=cron, seconds=seconds, timezone=timezone, param=given, **fields)
         elif name is not None or param_value is not None or fields:
-            raise _without_cron(type, {"name": name, "param_value": param_value, **fields})
-        return task_type._register(type, timeout, retries, execution)  # noqa: SLF001 - one unit
+            raise _without_trigger(type, {"name": name, "param_value": param_value, **fields})
+        return task_type._register(type, timeout, retries, execution, own)  # noqa: SLF001 - one unit
 
     def schedule(
         self,
@@ -248,7 +279,10 @@ class Rota:
         """Declare a task. A worker inserts or updates it by its name when it starts.
 
         The worker writes only fields whose declared value has changed since the last declaration, and never ``status``.
-        So an operator's edit survives restarts. Without ``cron`` the task runs only when asked.
+        So an operator's edit survives restarts. Give ``cron``, ``every``, ``fixed_delay``, ``at``, ``any_of`` or
+        ``all_of``; without a trigger the task runs only when asked. ``every`` and ``fixed_delay`` are in seconds, a
+        ``timedelta``, or a text such as ``15m``; ``all_of=[{"cron": "0 9 * * fri"}, {"every": "14d"}]`` combines
+        several. A naive time is local time in ``timezone``.
 
         Raises InvalidInput, which names every fault, and NameTaken.
         """
@@ -257,8 +291,9 @@ class Rota:
         named, model = self._type_of(name, task_type)
         given = declared_param(name, model, param, "param")
         try:
+            taken, _ = read_times({field: _as_text(value) for field, value in fields.items()}, timezone)
             self._schedules[name] = TaskDefinition.of(
-                name=name, type=named, cron=cron, cron_seconds=seconds, timezone=timezone, param=given, **fields
+                name=name, type=named, cron=cron, cron_seconds=seconds, timezone=timezone, param=given, **taken
             )
         except InvalidInput as error:
             faults = [f"task {name!r}: {fault}" for fault in str(error).splitlines()]
@@ -280,43 +315,17 @@ class Rota:
         return given, None if own is None else own.param
 
 
-def load_app(target: str | None) -> Rota:
-    """Load the app that ``module:app`` names. None: an app with the built-in types only.
-
-    Raises ConfigurationError, which says what is wrong with the path.
-    """
-    if target is None:
-        return Rota()
-    module_name, colon, attribute = target.partition(":")
-    if not module_name or not colon or not attribute:
-        raise ConfigurationError(f"app {target!r}: write module:app, for example jobs:app")
-    try:
-        with noted_sources() as sources:
-            module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise ConfigurationError(
-                f"app {target!r}: there is no module {error.name!r} in this folder or on PYTHONPATH"
-            ) from None
-        raise ConfigurationError(f"app {target!r}: its import failed: {error}") from error
-    except Exception as error:
-        raise ConfigurationError(f"app {target!r}: its import failed: {type(error).__name__}: {error}") from error
-    app = getattr(module, attribute, None)
-    if not isinstance(app, Rota):
-        found = "nothing of that name" if app is None else f"a {type(app).__name__}"
-        raise ConfigurationError(f"app {target!r}: {module_name} holds {found} where a rota.Rota is needed")
-    if empty := app.types_without_nodes:
-        raise ConfigurationError(f'app {target!r}: task type {empty[0]} has no node; declare it with .node("NAME")')
-    app.target = target
-    app.sources |= sources  # a module that was imported before is not read again
-    return app
+def _as_text(value: Any) -> Any:
+    """A naive time as a text, which is then read as local time of the task's zone. All else as it is."""
+    return value.isoformat() if isinstance(value, datetime) and value.tzinfo is None else value
 
 
-def _without_cron(task_type: str, given: Mapping[str, object]) -> InvalidInput:
-    for field in given.keys() - TaskDefinition.model_fields.keys() - {"param_value"}:
-        return InvalidInput(f"task type {task_type}: {no_field_of_a_task(field)}")
+def _without_trigger(task_type: str, given: Mapping[str, object]) -> InvalidInput:
+    for unknown in given.keys() - TaskDefinition.model_fields.keys() - {"param_value"}:
+        return InvalidInput(f"task type {task_type}: {no_field_of_a_task(unknown)}")
     lone = ", ".join(key for key, value in given.items() if value is not None)
-    told = f"name, param_value and task fields go with cron; given without it: {lone}; or use app.schedule"
+    trigger = f"a trigger ({', '.join(TRIGGER_FIELDS)})"
+    told = f"name, param_value and task fields go with {trigger}; given without it: {lone}; or use app.schedule"
     return InvalidInput(f"task type {task_type}: {told}")
 
 

@@ -72,7 +72,7 @@ class NodeContext(Generic[P_co]):
 
     @property
     def cancel_requested(self) -> bool:
-        """Whether this run is to stop: it was canceled, or timed out. Long loops on threads should check it."""
+        """Whether this run is to stop: canceled, or timed out. Long loops on threads and in processes check it."""
         return self.cancellation.look()
 
     @property

@@ -1,15 +1,18 @@
 """The tasks that an app declares: when its worker starts, and again when a newer version of the app is gone."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from rota.shared.control import tasks
+from rota.shared.control import limits, tasks
 from rota.shared.control.actor import Actor
 from rota.shared.database.transactions import Database
+from rota.shared.domain.errors import InvalidInput, UnknownType
+from rota.shared.domain.limits import LimitDefinition, unknown_limit
 from rota.shared.domain.task import TaskDefinition
 from rota.shared.domain.versions import version_of
 from rota.shared.settings import Settings
-from rota.shared.store import declarations
+from rota.shared.store import declarations, node_types, shared_limits
+from rota.worker_service.authoring import Rota
 
 log = logging.getLogger(__name__)
 
@@ -19,16 +22,32 @@ class Declarations:
 
     It also watches which versions of apps live workers carry. When one is gone, a canary or a deploy that was rolled
     back, for example, it declares all tasks again: those that the gone version had declared otherwise go back.
+
+    A task of a type that nobody has registered waits until a worker registers it: another app may be deployed later.
+    ``own`` are the versions of the app's own task types, by which params are checked. ``own_limits`` are the limits
+    that the app declares.
     """
 
-    def __init__(self, database: Database, definitions: Sequence[TaskDefinition], by: str, settings: Settings) -> None:
+    def __init__(
+        self,
+        database: Database,
+        definitions: Sequence[TaskDefinition],
+        by: str,
+        settings: Settings,
+        own: Mapping[str, str] = node_types.NO_VERSIONS,
+        *,
+        own_limits: Sequence[LimitDefinition] = (),
+    ) -> None:
         self._database = database
         self._definitions = definitions
+        self._own = own
+        self._own_limits = own_limits
         self._actor = Actor(by, "code")
         self._limit = settings.liveness_seconds
         self._again = settings.heartbeat_seconds
         self._carried: set[str] = set()
         self._yielding: list[TaskDefinition] = []
+        self._waiting: dict[str, InvalidInput] = {}
 
     @property
     def versions(self) -> dict[str, str]:
@@ -36,21 +55,61 @@ class Declarations:
         return {one.name: version_of(one.declared()) for one in self._definitions}
 
     def declare(self) -> None:
-        """Declare all tasks.
+        """Declare the limits, and all tasks but those of types that nobody has registered.
 
-        Raises InvalidInput.
+        Raises InvalidInput for a task whose param does not fit its type, or whose limit is not there.
         """
         self._carried = self._read_carried()
-        self._declare(self._definitions)
+        fitting = self.check()
+        for limit in self._own_limits:
+            limits.declare(self._database, self._actor, limit)
+        for name, error in self._waiting.items():
+            log.warning("worker: task %r: %s; it is declared when a worker has registered its type", name, error)
+        self._declare(fitting)
         for one in self._yielding:
             log.warning("worker: task %r: a live worker carries a newer declaration, which stays in force", one.name)
+
+    def check(self) -> list[TaskDefinition]:
+        """The tasks whose types are registered.
+
+        Raises InvalidInput for a task whose param does not fit its type, or whose limit is not there.
+        """
+        fitting = self._fitting()
+        for name, error in self._waiting.items():
+            if not isinstance(error, UnknownType):
+                raise InvalidInput(f"task {name!r}: {error}") from error
+        return fitting
 
     def look(self) -> float:
         """Declare again what must be; returns the seconds to rest."""
         carried = self._read_carried()
-        self._declare(self._definitions if self._carried - carried else self._yielding)
+        waited = self._waiting
+        fitting = self._fitting() if waited else self._definitions
+        is_gone = bool(self._carried - carried)
+        yielding = {one.name for one in self._yielding}
+        self._declare([one for one in fitting if is_gone or one.name in yielding or one.name in waited])
         self._carried = carried
         return self._again if self._yielding else self._limit
+
+    def _fitting(self) -> list[TaskDefinition]:
+        """The tasks that can be declared; the others wait. A type that was registered meanwhile may refuse a param."""
+        named = {one.limit_name for one in self._definitions if one.limit_name is not None}
+        catalog, there = self._database.read(
+            lambda c: (node_types.catalog(c, self._own), shared_limits.there(c, named))
+        )
+        there |= {limit.name for limit in self._own_limits}
+        waited, self._waiting = self._waiting, {}
+        fitting = []
+        for one in self._definitions:
+            try:
+                catalog.check(one.type, one.param)
+                _check_limit(one, there)
+                fitting.append(one)
+            except InvalidInput as error:
+                self._waiting[one.name] = error
+                if isinstance(waited.get(one.name), UnknownType) and not isinstance(error, UnknownType):
+                    log.warning("worker: task %r cannot be declared: %s", one.name, error)
+        return fitting
 
     def _declare(self, definitions: Sequence[TaskDefinition]) -> None:
         limit = self._limit
@@ -60,3 +119,19 @@ class Declarations:
 
     def _read_carried(self) -> set[str]:
         return self._database.read(lambda c: declarations.apps_carried(c, self._limit))
+
+
+def _check_limit(task: TaskDefinition, there: Collection[str]) -> None:
+    if task.limit_name is not None and task.limit_name not in there:
+        raise InvalidInput(f"{unknown_limit(task.limit_name, there)}, or app.limit")
+
+
+def check_tasks(database: Database, app: Rota, by: str, settings: Settings) -> None:
+    """Check what an app declares, as its workers do when they start: one that is refused would be started for ever.
+
+    It registers the app's node types. Raises InvalidInput for a task whose param does not fit its type, or whose limit
+    is not there.
+    """
+    own = [node.declaration() for node in app.nodes.values()]
+    database.write(lambda c: node_types.register(c, own, by))
+    Declarations(database, app.schedules, by, settings, node_types.versions_of(own), own_limits=app.limits).check()

@@ -24,8 +24,10 @@ from rota.worker_service.pulling.pacing import PollPace
 from rota.worker_service.pulling.reconciler import Reconciler
 from rota.worker_service.pulling.slots import Slots
 from rota.worker_service.pulling.starter import Starter
+from rota.worker_service.pulling.successors import Successors
 from rota.worker_service.rows import WorkerRows
 from rota.worker_service.running import endings
+from rota.worker_service.running.active import Active
 from rota.worker_service.running.failures import log_failure
 from rota.worker_service.running.reporter import Reporter
 from rota.worker_service.running.runner import Runner
@@ -35,6 +37,9 @@ log = logging.getLogger(__name__)
 
 CLOSING_SECONDS = 5.0
 """How long a stopping worker waits for each of its threads, and for its last reports."""
+
+KILLED_SECONDS = 1.0
+"""So long before that it kills the processes that it has stopped."""
 
 LAST_SECONDS = 0.02
 """How often a stopping worker looks whether the handlers that it stopped have ended."""
@@ -58,31 +63,25 @@ class Engine:
         nodes: Mapping[str, Node],
         clock: Clock,
         *,
+        name: str,
         lost: Callable[[str], None],
         stuck: Callable[[], None],
         fork_server: ForkServer | None = None,
     ) -> None:
-        self._rows, self._lost = rows, lost
-        self._clock = clock
+        self._rows, self._lost, self._clock = rows, lost, clock
         self._stuck, self._is_stuck = stuck, False
-        self._abandoned_seconds = settings.abandoned_seconds
-        self._batch = settings.batch
+        self._abandoned_seconds, self._batch = settings.abandoned_seconds, settings.batch
+        self._last_grace_seconds = min(settings.cancel_grace_seconds, CLOSING_SECONDS - KILLED_SECONDS)
         self._surprises = Surprises("worker")
         self._slots = slots = Slots(settings.capacity, settings.batch, clock)
         self._event_loop = EventLoopExecutor(clock)
-        self._executors = _executors(settings, app, clock, self._event_loop, fork_server)
-        self._reporter = Reporter(rows, clock)
+        self._processes = _processes(settings, app, clock, fork_server)
+        self._executors = _executors(settings, clock, self._event_loop, self._processes)
         self._backlog = Backlog(clock)
-        self._runner = Runner(
-            nodes,
-            self._executors,
-            self._reporter,
-            slots,
-            clock,
-            result_limit_bytes=settings.result_limit_bytes,
-            ended=self._backlog.turn_over,
-        )
+        self._reporter = Reporter(rows, clock, successors := Successors(self._backlog, slots))
+        self._runner = self._new_runner(nodes, slots, settings, name)
         self._starter = Starter(rows, self._runner, slots, clock)
+        successors.start = self._starter.put_at_once
         self._reconciler = Reconciler(rows, self._runner, self._backlog, clock, settings.heartbeat_seconds)
         pace = PollPace.of_worker(rows.worker_id, settings.poll_period)
         self._fetcher = Fetcher(rows, self._backlog, clock, pace, settings.lookahead_seconds, running=self._runner)
@@ -91,11 +90,24 @@ class Engine:
         self._claim_loop = Loop("claim", self._claimer.claim, clock)
         self._threads = [self._vital("report", self._reporter.run), self._vital("start", self._starter.run)]
 
+    def _new_runner(self, nodes: Mapping[str, Node], slots: Slots, settings: Settings, name: str) -> Runner:
+        return Runner(
+            nodes,
+            self._executors,
+            self._reporter,
+            slots,
+            self._clock,
+            result_limit_bytes=settings.result_limit_bytes,
+            grace_seconds=settings.cancel_grace_seconds,
+            worker=name,
+            gone=self._backlog.run_over,
+        )
+
     def start(self) -> None:
         """Start the threads and loops."""
         for thread in self._threads:
             thread.start()
-        for loop in (self._poll_loop, self._claim_loop, self._runner.deadlines, self._runner.proceeding.loop):
+        for loop in (self._poll_loop, self._claim_loop, self._runner.deadlines.loop, self._runner.proceeding.loop):
             loop.start()
 
     def load(self) -> Load:
@@ -127,7 +139,7 @@ class Engine:
             some_ended.wait(min(STOP_CHECK_SECONDS, max(0.0, deadline - self._clock.monotonic())))
             some_ended.clear()
         self._poll_loop.join(CLOSING_SECONDS)  # a comparison under way could hand back the runs that end below
-        self._runner.deadlines.stop()
+        self._runner.deadlines.loop.stop()
         all_ended = self._end_the_rest(stop_now)
         self._runner.proceeding.loop.stop()
         hurries = stop_now.is_set() and self._rows.away
@@ -137,8 +149,9 @@ class Engine:
             attempt(self._free_slots)
         return all_ended and not self._runner.lingering
 
-    def close(self) -> None:
-        """Close the executors."""
+    def close(self, stop_now: threading.Event) -> None:
+        """Close the executors. The children of the nodes in processes end in order, unless ``stop_now`` is set."""
+        self._processes.finish(stop_now)
         for executor in self._executors.values():
             executor.close()
 
@@ -185,16 +198,16 @@ class Engine:
         """Stop what still runs. What may run at most once and has begun fails; the others are handed back.
 
         A handler that succeeds all the same is reported as any other; then its run goes on at the next node elsewhere.
-        What has not ended within ``CLOSING_SECONDS`` is not handed back: it would run beside itself. It stays
-        ``running`` until the worker is dead. Returns whether all have ended.
+        What has not ended within ``CLOSING_SECONDS``, though it was killed before, is not handed back: it would run
+        beside itself. It stays ``running`` until the worker is dead. Returns whether all have ended.
         """
         left = self._runner.detach_unfinished()
         if not left:
             return True
         log.warning("worker: stops with %d instances still running", len(left))
-        deadline = self._clock.monotonic() + CLOSING_SECONDS
-        while any(a.calls for a in left) and self._clock.monotonic() < deadline and not stop_now.is_set():
-            self._clock.sleep(LAST_SECONDS)
+        self._let_end(left, self._last_grace_seconds, stop_now)
+        self._runner.kill(left)
+        self._let_end(left, CLOSING_SECONDS - self._last_grace_seconds, stop_now)
         if stop_now.is_set() and self._rows.away:
             return not any(a.calls for a in left)
         over = {a for a in left if not a.calls}  # what ends from now on counts as still running
@@ -205,24 +218,30 @@ class Engine:
         again = [(a.run.id, a.run.attempt) for a in left if a not in once and a in over]
         attempt(lambda: self._rows.hand_back(again, "its worker stopped"))
         if once:
-            now = self._clock.now()
             failures = [
-                endings.stopped_at_grace_end(a.run, a.done, a.entered, now, still_runs=a not in over) for a in once
+                endings.stopped_at_grace_end(a.run, a.done, self._runner.span(a), still_runs=a not in over)
+                for a in once
             ]
             for active, failure in zip(once, failures, strict=True):
                 log_failure(active.run, next(iter(active.run.nodes[active.done :]), None), failure)
             attempt(lambda: self._rows.report(failures))
         return not any(a.calls for a in left)
 
+    def _let_end(self, left: list[Active], seconds: float, stop_now: threading.Event) -> None:
+        """Wait until these handlers have ended, for so long at most."""
+        deadline = self._clock.monotonic() + seconds
+        while any(a.calls for a in left) and self._clock.monotonic() < deadline and not stop_now.is_set():
+            self._clock.sleep(LAST_SECONDS)
+
+
+def _processes(settings: Settings, app: Rota, clock: Clock, fork_server: ForkServer | None) -> ProcessExecutor:
+    return ProcessExecutor(app.target, settings.capacity, settings.result_limit_bytes, clock, fork_server)
+
 
 def _executors(
-    settings: Settings, app: Rota, clock: Clock, loop: EventLoopExecutor, fork_server: ForkServer | None
+    settings: Settings, clock: Clock, loop: EventLoopExecutor, processes: ProcessExecutor
 ) -> dict[Execution, Executor]:
-    return {
-        "async": loop,
-        "thread": ThreadExecutor(settings.capacity, clock),
-        "process": ProcessExecutor(app.target, settings.capacity, settings.result_limit_bytes, clock, fork_server),
-    }
+    return {"async": loop, "thread": ThreadExecutor(settings.capacity, clock), "process": processes}
 
 
 def attempt(work: Callable[[], object], unless: threading.Event | None = None) -> None:

@@ -61,6 +61,17 @@ def kill_all() -> None:
             kill_group(group)
 
 
+def lives(group: int) -> bool:
+    """Whether a process of the group runs. It reads /proc, because signal 0 finds an unreaped leader, too."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError):
+                state, _, of_group, *_ = (folder / "stat").read_bytes().rpartition(b")")[2].split()
+                if int(of_group) == group and state not in b"ZX":
+                    return True
+    return False
+
+
 def environment() -> dict[str, str]:
     """The worker's environment without Rota's settings, which hold the database's password."""
     return {name: value for name, value in os.environ.items() if not name.startswith("ROTA_")}

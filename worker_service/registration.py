@@ -9,10 +9,9 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from rota.shared.database.transactions import Database
-from rota.shared.domain.errors import InvalidInput, NameTaken
+from rota.shared.domain.errors import NameTaken
 from rota.shared.store import node_types, workers
 from rota.shared.store.workers import WorkerDeclaration
-from rota.worker_service.authoring import Rota
 
 log = logging.getLogger(__name__)
 
@@ -116,23 +115,6 @@ def _exists(pid: int) -> bool:
     except PermissionError:
         return True
     return False
-
-
-def register_types(
-    database: Database, app: Rota, node_declarations: list[node_types.NodeTypeDeclaration], by: str
-) -> None:
-    """Register the app's node types, and check the tasks that it declares.
-
-    Raises InvalidInput for a task of a type that nobody has registered, or whose param does not fit.
-    """
-    database.write(lambda c: node_types.register(c, node_declarations, by))
-    own = node_types.versions_of(node_declarations)
-    catalog = database.read(lambda c: node_types.catalog(c, own))
-    for definition in app.schedules:
-        try:
-            catalog.check(definition.type, definition.param)
-        except InvalidInput as error:
-            raise InvalidInput(f"task {definition.name!r}: {error}") from error
 
 
 class RegisteredTypes:

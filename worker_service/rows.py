@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TypeVar
 
 from sqlalchemy import Connection
@@ -11,12 +12,12 @@ from rota.shared.clock import FAR_SECONDS
 from rota.shared.database.later import Unexpected
 from rota.shared.database.transactions import Database
 from rota.shared.domain.states import REASON_LIMIT
-from rota.shared.store import assignments, polling, recovery, reports, runs
+from rota.shared.store import assignments, handing_on, polling, recovery, reports, runs
 from rota.shared.store.claims import Claims
 from rota.shared.store.node_types import NodeTypeNames
 from rota.shared.store.overlap import SkipCandidate
 from rota.shared.store.reports import Report
-from rota.shared.store.runs import Claim
+from rota.shared.store.runs import Claim, Wanted
 from rota.shared.store.transitions import canceling, keeping
 
 T = TypeVar("T")
@@ -81,6 +82,17 @@ class WorkerRows:
     def report(self, batch: Sequence[Report]) -> set[int]:
         """Write reports; returns the ids of instances that do not belong to the worker any more."""
         return self._at_once(lambda c, at_once: reports.report(c, self.worker_id, batch, at_once=at_once))
+
+    def report_and_hand_on(self, batch: Sequence[Report], following: Sequence[Wanted]) -> tuple[set[int], set[int]]:
+        """Write reports, and claim what follows their runs; returns the ids of ``report``, and of what it claimed."""
+        try:
+            work = partial(handing_on.report, worker_id=self.worker_id, batch=batch, following=following)
+            started = self._database.write_undisturbed(work)
+        except Unexpected:
+            started = None
+        if started is None:  # somebody holds a row of what follows: the reports do not wait for that
+            return self.report(batch), set()
+        return set(), {row.id for row, node in zip(following, started, strict=True) if node.rows}
 
     def locked(self, instance_ids: Collection[int]) -> set[int]:
         """Those of the instances whose rows, or whose nodes' rows, somebody else has locked now."""

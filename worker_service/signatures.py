@@ -6,7 +6,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypedDict
 from pydantic import BaseModel
 from typing_extensions import TypeVar
 
-from rota.shared.domain.task import TaskFields
+from rota.shared.domain.task_fields import TaskFields
 from rota.worker_service.context import NodeContext
 
 Execution = Literal["async", "thread", "process"]

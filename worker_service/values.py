@@ -8,6 +8,9 @@ from pydantic_core import PydanticSerializationError
 
 from rota.shared.domain.errors import InvalidInput, InvalidParam
 from rota.shared.domain.jsontext import json_text
+from rota.shared.domain.nodes import check_schema
+from rota.worker_service.param_json import json_of, origin_of, read_param
+from rota.worker_service.param_schema import schema_of
 
 
 def checked_model(task_type: str, given: Any) -> type[BaseModel] | None:
@@ -21,26 +24,13 @@ def checked_model(task_type: str, given: Any) -> type[BaseModel] | None:
     raise InvalidInput(f"task type {task_type}: param must be a pydantic model, a subclass of BaseModel, not {said}")
 
 
-def schema_of(node_type: str, model: type[BaseModel]) -> dict[str, Any]:
-    """The JSON schema of a param.
-
-    Raises InvalidInput for a model that JSON cannot describe.
-    """
-    try:
-        return model.model_json_schema()
-    except PydanticUserError as error:
-        raise InvalidInput(
-            f"{node_type}: its param model {model.__name__} has no JSON schema: {error.message}"
-        ) from None
-
-
 def checked_param(node_type: str, model: type[BaseModel], given: Any) -> BaseModel:
     """The param as the node's model.
 
     Raises InvalidParam with every fault.
     """
     try:
-        return model.model_validate(given)
+        return read_param(model, given)
     except ValidationError as error:
         raise InvalidParam(f"param of {node_type}: {_faults(error)}") from None
 
@@ -55,23 +45,27 @@ def declared_param(task: str, model: type[BaseModel] | None, given: Any, argumen
             f"task {task!r}: {argument} is the class {given.__name__}; give a value, {given.__name__}(…)"
         )
     if isinstance(given, BaseModel):
-        if model is not None and not isinstance(given, model):
+        if model is not None and not issubclass(type(given), origin_of(model)):
             kind = type(given).__name__
             raise InvalidParam(f"task {task!r}: {argument} is a {kind}, where its type takes a {model.__name__}")
         try:
-            given = given.model_dump(mode="json")
-        except PydanticSerializationError as error:
-            raise InvalidInput(f"task {task!r}: {argument}: {error}") from None
+            given = json_of(given, argument)
+        except InvalidInput as error:
+            raise InvalidInput(f"task {task!r}: {error}") from None
     value = {} if given is None else given
     if model is None or not isinstance(value, dict) or "nodes" in value:  # listed nodes have models of their own
         return given
     try:
-        model.model_validate(value)
+        read_param(model, value)
+        schema = schema_of(task, model)
+    except (PydanticUserError, InvalidInput):  # of a class that is defined later, or of none: told when all is loaded
+        return given
     except ValidationError as error:
         missing = [f"{e['loc'][0]}=…" for e in error.errors() if e["type"] == "missing" and len(e["loc"]) == 1]
         example = f"{model.__name__}({', '.join(missing) or '…'})"
         advice = f"; give a {argument}, for example {example}" if given is None else ""
         raise InvalidParam(f"param of task {task!r}: {_faults(error)}{advice}") from None
+    check_schema(schema, value, f"param of task {task!r}")
     return given
 
 

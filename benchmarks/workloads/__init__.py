@@ -3,6 +3,7 @@
 from benchmarks import peers
 from benchmarks.cases import Case, Scale
 from benchmarks.workloads import (
+    backlog,
     ceiling,
     different,
     distance,
@@ -23,6 +24,7 @@ from benchmarks.workloads import (
 ALL = (
     ceiling,
     drain,
+    backlog,
     herd,
     different,
     steady,

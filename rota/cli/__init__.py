@@ -4,7 +4,10 @@ Each command lives in a module of its own, which is imported when the command is
 codes: 0 done, 1 refused or failed, 2 not understood, 3 a problem with the database, 130 interrupted.
 """
 
+from rota.cli import beginning as beginning  # isort: skip - first: the others take a while
+
 import errno
+import io
 import logging
 import os
 import select
@@ -17,17 +20,29 @@ from typing import Any
 import click
 
 from rota.cli import logs
+from rota.cli.groups import GuessingGroup
 from rota.cli.shell import INTERRUPTED, REFUSED, Refusal, Shell, database_option
 from rota.cli.show.output import colour_choice
 from rota.shared.domain.errors import RotaError
+from rota.shared.domain.jsontext import storable
+from rota.shared.domain.sentences import printable
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "up": ("rota.cli.commands.up:up", "Run a scheduler and workers on this machine, and show each fire as it ends."),
     "migrate": ("rota.cli.commands.services:migrate", "Create or update Rota's tables."),
-    "scheduler": ("rota.cli.commands.schedulers:scheduler", "Run a scheduler, or look at those that run."),
+    "scheduler": (
+        "rota.cli.commands.schedulers:scheduler",
+        "Run a scheduler, look at those that run, or pause all of them.",
+    ),
     "worker": ("rota.cli.commands.workers:worker", "Run a worker, or look at those that run."),
     "task": ("rota.cli.commands.tasks:task", "Add, show, change and run tasks."),
     "instance": ("rota.cli.commands.instances:instance", "Look at runs, cancel them, replay them."),
+    "backfill": ("rota.cli.commands.backfills:backfill", "Run a task's past fires, a few at a time."),
+    "limit": ("rota.cli.commands.limits:limit", "Add, change and show limits that tasks share."),
+    "calendar": (
+        "rota.cli.commands.calendars:calendar",
+        "Add, show and change calendars, on whose days tasks fire.",
+    ),
     "audit": ("rota.cli.commands.audit:audit", "Show who changed what, when and why."),
     "cron": ("rota.cli.commands.cron:cron", "Read a cron expression in words, with its next fires."),
     "config": ("rota.cli.commands.config:config", "Show every setting, its value and where it came from."),
@@ -35,7 +50,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "rota.cli.commands.services:doctor",
         "Check the database, its tables and its clock, whether a scheduler is at work, and the workers' versions.",
     ),
-    "health": ("rota.cli.commands.services:health", "Tell whether this container's process has beaten lately."),
+    "health": ("rota.cli.commands.health:health", "Tell whether this container's process has beaten lately."),
 }
 """Every command: its module, and its line in ``rota --help``, which is the first of its own help (a test holds it)."""
 
@@ -43,7 +58,7 @@ OUTPUT_FAILS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """The errors by which the system refuses what is written to stdout. They name no file."""
 
 
-class RotaGroup(click.Group):
+class RotaGroup(GuessingGroup):
     """Finds commands in the table above, and turns an error into a sentence and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -58,16 +73,12 @@ class RotaGroup(click.Group):
         command: click.Command = getattr(import_module(module), attribute)
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that was typed. Where there is none, name the one that was probably meant."""
-        if self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
-            from difflib import get_close_matches  # noqa: PLC0415 - only for a command that is not there
-
-            for near in get_close_matches(args[0], COMMANDS, n=1):
-                ctx.fail(f"No such command {args[0]!r}. Did you mean {near!r}?")
-        return super().resolve_command(ctx, args)
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuse what no database can store: bytes that are no UTF-8, which Python reads as halves of surrogates."""
+        for text in args:
+            if text != storable(text):
+                ctx.fail(f"'{printable(text)}' is not UTF-8; Rota takes no other text.")
+        return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The commands and their lines, without importing them."""
@@ -129,6 +140,9 @@ def cli(ctx: click.Context, debug: bool) -> None:
 
 def main() -> None:
     """Run the command of this process. Only warnings are logged; a service then sets its own level."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may know fewer characters than the database
+            stream.reconfigure(errors="backslashreplace")
     logs.configure(logging.WARNING)
     try:
         cli(prog_name="rota")

@@ -16,18 +16,19 @@ from rota.shared.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-SETTING_FLAGS = {"worker_name": "--name", "labels": "--label"}
+SETTING_FLAGS = {"worker_name": "--name", "labels": "--label", "start_paused": "--paused"}
 """Settings whose option has another name than the setting."""
 
 DATABASE_SETTINGS = ("call_timeout_seconds",)
 SCHEDULER_SETTINGS = (
     *DATABASE_SETTINGS, "lookahead_seconds", "tick_seconds", "batch", "lock_lease_seconds",
-    "assignment_timeout_seconds", "forget_days", "liveness_seconds", "health_file",
+    "assignment_timeout_seconds", "overdue_seconds", "cancel_grace_seconds", "forget_days", "liveness_seconds",
+    "health_file", "start_paused",
 )  # fmt: skip
 SHARED_WORKER_SETTINGS = (
     *DATABASE_SETTINGS, "app", "capacity", "prefetch", "labels", "heartbeat_seconds", "liveness_seconds",
-    "blocked_seconds", "poll_seconds", "grace_seconds", "abandoned_seconds", "result_limit_bytes", "batch",
-    "allow_http", "allow_shell",
+    "blocked_seconds", "poll_seconds", "grace_seconds", "cancel_grace_seconds", "abandoned_seconds",
+    "result_limit_bytes", "batch", "allow_http", "allow_shell",
 )  # fmt: skip
 WORKER_SETTINGS = (*SHARED_WORKER_SETTINGS, "lookahead_seconds", "worker_name", "health_file")
 UP_SETTINGS = tuple(dict.fromkeys((*SHARED_WORKER_SETTINGS, *SCHEDULER_SETTINGS)))
@@ -104,10 +105,18 @@ def gathered(_: click.Context, __: click.Parameter, pairs: Sequence[tuple[str, s
     return dict(pairs) if pairs else None
 
 
-class _JsonObject(click.ParamType):  # type: ignore[type-arg]
-    """A JSON object as text, ``@file``, or ``-`` for stdin."""
+def listed(_: click.Context, __: click.Parameter, values: Sequence[str]) -> list[str] | None:
+    """The values as a list. None: the option was not given."""
+    return list(values) or None
+
+
+class _Json(click.ParamType):  # type: ignore[type-arg]
+    """JSON of a kind as text, ``@file``, or ``-`` for stdin."""
 
     name = "JSON|@file|-"
+
+    def __init__(self, kind: type, said: str) -> None:
+        self._kind, self._said = kind, said
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Read and parse the value."""
@@ -115,17 +124,19 @@ class _JsonObject(click.ParamType):  # type: ignore[type-arg]
             return value
         try:
             parsed = json.loads(_text(value), parse_constant=_refuse_constant)
+            if not isinstance(parsed, self._kind):
+                self.fail(f"{shortened(json.dumps(parsed))} is not {self._said}.", param, ctx)
         except OSError as error:
             self.fail(f"cannot read {value[1:]}: {error.strerror}", param, ctx)
+        except RecursionError:
+            self.fail("is nested too deeply", param, ctx)
         except ValueError as error:
             self.fail(f"is not JSON: {error}", param, ctx)
-        if not isinstance(parsed, dict):
-            given = shortened(json.dumps(parsed))
-            self.fail(f'{given} is not a JSON object; write one as {{"region": "eu"}}.', param, ctx)
         return parsed
 
 
-JSON_OBJECT = _JsonObject()
+JSON_OBJECT = _Json(dict, 'a JSON object; write one as {"region": "eu"}')
+JSON_LIST = _Json(list, 'a JSON list; write one as [{"cron": "0 9 * * mon"}, {"every": "15m"}]')
 
 
 def _text(value: str) -> str:

@@ -1,6 +1,7 @@
 """What all commands share: the database to use, the actor, the common options, and how an error is shown."""
 
 import getpass
+import logging
 import re
 import signal
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from click.core import ParameterSource
 from rota.cli.show.output import colour_choice
 from rota.shared.control.actor import Actor
 from rota.shared.domain.errors import ConfigurationError, DatabaseProblem, InvalidInput, RotaError
+from rota.shared.domain.sentences import printable
 
 if TYPE_CHECKING:
     from rota.shared.database.transactions import Database
@@ -24,8 +26,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 REFUSED, DATABASE_PROBLEM, INTERRUPTED = 1, 3, 130
-RETRY_SECONDS = 2
-"""How long a person waits for a database that does not answer."""
+CONNECT_SECONDS, RETRY_SECONDS = 3, 2
+"""How long a person waits for a server that takes no connection, at each try; and how long Rota tries again."""
 
 
 class Refusal(click.ClickException):
@@ -43,7 +45,7 @@ class Refusal(click.ClickException):
     def show(self, file: Any = None) -> None:
         """Print the error, each fault on a line of its own."""
         for line in self.message.splitlines():
-            click.echo(f"{click.style('error:', fg='red')} {line}", err=True, color=colour_choice())
+            click.echo(f"{click.style('error:', fg='red')} {printable(line)}", err=True, color=colour_choice())
 
 
 @dataclass
@@ -91,24 +93,34 @@ class Shell:
 
         before = signal.signal(signal.SIGTERM, _end)  # the first process of a container has no other end
         try:
-            with self.any_database(self.settings()) as database:
+            with self.any_database(self.settings(), logs_outages=True) as database:
                 if database_file(database.url) is None:
                     wait_for(database)
         finally:
             signal.signal(signal.SIGTERM, before)
 
     @contextmanager
-    def any_database(self, settings: "Settings") -> Iterator["Database"]:
-        """The database, migrated or not. An error of the database becomes a DatabaseProblem."""
+    def any_database(self, settings: "Settings", *, logs_outages: bool = False) -> Iterator["Database"]:
+        """The database, migrated or not. An error of the database becomes a DatabaseProblem.
+
+        Unless it ``logs_outages``, that error alone says that the database is away.
+        """
         from rota.shared.database.problems import database_errors  # noqa: PLC0415
         from rota.shared.database.transactions import Database  # noqa: PLC0415 - SQLAlchemy, too
 
         url = settings.database_url.get_secret_value()
-        database = Database(url, call_timeout=settings.call_timeout_seconds, retry_seconds=RETRY_SECONDS)
+        limit = settings.call_timeout_seconds
+        may_wait = logs_outages or "call_timeout_seconds" in settings.model_fields_set
+        connect_limit = limit if may_wait else min(limit, CONNECT_SECONDS)
+        database = Database(url, call_timeout=limit, connect_timeout=connect_limit, retry_seconds=RETRY_SECONDS)
+        log = logging.getLogger("rota.shared.database.outage")
+        level = log.level
+        log.setLevel(level if logs_outages else logging.ERROR)
         try:
             with database_errors(database.url):
                 yield database
         finally:
+            log.setLevel(level)
             database.close()
 
 
@@ -131,10 +143,13 @@ def _in_options(text: str, untyped: bool) -> str:
         for option in ctx.command.params:
             name = str(option.name)
             is_named = untyped or ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-            if is_named and isinstance(option, click.Option) and not option.multiple:
-                # A name without _ is also a word. It is a field's where a fault begins with it: "retries -1: ...".
-                field = rf"\b{name}\b" if "_" in name else rf"^{name}(?= \S+: )"
-                text = re.sub(rf"\bROTA_{name.upper()}\b|{field}", option.opts[-1], text, flags=re.MULTILINE)
+            if is_named and isinstance(option, click.Option):
+                # "name = 1" is SQL. A name without _ is also a word. It is a field's where a fault begins with it:
+                # "retries -1: ...".
+                field = rf"\b{name}\b(?! = )" if "_" in name else rf"^{name}(?= \S+: )"
+                if not option.multiple:  # such an option is not written as its variable is: --label gpu=a100
+                    field = rf"\bROTA_{name.upper()}\b|{field}"
+                text = re.sub(field, option.opts[-1], text, flags=re.MULTILINE)
         ctx = ctx.parent
     return text
 

@@ -10,6 +10,7 @@ from types import FrameType
 
 from rota.shared.clock import Timer
 from rota.shared.signals import signal_name
+from rota.supervise.family import kill_family
 from rota.supervise.parent import AFTER_GRACE_SECONDS
 
 FIRST_PAUSE_SECONDS = 0.5
@@ -66,7 +67,8 @@ class Supervisor:
         """Keep the children running until SIGINT, SIGTERM or SIGHUP, then stop them. Returns when all have ended.
 
         To stop, every child gets SIGTERM. At a second signal, or ``AFTER_GRACE_SECONDS`` after the grace time, it gets
-        SIGKILL. ``step`` is called again and again, with ``rest_seconds`` between two calls.
+        SIGKILL, and with it what it has started (``kill_family``). ``step`` is called again and again, with
+        ``rest_seconds`` between two calls.
         """
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_signal)
@@ -92,12 +94,14 @@ class Supervisor:
 
     def _stop(self, step: Callable[[], None], rest_seconds: float) -> None:
         if not self._sigterm_sent:  # a second SIGTERM would end a worker's grace time
-            self._signal_all(signal.SIGTERM)
+            for process in self._running():
+                process.terminate()
         self._sigterm_sent = True
         deadline = self._timer.monotonic() + self._grace_seconds + AFTER_GRACE_SECONDS
         while self._running():
             if self._signals > 1 or self._timer.monotonic() > deadline:
-                self._signal_all(signal.SIGKILL)
+                for process in self._running():
+                    kill_family(process.pid)
             step()
             self._rest(rest_seconds)
 
@@ -134,13 +138,8 @@ class Supervisor:
                 self._start(child)
                 self._say(f"{child.name} ({child.pid}) is started again")
 
-    def _running(self) -> list[Child]:
-        return [child for child in self._children if child.process is not None and child.process.poll() is None]
-
-    def _signal_all(self, number: signal.Signals) -> None:
-        for child in self._running():
-            if child.process is not None:
-                child.process.send_signal(number)
+    def _running(self) -> list[subprocess.Popen[bytes]]:
+        return [one.process for one in self._children if one.process is not None and one.process.poll() is None]
 
 
 def ending(code: int) -> str:

@@ -14,20 +14,23 @@ from sqlalchemy.exc import DBAPIError
 from rota.scheduler_service.fitting import binding, fits, needed
 from rota.scheduler_service.fleet import SNAPSHOT_SECONDS, FleetCache, FleetSnapshot
 from rota.scheduler_service.giving import Placed, write
+from rota.scheduler_service.limit_places import LimitPlaces, hand_on
 from rota.scheduler_service.notices import Notices
 from rota.scheduler_service.out_of_reach import OutOfReach
 from rota.scheduler_service.params import portions, with_lists, with_params
 from rota.scheduler_service.placement import FULL, NOBODY
+from rota.scheduler_service.stretches import LONGEST, LOOK_SECONDS, Line, Stretches, in_turn
 from rota.shared.clock import TICK_PHASE_SECONDS, seconds_to_next
 from rota.shared.database.later import Unexpected, then_read
 from rota.shared.database.transactions import Database, sentence
 from rota.shared.domain.errors import InvalidInput, UnknownType
 from rota.shared.domain.nodes import PlannedNode
+from rota.shared.domain.planning import CATCH_UP_PRIORITY
 from rota.shared.domain.states import REASON_LIMIT, TaskStatus
 from rota.shared.domain.times import is_time, why_no_time
 from rota.shared.domain.waiting import superseded
 from rota.shared.settings import Settings
-from rota.shared.store import assignments, fires, locks, overlap
+from rota.shared.store import assignments, fires, locks, overlap, pauses
 from rota.shared.store.assignments import Cursor, Pending
 from rota.shared.store.transitions import canceling, giving
 from rota.shared.surprises import Surprises
@@ -36,9 +39,6 @@ log = logging.getLogger(__name__)
 
 ROWS = 10_000
 """One pass looks at most at so many instances, page by page: the first page, then pages further on."""
-
-AHEAD = 20
-"""Of a task whose instances wait for each other, so many are assigned beyond its slots."""
 
 
 @dataclass(slots=True)
@@ -69,10 +69,38 @@ class Assigner:
         self._fleet_cache = fleet_cache or FleetCache(database)
         self._notices = Notices("assigner")
         self._out_of_reach = OutOfReach()
+        self._limits = LimitPlaces(database)
+        self._stretches = Stretches(database)
+        self._fleet_cache.aside = lambda: self._stretches.aside
+        self._pass_at = float("-inf")
+        """When the next pass is due, in seconds of the clock's ``monotonic``."""
+
         self._surprises = Surprises("assigner")
         self._cursor: Cursor | None = None
+        self._is_paused = False
+        """Whether all scheduling is paused: then new fires are given to no worker."""
 
     def step(self) -> float:
+        """One pass, or a look at the stretches that are worked off; returns the seconds to rest until the next."""
+        now = self._database.clock.monotonic
+        if self._stretches.quick and now() < self._pass_at:
+            self._top_up()
+            rest = max(0.0, self._pass_at - now())
+        else:
+            rest = self._whole_pass()
+            self._pass_at = now() + rest
+        return min(rest, LOOK_SECONDS) if self._stretches.quick else rest
+
+    def _top_up(self) -> None:
+        """Give more of the tasks whose stretches are worked off."""
+        horizon = self._database.clock.now() + timedelta(seconds=self._settings.lookahead_seconds)
+        self._stretches.look()
+        for task in self._stretches.quick:
+            page = self._database.read(partial(assignments.pending_in_turn, task=task, horizon=horizon, limit=LONGEST))
+            if page:
+                self._assign(page, Pass())
+
+    def _whole_pass(self) -> float:
         """One pass; returns the seconds to rest.
 
         0 if the pass settled most of what it saw and there is more. Until the loads are counted again, at most a
@@ -80,9 +108,10 @@ class Assigner:
         """
         limit = self._settings.batch
         horizon = self._database.clock.now() + timedelta(seconds=self._settings.lookahead_seconds)
-        due, orphaned = self._database.read(lambda c: assignments.look(c, horizon))
-        adopted = self._adopt(limit) if orphaned else 0
-        done = self._pass(horizon) if due or adopted else self._end(Pass())
+        seen = self._database.read(lambda c: assignments.look(c, horizon))
+        adopted = self._adopt(limit) if seen.orphaned else 0
+        self._is_paused = seen.is_paused
+        done = self._pass(horizon) if seen.due or adopted else self._end(Pass())
         if adopted >= limit or (done.cut and 2 * done.settled >= done.seen):
             return 0
         period = self._settings.tick_period
@@ -140,8 +169,11 @@ class Assigner:
 
     def _assign(self, page: Sequence[Pending], done: Pass) -> int:
         """Place what fits; returns how many of the page are settled."""
+        held = [p for p in page if self._is_paused and p.is_planned and p.attempt == 0]
+        if held:
+            page = [p for p in page if not (p.is_planned and p.attempt == 0)]
         bounded = {p.task_id: p.slots for p in page if p.slots is not None}
-        again = [p.id for p in page if p.attempt > 0 or p.reason is not None]  # whatever comes back has a reason
+        again = [p.id for p in page if p.may_have_nodes]
         full, pinned = self._database.read(lambda c: (overlap.full(c, bounded), fires.pinned(c, again)))
         now = self._database.clock.now()
         snapshot = self._fleet_cache.current()
@@ -149,16 +181,27 @@ class Assigner:
         unwanted = _unwanted(page, pinned, now)
         wanted = [p for p in page if p.id not in unwanted]
         bound = binding(wanted, snapshot, pinned)
-        unfit = {p.id for p in wanted if p.slots is not None and not fits(p, snapshot, bound.get(p.id))}
-        near, later = _in_turn(wanted, full, unfit)
-        placed, waiting, refused = _place(near, snapshot, bound, now, self._surprises)
+        queued = (p for p in wanted if p.slots is not None or p.limit_name is not None)
+        unfit = {p.id for p in queued if not fits(p, snapshot, bound.get(p.id))}
+        self._stretches.look()
+        near, later = in_turn(wanted, full, unfit, self._stretches.missing(wanted))
+        near, limited = self._limits.part(near, unfit)
+        line = Line(self._stretches.holders(near, full), later, now)
+        placed, waiting, refused = _place(near, snapshot, bound, line, self._surprises)
+        while limited and (unused := _unused(near, placed, unfit)):
+            near, limited = hand_on(unused, limited)
+            more, still, bad = _place(near, snapshot, bound, line, self._surprises)
+            placed, waiting, refused = placed + more, waiting + still, refused | bad
         refused |= unwanted | self._missed_in_turn(page, waiting, pinned, now)
         self._notices.complain(f"task type {p.task_type}: {reason}" for p, reason in waiting)
-        said = self._say(page, unfit, [*waiting, *later], refused)
+        kept_back = [(p, pauses.REASON) for p in held]
+        said = self._say(page, unfit, [*waiting, *later, *limited, *kept_back], refused)
+        self._limits.give([p for p, *_ in placed])
+        self._stretches.give((p, worker) for p, worker, *_ in placed)
         settled = len(refused.keys() & said) + (self._give(placed) if placed else 0)
         done.seen += len(page)
         done.settled += settled
-        done.crowded |= any(reason == FULL for _, reason in waiting)
+        done.crowded |= bool(limited) or any(reason == FULL for _, reason in waiting)
         return settled
 
     def _say(
@@ -173,7 +216,7 @@ class Assigner:
         Returns the instances of which it wrote something.
         """
         comers = {p.id for p in page if p.is_out_of_line and p.id not in unfit}
-        leavers = {p.id for p in page if p.id in unfit and p.overlap_slot is not None}
+        leavers = {p.id for p in page if p.id in unfit and p.slots is not None and p.overlap_slot is not None}
         unexplained = {p.id: reason for p, reason in waiting if p.reason != reason}
         changed = comers | leavers | unexplained.keys() | refused.keys()
 
@@ -259,38 +302,17 @@ def _unwanted(page: Sequence[Pending], pinned: Collection[int], now: datetime) -
     return superseded(fires, now) | off
 
 
-def _in_turn(
-    page: Iterable[Pending], full: Collection[int], unfit: Collection[int]
-) -> tuple[list[Pending], list[tuple[Pending, str]]]:
-    """Part a page into instances whose turn may be near, and those that come later, each with the reason.
-
-    A task whose slots are all taken has none near; of any other the oldest are near, a few more than its slots. The
-    later ones would only fill the workers' queues, where other tasks could run. An instance that has begun before keeps
-    its reason, which says why it runs again. An ``unfit`` one is in nobody's way: it is near, so that it is tried.
-    """
-    near: list[Pending] = []
-    later: list[tuple[Pending, str]] = []
-    numbers: Counter[int] = Counter()
-    far: dict[int, int] = {}
-    bounded = ((one, slots) for one in page if (slots := one.slots) is not None and one.id not in unfit)
-    for one, slots in sorted(bounded, key=lambda pair: (str(pair[0].due_at), pair[0].id)):  # SQL may write any date
-        numbers[one.task_id] += 1
-        if one.task_id in full or numbers[one.task_id] > slots + AHEAD:
-            far[one.id] = slots
-    for one in page:
-        if one.id in far:
-            reason = one.reason if one.attempt > 0 else None
-            later.append((one, reason or overlap.in_turn(far[one.id])))
-        else:
-            near.append(one)
-    return near, later
+def _unused(near: Iterable[Pending], placed: Iterable[Placed], unfit: Collection[int]) -> Counter[str]:
+    """How many places of each limit were meant for instances that no worker has room for."""
+    gone = {one.instance.id for one in placed}
+    return Counter(p.limit_name for p in near if p.limit_name and p.id not in gone and p.id not in unfit)
 
 
 def _place(
     page: Iterable[Pending],
     snapshot: FleetSnapshot,
     bound: Mapping[int, list[PlannedNode]],
-    now: datetime,
+    line: Line,
     surprises: Surprises,
 ) -> tuple[list[Placed], list[tuple[Pending, str]], dict[int, str]]:
     placed: list[Placed] = []
@@ -308,10 +330,14 @@ def _place(
             continue
         try:
             nodes, needs = needed(one, one.task_type, snapshot, bound.get(one.id))
-            worker = snapshot.fleet.choose(needs, avoid=one.lost_by, late=one.due_at <= now)
+            late, can_wait = one.due_at <= line.now, one.priority == CATCH_UP_PRIORITY
+            turn = line.turn_of(one)
+            worker = snapshot.fleet.choose(needs, one.lost_by, late=late, can_wait=can_wait, turn=turn)
             if worker is None:
-                waiting.append((one, snapshot.fleet.why_not(needs)))
+                if not line.is_put_off(one, turn, why := snapshot.fleet.why_not(needs)):
+                    waiting.append((one, why))
             else:
+                line.goes_to(one, worker)
                 chosen = snapshot.fleet.nodes_of(worker, one.task_type) if nodes is None else nodes
                 placed.append(Placed(one, worker, chosen, keeps=one.id in bound))
         except UnknownType as error:

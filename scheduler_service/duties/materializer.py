@@ -13,30 +13,34 @@ import logging
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from rota.scheduler_service import params
+from rota.scheduler_service import params, plan_calendars, steered
 from rota.scheduler_service.fleet import FleetCache, FleetSnapshot
+from rota.scheduler_service.holding import Holder
 from rota.scheduler_service.kinds import UnknownKinds
 from rota.scheduler_service.placement import Needs
 from rota.scheduler_service.wariness import Wariness
-from rota.scheduler_service.writing import BYTES_IN_WRITE, TaskWrite, WriteTimes, portions, write_tasks
+from rota.scheduler_service.writing import TaskWrite, WriteTimes, aside, bounded, portions, without_param, write_tasks
 from rota.shared.clock import TICK_PHASE_SECONDS, seconds_to_next
 from rota.shared.database.later import Unexpected, then_read
 from rota.shared.database.transactions import Database, sentence
+from rota.shared.domain.after_ends import NO_FLIGHT, Flight
+from rota.shared.domain.deciding import decide
 from rota.shared.domain.errors import InvalidInput, RotaError, UnknownKind
 from rota.shared.domain.jsontext import json_text, json_value
 from rota.shared.domain.nodes import PlannedNode
-from rota.shared.domain.planning import Decision, PlannedTask, TaskTerms, decide
+from rota.shared.domain.planning import CATCH_UP_PRIORITY, Decision, PlannedTask, TaskTerms
 from rota.shared.domain.states import REASON_LIMIT
 from rota.shared.settings import Settings
-from rota.shared.store import locks, overlap, plans, turns
+from rota.shared.store import follow_ups, locks, overlap, plans, turns
 from rota.shared.store.fires import Fire
 from rota.shared.store.plans import Advance
 from rota.shared.surprises import Surprises
@@ -52,9 +56,14 @@ FIRST_BATCH = 200
 """A tick's first batch has so many tasks at most, so that it is written when the workers poll. They see that more is to
 come, and poll again soon."""
 
+AWAY = timedelta(seconds=15)
+"""If two looks are further apart, the scheduler was away between them. If they are not, it is only slow."""
+
 OUTRUN_SECONDS = 0.02
 """The longest rest after another scheduler had leased all that was found. It doubles each time in a row, up to a
 period. It is short because more tasks may be due behind those."""
+
+NO_FLIGHTS: Mapping[int, Flight] = MappingProxyType({})
 
 
 class Materializer:
@@ -74,6 +83,8 @@ class Materializer:
         self._surprises = Surprises("materializer")
         self._outrun = OUTRUN_SECONDS
         self._wariness = Wariness(database.clock)
+        self._at_work_since = self._looked_at = database.clock.now()
+        self._holder = Holder(database, settings, self._lease)
         self._has_begun = False
         """Whether this tick has had its first batch."""
 
@@ -83,13 +94,19 @@ class Materializer:
     def step(self) -> float:
         """One batch; returns the seconds to rest, 0 when there is more to do at once."""
         now = self._database.clock.now()
+        self._at_work_since = now if now - self._looked_at > AWAY else self._at_work_since
+        self._looked_at = now
         horizon = now + timedelta(seconds=self._settings.lookahead_seconds)
         limit, lease = self._settings.batch, self._settings.lock_lease_seconds
         if not self._has_begun:
             limit = min(limit, FIRST_BATCH)
         self._has_begun = True
         known = self.unknown_kinds.are_left
-        due = self._database.read(lambda c: plans.due(c, now, horizon, limit, lease, known=known))
+        due, paused = self._database.read(lambda c: plans.due(c, now, horizon, limit, lease, known=known))
+        if paused and self._holder.hold():
+            return 0
+        if not paused:
+            self._holder.over()
         if not due:
             self._outrun = OUTRUN_SECONDS
             return self._until_next_tick()
@@ -100,14 +117,15 @@ class Materializer:
             self._outrun = 2 * longest
             return random.uniform(0, longest)  # noqa: S311 - schedulers that meet part
         self._outrun = OUTRUN_SECONDS
+        steered.give(self._database, tasks, now)
         unfinished = False
         for some in params.of_due(self._database, tasks):
-            writes = self._decide(some, now, horizon)
+            writes = self._decide(some, now, horizon, paused=paused)
             for portion in portions(writes):
                 self._write(token, portion, now)
             unfinished |= any(w.advance.next_fire_at is not None and w.advance.next_fire_at <= horizon for w in writes)
         self.unknown_kinds.give_back(token)
-        return 0 if len(due) >= limit or unfinished else self._until_next_tick()
+        return 0 if len(due) >= limit or (unfinished and not paused) else self._until_next_tick()
 
     def _lease(self, token: str, due: Sequence[int]) -> list[PlannedTask]:
         """Lease these tasks and read them; in one round trip, if they have been leased before."""
@@ -121,17 +139,22 @@ class Materializer:
                 then_read(lambda c: locks.take_new(c, token, new, lease), lambda c: locks.held(c, token, new))
             )
             tasks += self._database.read(lambda c: plans.locked(c, token, got)) if got else []
-        return tasks
+        return plan_calendars.given(self._database, tasks)
 
     def _until_next_tick(self) -> float:
         self._has_begun = False
         return seconds_to_next(self._database.clock.now(), self._settings.tick_period, self._phase)
 
-    def _decide(self, tasks: Sequence[PlannedTask], now: datetime, horizon: datetime) -> list[TaskWrite]:
+    def _decide(
+        self, tasks: Sequence[PlannedTask], now: datetime, horizon: datetime, *, paused: bool
+    ) -> list[TaskWrite]:
         slots = {t.id: n for t in tasks if (n := _slots(t.terms)) is not None}
-        full = self._database.read(lambda c: overlap.full(c, slots)) if slots else set()
-        slots_of_full = {task_id: slots[task_id] for task_id in full}
-        batch = Batch(self._fleet_cache.current(), slots_of_full, now, horizon, self._surprises)
+        full = {i: slots[i] for i in self._database.read(lambda c: overlap.full(c, slots))} if slots else {}
+        flights = self._flights([task.id for task in tasks if task.terms.inputs.follows_ends], now)
+        snapshot, since = self._fleet_cache.current(), self._at_work_since
+        batch = Batch(
+            snapshot, full, now, horizon, self._surprises, flights=flights, at_work_since=since, paused=paused
+        )
         writes = []
         for task in tasks:
             try:
@@ -139,12 +162,19 @@ class Materializer:
                 if self._surprises:
                     self._surprises.over(f"task {task.name!r}")
             except UnknownKind as error:
-                writes += [] if self.unknown_kinds.leaves(task, error) else [_aside(task, str(error))]
+                writes += [] if self.unknown_kinds.leaves(task, error) else [aside(task, str(error))]
             except RotaError as error:
-                writes.append(_aside(task, str(error)))
+                writes.append(aside(task, str(error)))
             except Exception as error:  # noqa: BLE001 - perhaps a fault of Rota's: the task keeps its lease meanwhile
                 self._surprises.say(f"task {task.name!r}", error)
         return writes
+
+    def _flights(self, task_ids: Sequence[int], now: datetime) -> dict[int, Flight]:
+        """What the marked runs of these tasks say about their plans."""
+        if not task_ids:
+            return {}
+        runs = self._database.read(lambda c: follow_ups.of_tasks(c, task_ids))
+        return {task_id: Flight.of(some, now) for task_id, some in runs.items()}
 
     def _write(self, token: str, writes: Sequence[TaskWrite], now: datetime) -> None:
         """Write some tasks. Fires that the database refuses are canceled, because their param may be at fault.
@@ -159,7 +189,7 @@ class Materializer:
                 self._surprises.say(f"task {task.name!r}", error)
                 return
             is_param = write.fires and write.refused is None
-            again = _without_param(write, sentence(error)) if is_param else _aside(task, sentence(error))
+            again = without_param(write, sentence(error)) if is_param else aside(task, sentence(error))
             self._write(token, [again], now)
 
         began = self._database.clock.monotonic()
@@ -178,25 +208,12 @@ class Materializer:
                 self._database.write_by_halves(writes, partial(write, at_once=False), refused)
 
 
-def _aside(task: PlannedTask, why: str) -> TaskWrite:
-    """The write that sets a task aside, because of an error of its own."""
-    log.warning("task %r is set aside until it is edited: %s", task.name, why)
-    return TaskWrite(Advance(task, None, error=why[:REASON_LIMIT]))
-
-
-def _without_param(write: TaskWrite, why: str) -> TaskWrite:
-    """The write that cancels the fires of a task: the next ones run when somebody has corrected the param."""
-    reason = f"the database refused the fire: {why}"[:REASON_LIMIT]
-    log.warning("task %r: its fires are canceled: %s", write.advance.task.name, reason)
-    fires = [replace(fire, param=None, worker_id=None, nodes=(), reason=reason) for fire in write.fires]
-    return TaskWrite(write.advance, fires, refused=reason)
-
-
 class Batch:
     """The decisions of one batch. Tasks with equal terms, as in a herd, share one decision.
 
     ``full``: the tasks whose overlap slots are all taken, each with the number of its slots. Their fires stay pending,
-    so that they fill no worker's queue.
+    so that they fill no worker's queue. ``flights``: of tasks whose plans follow ends. ``at_work_since``: what was due
+    since then is late, but was not missed.
     """
 
     def __init__(
@@ -206,13 +223,20 @@ class Batch:
         now: datetime,
         horizon: datetime,
         surprises: Surprises,
+        *,
+        flights: Mapping[int, Flight] = NO_FLIGHTS,
+        at_work_since: datetime,
+        paused: bool = False,
     ) -> None:
+        self._flights = flights
         self._snapshot = snapshot
         self._full = full
         self._now = now
         self._horizon = horizon
         self._surprises = surprises
-        self._decisions: dict[tuple[TaskTerms, datetime | None], Decision] = {}
+        self._paused = paused
+        self._at_work_since = at_work_since
+        self._decisions: dict[tuple[TaskTerms, datetime | None, Flight], Decision] = {}
         self._works: dict[TaskTerms, Work] = {}
 
     def write_of(self, task: PlannedTask) -> TaskWrite:
@@ -220,18 +244,25 @@ class Batch:
 
         Raises InvalidInput for inputs of which no plan can be made, and no other error but one that is not expected.
         """
-        decision = _bounded(self._decision(task), task.param)
-        advance = Advance(task, decision.next_fire_at, decision.misfires, decision.held_back)
+        write = self._write_of(task)
+        if write.fires and task.terms.inputs.jitter_seconds:
+            for fire in write.fires:
+                fire.due_at = task.terms.inputs.due_at(task.id, fire.schedule_datetime)
+        return write
+
+    def _write_of(self, task: PlannedTask) -> TaskWrite:
+        decision = bounded(self._decision(task), task.param)
+        advance = Advance.of(task, decision)
         if not decision.fires:
             return TaskWrite(advance)
         # The plan is good whatever the param is: fires that cannot be placed are left to the assigner.
         try:
             value = _readable(task.param)
         except InvalidInput as error:
-            return TaskWrite(advance, _pending(task, decision.fires, None, str(error)))
+            return TaskWrite(advance, self._pending(task, decision.fires, None, str(error)))
         if task.id in self._full:
             reason = overlap.in_turn(self._full[task.id])
-            return TaskWrite(advance, _pending(task, decision.fires, task.param, reason))
+            return TaskWrite(advance, self._pending(task, decision.fires, task.param, reason))
         try:
             work = self._work(task.terms, value)
             return TaskWrite(advance, [self._placed(task, moment, work) for moment in decision.fires])
@@ -239,24 +270,41 @@ class Batch:
             reason = str(error)
         except Exception as error:  # noqa: BLE001 - it concerns a worker, or Rota itself: the plan is good all the same
             reason = f"the fire could not be placed: {self._surprises.say(f'the fires of task {task.name!r}', error)}"
-        return TaskWrite(advance, _pending(task, decision.fires, task.param, reason))
+        return TaskWrite(advance, self._pending(task, decision.fires, task.param, reason))
 
     def _decision(self, task: PlannedTask) -> Decision:
-        alike = (task.terms, task.next_fire_at)
+        flight = self._flights.get(task.id, NO_FLIGHT)
+        alike = (task.terms, task.next_fire_at, flight)
         decision = self._decisions.get(alike)
         if decision is None:
-            decision = decide(task.terms, task.next_fire_at, self._now, self._horizon)
+            decision = decide(task.terms, task.next_fire_at, self._now, self._horizon, flight, paused=self._paused)
             self._decisions[alike] = decision
         return decision
 
     def _placed(self, task: PlannedTask, moment: datetime, work: "Work") -> Fire:
         fleet = self._snapshot.fleet
-        worker = fleet.choose(work.needs, late=moment <= self._now)
+        priority = self._priority(task.terms, moment)
+        due_at = task.terms.inputs.due_at(task.id, moment)
+        if task.terms.limit_name is not None or (due_at is not None and due_at > self._horizon):
+            return Fire(task.id, moment, priority, task.param, None, (), None, work.in_turn)  # the assigner assigns it
+        worker = fleet.choose(work.needs, late=moment <= self._now, can_wait=priority == CATCH_UP_PRIORITY)
         reason = fleet.why_not(work.needs) if worker is None else None
         nodes = work.nodes or ()
         if worker is not None and work.nodes is None:
             nodes = fleet.nodes_of(worker, task.terms.type)
-        return Fire(task.id, moment, task.terms.priority, task.param, worker, nodes, reason, work.in_turn)
+        return Fire(task.id, moment, priority, task.param, worker, nodes, reason, work.in_turn)
+
+    def _pending(self, task: PlannedTask, moments: Iterable[datetime], param: str | None, reason: str) -> list[Fire]:
+        said, terms = reason[:REASON_LIMIT], task.terms
+        return [
+            Fire(task.id, moment, self._priority(terms, moment), param, None, (), said, _in_turn(terms))
+            for moment in moments
+        ]
+
+    def _priority(self, terms: TaskTerms, moment: datetime) -> int:
+        """The priority of a fire: one that was missed goes behind what is due now."""
+        is_late = self._now - moment > timedelta(seconds=terms.misfire_grace_seconds)
+        return CATCH_UP_PRIORITY if is_late and moment < self._at_work_since else terms.priority
 
     def _work(self, terms: TaskTerms, param: Any) -> "Work":
         work = self._works.get(terms) if param is None else None
@@ -299,17 +347,3 @@ def _readable(param: str | None) -> Any:
     if value is not None:
         json_text(value)
     return value
-
-
-def _bounded(decision: Decision, param: str | None) -> Decision:
-    """The decision, cut to as many fires as one transaction may write. The next tick goes on."""
-    most = max(1, BYTES_IN_WRITE // (200 + len(param or "")))
-    if len(decision.fires) <= most:
-        return decision
-    return Decision(decision.fires[most], decision.fires[:most], decision.misfires, decision.held_back)
-
-
-def _pending(task: PlannedTask, moments: Iterable[datetime], param: str | None, reason: str) -> list[Fire]:
-    said = reason[:REASON_LIMIT]
-    in_turn = _in_turn(task.terms)
-    return [Fire(task.id, moment, task.terms.priority, param, None, (), said, in_turn) for moment in moments]

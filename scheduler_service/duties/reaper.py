@@ -17,7 +17,7 @@ from rota.shared.database.transactions import Database, database_time
 from rota.shared.domain.errors import DatabaseProblem
 from rota.shared.domain.states import WorkerState
 from rota.shared.settings import Settings
-from rota.shared.store import assignments, census, loads, recovery, workers
+from rota.shared.store import assignments, census, loads, recovery, unstarted, workers
 from rota.shared.store.census import Census
 from rota.shared.store.transitions import keeping
 from rota.shared.surprises import Surprises
@@ -83,16 +83,19 @@ class Reaper:
         self._beats: dict[tuple[int, datetime], float] = {}
         """When the reaper has first seen a beat of a worker, where several clocks tell the time of beats."""
 
+        self._known: Collection[int] = [worker.id for worker in database.read(workers.alive)]
         self._without_beat: dict[int, float] = {}
         self._looked_for_unstarted = float("-inf")
+        self._looked_to: dict[unstarted.Queue, unstarted.Place] = {}
+        """How far it has looked through the queues in which something is late."""
 
     def step(self) -> float:
         """One pass; returns the seconds to rest."""
         asked = self._clock.monotonic()
-        seen = self._ask(census.take)
+        seen = self._take_census()
         self._check_clock(ClockReading(asked, seen.time, self._heard), seen.silent.values())
         if self._declare_dead(seen):
-            seen = self._ask(census.take)
+            seen = self._take_census()
         if seen.unshown:
             self._change(partial(workers.show, worker_ids=seen.unshown, by=self._by))
         self._recover(seen)
@@ -103,6 +106,11 @@ class Reaper:
             self._looked_for_unstarted = self._clock.monotonic()
             self._take_back_unstarted(seen.alive)
         return self._settings.tick_period
+
+    def _take_census(self) -> Census:
+        seen = self._ask(partial(census.take, known=self._known))
+        self._known = seen.known
+        return seen
 
     def _ask(self, work: Callable[[Connection], T]) -> T:
         answer = self._database.read(work)
@@ -199,17 +207,17 @@ class Reaper:
         A worker with a long queue that it works off keeps the queue, unless another worker would begin at once.
         """
         cutoff = self._clock.now() - timedelta(seconds=self._settings.assignment_timeout_seconds)
-        limit = self._settings.batch
-        if not self._ask(lambda c: assignments.overdue(c, alive, cutoff, 1)):
+        late = self._ask(lambda c: unstarted.late_queues(c, alive, cutoff))
+        self._looked_to = {queue: self._looked_to.get(queue, unstarted.FRONT) for queue in late}
+        if not late:
             return
         stalled = self._ask(lambda c: census.stalled(c, alive, cutoff))
         idle = {worker.id for worker in self._ask(loads.fleet) if worker.has_free_slot}
-        for worker_id in sorted(alive):
-            avoid = stalled.get(worker_id)
-            if avoid is None and not idle - {worker_id}:
+        for queue, place in self._looked_to.items():
+            avoid = stalled.get(queue.worker)
+            if avoid is None and not idle - {queue.worker}:
                 continue
-            taken = self._change(
-                partial(assignments.take_back_unstarted, workers=[worker_id], cutoff=cutoff, limit=limit, avoid=avoid)
-            )
+            look = partial(unstarted.take_back, queue=queue, cutoff=cutoff, after=place, avoid=avoid)
+            taken, self._looked_to[queue] = self._change(partial(look, limit=self._settings.batch))
             if taken:
-                log.info("reaper: took back %d assignments that worker %d did not start in time", taken, worker_id)
+                log.info("reaper: took back %d assignments that worker %d did not start in time", taken, queue.worker)

@@ -1,4 +1,4 @@
-"""Instances: list, show, cancel, replay."""
+"""Instances: list, show, cancel."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +11,7 @@ from rota.shared.control.acts import Act, perform
 from rota.shared.control.documents import Document, instance_document, instance_in_list, plain, values_of
 from rota.shared.database.transactions import Database
 from rota.shared.store import instances, tasks
+from rota.shared.store.transitions import run_again
 
 
 def listed(
@@ -38,13 +39,15 @@ def get(database: Database, instance_id: int) -> Document:
 
 
 def show(database: Database, instance_id: int) -> Document:
-    """An instance with its nodes.
+    """An instance with its nodes; ``run_again_id`` is the run that its handler has asked for.
 
     Raises NotFound.
     """
 
     def read(connection: Connection) -> Document:
-        return instance_document(instances.find(connection, instance_id), instances.nodes(connection, instance_id))
+        row = instances.find(connection, instance_id)
+        following = {"run_again_id": run_again.of_instance(connection, row)}
+        return instance_document(row, instances.nodes(connection, instance_id)) | following
 
     return database.read(read)
 
@@ -70,23 +73,5 @@ def cancel(database: Database, actor: Actor, instance_ids: Sequence[int], why: s
         rows = [instances.find(connection, number) for number in in_order]
         done = {row.id: one(connection, act, row) for row in rows}
         return [done[number] for number in dict.fromkeys(instance_ids)]
-
-    return perform(database, actor, why, work)
-
-
-def replay(database: Database, actor: Actor, instance_ids: Sequence[int], why: str | None = None) -> list[Document]:
-    """Run all of these ended instances once more, or none; returns the new instances in the same order.
-
-    Each new instance has the nominal time of the old one. Raises NotFound, or NotPossible if one has not ended.
-    """
-
-    def one(connection: Connection, act: Act, instance_id: int) -> Row[Any]:
-        instance = instances.find(connection, instances.replay(connection, instance_id, actor.name))
-        new = {"replays": instance_id, "schedule_datetime": plain(instance.schedule_datetime)}
-        audit.on_instance(connection, act, "instance.replay", instance, old=None, new=new)
-        return instance
-
-    def work(connection: Connection, act: Act) -> list[Document]:
-        return [instance_document(one(connection, act, number), nodes=()) for number in instance_ids]
 
     return perform(database, actor, why, work)

@@ -11,9 +11,12 @@ from rota.shared.control.actor import Actor
 from rota.shared.control.acts import Act, perform
 from rota.shared.control.documents import (
     Document,
+    catch_up_document,
     declaration_document,
     instance_document,
+    last_run_document,
     plain,
+    skip_document,
     task_document,
     task_in_list,
     task_with_fires,
@@ -21,13 +24,13 @@ from rota.shared.control.documents import (
 )
 from rota.shared.database.transactions import Database
 from rota.shared.domain.states import TaskStatus
-from rota.shared.domain.task import TaskDefinition
+from rota.shared.domain.task import TaskDefinition, read_times
+from rota.shared.domain.task_filter import EVERY_TASK, TaskFilter
 from rota.shared.domain.times import read_time, zone_of
-from rota.shared.domain.triggers.zones import load_zone
-from rota.shared.store import declarations, instances, node_types, tasks
+from rota.shared.store import catch_ups, declarations, instances, last_runs, node_types, skips, steering, tasks
 
 INSTANCES_SHOWN = 5
-TIMES = ("starts_at", "ends_at")
+SKIPS_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ def add(database: Database, actor: Actor, fields: Mapping[str, Any], why: str | 
 
         add(database, Actor("ann", "cli"), {"name": "nightly", "type": "CLEANUP_TEMP", "cron": "0 3 * * *"})
     """
-    taken, remarks = _with_times(fields, None)
+    taken, remarks = read_times(fields, fields.get("timezone") or "UTC")
     definition = TaskDefinition.of(**taken)
 
     def work(connection: Connection, act: Act) -> Row[Any]:
@@ -66,7 +69,7 @@ def edit(database: Database, actor: Actor, name: str, changes: Mapping[str, Any]
 
     def work(connection: Connection, act: Act) -> tuple[int, list[str]]:
         before = tasks.find(connection, name)
-        taken, remarks = _with_times(changes, before.timezone)
+        taken, remarks = read_times(changes, changes.get("timezone") or before.timezone)
         _record_edit(connection, act, before, tasks.edit(connection, before, taken, actor.name))
         return before.id, remarks
 
@@ -160,11 +163,21 @@ def declare(database: Database, actor: Actor, definition: TaskDefinition, *, liv
     return perform(database, actor, None, work)
 
 
-def listed(database: Database, limit: int, *, status: str | None = None, like: str | None = None) -> list[Document]:
-    """At most ``limit`` tasks by name, each with its next fire if it is on; ``like`` is a part of the name."""
-    rows = database.read(lambda connection: tasks.listed(connection, limit, status=status, like=like))
+def listed(database: Database, limit: int, chosen: TaskFilter = EVERY_TASK) -> list[Document]:
+    """At most ``limit`` tasks by name, each with its last run, and with its next fire if it is on.
+
+    listed(database, 100, TaskFilter(owner="ann", tags=["finance"]))
+    """
+
     now = database.clock.now()
-    return [task_in_list(row, now) for row in rows]
+
+    def read(connection: Connection) -> list[Document]:
+        rows = tasks.listed(connection, limit, chosen)
+        ids = [row.id for row in rows]
+        last, written = last_runs.of_tasks(connection, ids), steering.ahead(connection, ids, now)
+        return [task_in_list(row, now, last.get(row.id), written.get(row.id)) for row in rows]
+
+    return database.read(read)
 
 
 def get(database: Database, name: str) -> Document:
@@ -178,31 +191,26 @@ def get(database: Database, name: str) -> Document:
 def show(database: Database, name: str) -> Document:
     """A task with its next fires, its newest instances, and the ``declaration`` of code that is in force.
 
-    Raises NotFound.
+    ``last_run`` is the newest that has begun or ended. ``skipped`` has the newest stretches of fires that were not run,
+    and why, and ``catching_up`` the missed fires that are still to run. Raises NotFound.
     """
 
-    def read(connection: Connection) -> tuple[Row[Any], Document]:
+    now = database.clock.now()
+
+    def read(connection: Connection) -> Document:
         row = tasks.find(connection, name)
+        fires = task_with_fires(row, now, steering.newest(connection, row.id))
         last = instances.listed(connection, INSTANCES_SHOWN, task_id=row.id, whole=True)
         declared = row.declared is not None
-        return row, {
+        return fires | {
             "declaration": declaration_document(row, declarations.carriers(connection, name)) if declared else None,
             "instances": [instance_document(one) for one in last],
+            "last_run": last_run_document(last_runs.of_tasks(connection, [row.id]).get(row.id)),
+            "skipped": [skip_document(one) for one in skips.newest(connection, row.id, SKIPS_SHOWN)],
+            "catching_up": [catch_up_document(one) for one in catch_ups.of_task(connection, row.id)],
         }
 
-    row, more = database.read(read)
-    return task_with_fires(row, database.clock.now()) | more
-
-
-def _with_times(fields: Mapping[str, Any], zone: str | None) -> tuple[dict[str, Any], list[str]]:
-    """The fields with times as naive UTC, and remarks. Local times are in the zone of ``fields``, else in ``zone``."""
-    taken, remarks = dict(fields), []
-    for name in TIMES:
-        if isinstance(text := taken.get(name), str):
-            moment, remark = read_time(text, load_zone(taken.get("timezone") or zone or "UTC"))
-            taken[name] = moment
-            remarks += [remark] if remark else []
-    return taken, remarks
+    return database.read(read)
 
 
 def _record_new(connection: Connection, act: Act, task: tuple[int, str], written: Mapping[str, Any]) -> None:

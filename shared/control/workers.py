@@ -1,13 +1,18 @@
-"""Workers: list them, show one with the versions of the task types that it carries, and compare their versions."""
+"""Workers: list, show, drain and resume them, and compare the versions of the task types that they carry."""
 
 from collections import Counter, defaultdict
 
 from sqlalchemy import Connection
 
+from rota.shared.control import audit
+from rota.shared.control.actor import Actor
+from rota.shared.control.acts import Act, perform
 from rota.shared.control.documents import Document, worker_document
 from rota.shared.database.backend import Check
 from rota.shared.database.transactions import Database
-from rota.shared.store import loads, node_types, roster
+from rota.shared.domain.errors import NotPossible
+from rota.shared.domain.states import WorkerState
+from rota.shared.store import loads, node_types, roster, workers
 
 
 def listed(database: Database, limit: int, *, all_states: bool = False) -> list[Document]:
@@ -30,6 +35,36 @@ def show(database: Database, name: str) -> Document:
         return worker_document(row) | {"task_types": types}
 
     return database.read(read)
+
+
+def drain(database: Database, actor: Actor, name: str, why: str | None = None) -> Document:
+    """Let a worker finish what it runs and take no more; says whether that was changed, and its ``load``.
+
+    What it was assigned goes to other workers. A worker that is ``stopping`` does so by itself. Raises NotFound.
+    """
+    return _steer(database, actor, name, WorkerState.DRAINING, why)
+
+
+def resume(database: Database, actor: Actor, name: str, why: str | None = None) -> Document:
+    """Let a draining worker take instances again. Raises NotFound, or NotPossible for one that stops."""
+    return _steer(database, actor, name, WorkerState.LIVE, why)
+
+
+def _steer(database: Database, actor: Actor, name: str, state: WorkerState, why: str | None) -> Document:
+    def work(connection: Connection, act: Act) -> Document:
+        row = roster.find(connection, name)
+        stops = row.state == WorkerState.DRAINING and row.reason == workers.STOPPING
+        if stops and state is not WorkerState.DRAINING:
+            raise NotPossible(f"worker {name!r} is stopping; its process takes no more")
+        if changed := row.state != state:
+            drains = state is WorkerState.DRAINING
+            reason = (why or f"drained by {actor.name}") if drains else None
+            workers.steer(connection, row, state, reason, actor.name)
+            action = "worker.drain" if drains else "worker.resume"
+            audit.on_worker(connection, act, action, row, old={"state": row.state}, new={"state": state.value})
+        return {"name": name, "state": state.value, "changed": changed, "stopping": stops, "load": row.current_load}
+
+    return perform(database, actor, why, work)
 
 
 def check_versions(database: Database) -> Check:

@@ -5,12 +5,12 @@ Each database has one file. It holds a class with these members, and compiles ea
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from sqlalchemy import CheckConstraint, Column, Connection, Engine
 from sqlalchemy.engine import URL
@@ -38,9 +38,13 @@ class Check:
     wanted: str
     help: str = ""
     problem: str = ""
-    """The start of the sentence if ``ok`` is False: "the schema in mysql://rota@db/rota is not migrated"."""
+    """The start of the sentence if ``ok`` is False: "the schema in mysql://rota@db/rota is not migrated".
+
+    It may be the whole sentence, which then says what was found."""
 
     def __str__(self) -> str:
+        if self.problem.endswith(self.found):
+            return self.problem
         facts = f"{self.problem or self.name} (found {self.found}, wanted {self.wanted})"
         return f"{facts}: {self.help}" if self.help else facts
 
@@ -58,6 +62,13 @@ class ErrorKind(Enum):
     OTHER = "any other: a fault of Rota's, or of how the database is set up"
 
 
+class Limits(NamedTuple):
+    """How long a database may take, in seconds: for one call, and to connect."""
+
+    call: float
+    connect: float
+
+
 class Backend(Protocol):
     """One kind of database, with everything in which it differs from the others."""
 
@@ -70,10 +81,10 @@ class Backend(Protocol):
         """The URL with the driver that Rota uses."""
         ...
 
-    def engine(self, url: URL, call_timeout: float, servers: Servers) -> Engine:
-        """An engine whose sessions have the settings that Rota needs. A call fails after ``call_timeout`` seconds.
+    def engine(self, url: URL, limits: Limits, servers: Servers) -> Engine:
+        """An engine whose sessions have the settings that Rota needs.
 
-        To connect takes no longer, however many hosts the URL names. The engine tells ``servers`` what it finds out.
+        The limit to connect holds however many hosts the URL names. The engine tells ``servers`` what it finds out.
 
         With the execution option ``rota_write`` a connection begins transactions that may write.
         """
@@ -84,7 +95,7 @@ class Backend(Protocol):
         ...
 
     def file(self, url: URL) -> Path | None:
-        """The database's file; None if the database is on a server, or its file is given as a URI."""
+        """The database's file; None if the database is on a server, or in memory."""
         ...
 
     # Errors
@@ -133,6 +144,19 @@ class Backend(Protocol):
     has_transactional_ddl: bool
     """Whether DDL is part of a transaction. If not, each DDL statement commits by itself."""
 
+    script_head: str
+    """What the database's own shell must be told before it runs printed migrations."""
+
+    def words_added(
+        self, table: str, column: str, words: tuple[Sequence[str], Sequence[str]], rest: str
+    ) -> Sequence[str]:
+        """The statements that let a column of one of a few words hold more of them, without a rebuild of the table.
+
+        ``words``: those before, and those after. ``rest``: the column's definition behind its type. To run them twice
+        does no harm.
+        """
+        ...
+
     def migration_engine(self, url: URL, turn_seconds: float, statement_seconds: float) -> Engine:
         """An engine for migrations.
 
@@ -158,9 +182,11 @@ class Backend(Protocol):
 
 
 def version_check(
-    database: "Database", product: str, oldest: tuple[int, ...], said: str, *, untested: bool = False
+    database: "Database", product: str, oldest: tuple[int, ...], said: str, tested: tuple[int, ...] = ()
 ) -> Check:
     """Check that a database's version, in the text that it ``said``, is at least the oldest that Rota can use.
+
+    ``tested`` is the only version on which Rota's tests were run, such as (9, 7); without it no version is untested.
 
     version_check(database, "MariaDB", (10, 6, 0), "10.5.29-MariaDB-log").ok   # False
     """
@@ -169,8 +195,9 @@ def version_check(
     if found < oldest:
         problem = f"{product} of {named(database.url)} is too old"
         return Check("version", False, said, wanted, f"install {wanted}", problem)
-    advice = f"Rota is untested on {product}" if untested else ""
-    return Check("version", None if untested else True, said, wanted, advice)
+    is_untested = found[: len(tested)] != tested
+    advice = f"Rota is untested on {product}, but for {'.'.join(map(str, tested))}" if is_untested else ""
+    return Check("version", None if is_untested else True, said, wanted, advice)
 
 
 def value_of(database: "Database", statement: str) -> object:

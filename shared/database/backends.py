@@ -25,6 +25,9 @@ class Entry:
     instead: Mapping[str, str] = field(default_factory=dict)
     """What a user does instead of each option that the driver knows and Rota refuses."""
 
+    uri_options: frozenset[str] = frozenset()
+    """The options that belong to a file which is given as a URI (``file:…``)."""
+
 
 def _mysql() -> Backend:
     from rota.shared.database.mysql import MYSQL  # noqa: PLC0415
@@ -39,40 +42,52 @@ def _sqlite() -> Backend:
 
 
 _MYSQL_OPTIONS = frozenset(
-    {
-        "autocommit",
-        "bind_address",
-        "binary_prefix",
-        "client_flag",
-        "collation",
-        "connect_timeout",
-        "database",
-    }
-    | {"db", "host", "init_command", "local_infile", "max_allowed_packet", "passwd", "password", "program_name"}
-    | {"read_default_file", "read_default_group", "read_timeout", "server_public_key", "sql_mode", "ssl", "ssl_ca"}
-    | {"ssl_capath", "ssl_cert", "ssl_check_hostname", "ssl_cipher", "ssl_disabled", "ssl_key", "ssl_key_password"}
-    | {"ssl_verify_cert", "ssl_verify_identity", "unix_socket", "use_unicode", "user", "write_timeout"}
+    {"bind_address", "binary_prefix", "client_flag", "collation", "init_command", "local_infile"}
+    | {"max_allowed_packet", "passwd", "password", "program_name", "read_default_file", "read_default_group"}
+    | {"server_public_key", "ssl_ca", "ssl_capath", "ssl_cert", "ssl_check_hostname", "ssl_cipher", "ssl_disabled"}
+    | {"ssl_key", "ssl_key_password", "unix_socket"}
 )
 """Those of PyMySQL that a text can give, and those that SQLAlchemy makes of them."""
 
-_INSTEAD = {
+_LIMITED = "leave it out, and set ROTA_CALL_TIMEOUT_SECONDS: it limits each call and each connecting"
+_OWN = "leave it out: Rota itself sets it"
+_BEFORE = "write it before the ?, as in mysql://user:password@host/database"
+_VERIFIED = (
+    "leave it out: ssl_ca=FILE verifies the certificate and its host, "
+    "and ssl_check_hostname=false beside that the certificate alone"
+)
+
+_MYSQL_INSTEAD = {
     "charset": "leave it out: Rota itself sets utf8mb4",
     "port": "write the port after the host, as in mysql://user:password@host:3307/database",
+    "ssl": "it is no switch; write ssl_ca=FILE",
+    **dict.fromkeys(("autocommit", "sql_mode", "use_unicode"), _OWN),
+    **dict.fromkeys(("connect_timeout", "read_timeout", "write_timeout"), _LIMITED),
+    **dict.fromkeys(("database", "db", "host", "user"), _BEFORE),
+    **dict.fromkeys(("ssl_verify_cert", "ssl_verify_identity"), _VERIFIED),
 }
 
-_SQLITE_OPTIONS = frozenset(
-    {"cache", "cached_statements", "check_same_thread", "detect_types", "immutable", "isolation_level", "mode"}
-    | {"modeof", "nolock", "psow", "timeout", "uri", "vfs"}
-)
-"""Those of Python's sqlite3, and those of SQLite's own URIs."""
+_SQLITE_OPTIONS = frozenset({"cached_statements", "uri"})
+"""Those of Python's sqlite3."""
+
+_SQLITE_INSTEAD = {
+    "timeout": _LIMITED,
+    **dict.fromkeys(("check_same_thread", "detect_types", "isolation_level"), _OWN),
+}
+
+_SQLITE_URI_OPTIONS = frozenset({"cache", "immutable", "mode", "modeof", "nolock", "psow", "vfs"})
 
 _NO_DATABASE = "names no database; write mysql://user:password@host/database"
 
 BACKENDS: dict[str, Entry] = {
-    "mysql": Entry(_mysql, _NO_DATABASE, _MYSQL_OPTIONS, _INSTEAD),
-    "mariadb": Entry(_mysql, _NO_DATABASE, _MYSQL_OPTIONS, _INSTEAD),
+    "mysql": Entry(_mysql, _NO_DATABASE, _MYSQL_OPTIONS, _MYSQL_INSTEAD),
+    "mariadb": Entry(_mysql, _NO_DATABASE, _MYSQL_OPTIONS, _MYSQL_INSTEAD),
     "sqlite": Entry(
-        _sqlite, "names no file; processes meet in the database, so write sqlite:///rota.db", _SQLITE_OPTIONS
+        _sqlite,
+        "names no file; processes meet in the database, so write sqlite:///rota.db",
+        _SQLITE_OPTIONS,
+        _SQLITE_INSTEAD,
+        _SQLITE_URI_OPTIONS,
     ),
 }
 """The keys are the schemes of URLs, without the driver."""

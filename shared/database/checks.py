@@ -83,11 +83,15 @@ def _closed(database: Database) -> str | None:
 
 
 def schema_revision(connection: Connection) -> str | None:
-    """The revision of the schema; None if it was never migrated."""
+    """The revision of the schema; None if it was never migrated.
+
+    Where row locks do not reach, on two nodes of a cluster, each of two processes may insert the first revision, and
+    one of them go on. Then there are several rows, and the newest is true.
+    """
     if not inspect(connection).has_table(VERSION_TABLE):
         return None
     found = connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").scalars().all()
-    return ", ".join(sorted(map(str, found))) or None
+    return max(map(str, found), default=None)
 
 
 def oldest_version(connection: Connection) -> str | None:
@@ -99,7 +103,8 @@ def oldest_version(connection: Connection) -> str | None:
 
 def stated_oldest_version(connection: Connection) -> str | None:
     """The oldest version of Rota that may run on a schema that has been migrated."""
-    return connection.exec_driver_sql(f"SELECT oldest_version FROM {VERSION_TABLE}").scalars().first()
+    newest_first = f"SELECT oldest_version FROM {VERSION_TABLE} ORDER BY version_num DESC"
+    return connection.exec_driver_sql(newest_first).scalars().first()
 
 
 def _essential(database: Database, head: str, *, to_write: bool) -> Checks:
@@ -136,14 +141,14 @@ def check_reachable(database: Database) -> Check:
     """Check that the database answers. A missing file is not created."""
     url = named(database.url)
     file = database_file(database.url)
-    problem = f"{url} cannot be used"
     if file is not None and file.parent.is_dir() and not file.exists():
+        problem = f"{url} cannot be used"
         return Check("reachable", False, f"no file {file}", "a migrated database", "run rota migrate", problem)
     try:
         database.read(lambda connection: connection.exec_driver_sql("SELECT 1").all())
     except (DBAPIError, DatabaseProblem) as error:
-        said = in_words(database.url, error).removeprefix(f"{url}: ")
-        return Check("reachable", False, said, "an answer", problem=problem)
+        said = in_words(database.url, error)
+        return Check("reachable", False, said.removeprefix(f"{url}: "), "an answer", problem=said)
     return Check("reachable", ok=True, found="an answer", wanted="an answer")
 
 
@@ -196,7 +201,7 @@ def check_writable(database: Database) -> Check:
         database.write(_attempt_write)
     except (DBAPIError, DatabaseProblem) as error:
         said = in_words(database.url, error).removeprefix(f"{url}: ")
-        return Check(WRITABLE, False, said, "writable", problem=f"{url} takes no writes of Rota's")
+        return Check(WRITABLE, False, said, "writable", problem=f"{url} takes no writes of Rota's: {said}")
     return Check(WRITABLE, ok=True, found="writable", wanted="writable")
 
 

@@ -99,13 +99,6 @@ class SecondsBefore(FunctionElement[datetime]):
 _COLUMN_TYPES = {"id": BigId, "int": Integer(), "time": UtcTime, "str": None, "json": None}
 
 
-class Appended(FunctionElement[Any]):
-    """``Appended(list, item, most)``: a JSON list or NULL, and one more item, JSON text. Of ``most`` the first goes."""
-
-    inherit_cache = True
-    name = "appended"
-
-
 class JsonRows(FunctionElement[Any]):
     """A table of the rows in a JSON text. Its clauses are the parameter and the columns, which ``columns_of`` reads."""
 

@@ -1,7 +1,7 @@
 """MariaDB and MySQL, used through PyMySQL: their sessions, the meaning of their errors, and the other members of
 ``Backend``."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +15,13 @@ from sqlalchemy.exc import DataError, DBAPIError, InvalidatePoolError
 
 from rota.shared.clock import EPOCH, Clock, HostTimer
 from rota.shared.database import mysql_checks, mysql_migration
-from rota.shared.database.backend import Backend, Check, Checks, ErrorKind, is_of_data, range_name
+from rota.shared.database.backend import Backend, Check, Checks, ErrorKind, Limits, is_of_data, range_name
 from rota.shared.database.constructs import Listed, UtcTimeType, stored_time, written
 from rota.shared.database.later import LATER, Later
 from rota.shared.database.mysql_connection import connect, send_together
 from rota.shared.database.mysql_constructs import compile_for, write_listed
-from rota.shared.database.mysql_hosts import DOUBT, WSREP_ON, Hosts, timed_out
+from rota.shared.database.mysql_hosts import DOUBT, Hosts, timed_out
+from rota.shared.database.mysql_session import SETTING_REFUSED, prepare
 from rota.shared.database.servers import Servers
 from rota.shared.database.urls import addresses, has_several_hosts
 from rota.shared.database.words import WordType
@@ -42,8 +43,8 @@ CONNECTION_LOST = frozenset({0, 1053, 1158, 1159, 1160, 1161, 1184, 1927, 2002, 
 """0 is PyMySQL's own code for a closed connection. 1927 and 4031: the server killed the connection, or closed it
 because it was idle."""
 
-FULL = frozenset({1040, 1203, 1226})
-"""The server takes no more connections, of anybody or of this account."""
+FULL = frozenset({1040, 1203, 1226, 3032})
+"""The server takes no more connections, of anybody or of this account. 3032: MySQL is in its offline mode."""
 
 READ_ONLY = frozenset({1290, 1792, 1836})
 NOT_THE_PRIMARY = frozenset({1047, *READ_ONLY})
@@ -51,7 +52,9 @@ NOT_THE_PRIMARY = frozenset({1047, *READ_ONLY})
 is given up, because another may lead to the primary."""
 
 OUTAGES = CONNECTION_LOST | FULL | NOT_THE_PRIMARY
-REFUSALS = frozenset({1048, 1062, 1153, 1264, 1265, 1292, 1364, 1366, 1406, 1441, 1690, 3140, 3157, 3819, 4025})
+REFUSALS = frozenset(
+    {1048, 1062, 1153, 1264, 1265, 1292, 1364, 1366, 1406, 1441, 1690, 3140, 3141, 3150, 3157, 3158, 3819, 4025}
+)
 """Codes by which the server refuses data: too long, out of range, no JSON, a failed CHECK. PyMySQL gives these errors
 various classes."""
 
@@ -72,24 +75,6 @@ RACES = frozenset(
     {DEADLOCK, DUPLICATE_ROW, IN_ANOTHERS_DDL, CHANGED_SINCE_READ, *THERE_ALREADY, *GONE_ALREADY, *BROKEN}
 )
 
-TOO_LARGE = 1153
-LOCK_WAIT_SECONDS = 2
-IDLE_IN_TRANSACTION_SECONDS = 3
-"""After so long MariaDB ends the session of a process that is frozen inside a transaction, which frees its locks. MySQL
-does so after ``wait_timeout``."""
-
-IDLE_SECONDS = 10
-"""``wait_timeout``: less than the liveness limit, so that a frozen worker loses its locks before it counts as dead."""
-
-SQL_MODE = "STRICT_TRANS_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
-"""The same in each session, whatever the server's is. Without NO_ZERO_DATE (MySQL's default), because a zero date that
-somebody wrote must not make Rota's own statements fail. Without NO_BACKSLASH_ESCAPES and ANSI_QUOTES, because Rota's
-statements quote as the others do."""
-
-LONGEST_IDS = 1024 * 1024
-"""The most bytes in a text of ``joined_ids``. Three times 10,000 ids of 20 digits are less. MySQL's own limit of 1,024
-would be too small."""
-
 PING_AFTER_SECONDS = 5.0
 """A connection that was idle for longer is pinged before it is used. One that breaks earlier is met by a retry."""
 
@@ -100,6 +85,7 @@ class MySQL(Backend):
     commits_lone_statements = True
     has_own_clock = True
     has_transactional_ddl = False
+    script_head = ""
     table_options: Mapping[str, Any] = {
         "mysql_engine": "InnoDB",
         "mysql_charset": "utf8mb4",
@@ -113,9 +99,9 @@ class MySQL(Backend):
         """The URL with PyMySQL as its driver, for mysql:// and mariadb://."""
         return url.set(drivername="mysql+pymysql")
 
-    def engine(self, url: URL, call_timeout: float, servers: Servers) -> Engine:
+    def engine(self, url: URL, limits: Limits, servers: Servers) -> Engine:
         """A pool of READ COMMITTED sessions: each statement has its own snapshot, so a read needs no BEGIN."""
-        return _engine(url, call_timeout, servers)
+        return _engine(url, limits, servers)
 
     def follow(self, engine: Engine, clock: Clock) -> None:
         """Set the session's ``timestamp`` to the clock's time whenever a transaction or a read begins."""
@@ -175,6 +161,13 @@ class MySQL(Backend):
         """An engine whose sessions have these limits."""
         return mysql_migration.migration_engine(url, turn_seconds, statement_seconds)
 
+    def words_added(
+        self, table: str, column: str, words: tuple[Sequence[str], Sequence[str]], rest: str
+    ) -> Sequence[str]:
+        """Append to the enum. MySQL rebuilds a table of whose column a stored one is made; MariaDB must not."""
+        after = ", ".join(f"'{word}'" for word in words[1])
+        return [f"ALTER TABLE {table} MODIFY {column} ENUM({after}) {rest} /*M!, ALGORITHM=INSTANT*/"]
+
     def take_turn(self, engine: Engine, until_migrated: ExitStack) -> Connection:
         """Take the migration lock, which is a row lock."""
         return mysql_migration.take_turn(engine, until_migrated)
@@ -208,6 +201,7 @@ def _advice(url: URL, said: str) -> dict[int | None, str]:
         **dict.fromkeys(ACCESS_DENIED, "check the user and the password in the URL"),
         **dict.fromkeys(COMMAND_DENIED, f"as an administrator: {grant}"),
         **dict.fromkeys(READ_ONLY, "Rota writes: give it the URL of the primary, not of a replica"),
+        SETTING_REFUSED: "let the server take it from this user, or connect past the proxy that refuses it",
         LOGS_STATEMENTS: "SET GLOBAL binlog_format = ROW, and in the server's configuration",
         **dict.fromkeys(UNREACHABLE, _unreachable(url)),
     }
@@ -219,7 +213,7 @@ def _unreachable(url: URL) -> str:
     return f"no server answers at {url.host or 'localhost'}:{url.port or 3306}"
 
 
-def _engine(url: URL, call_timeout: float, servers: Servers) -> Engine:
+def _engine(url: URL, limits: Limits, servers: Servers) -> Engine:
     engine = create_engine(
         url,
         hide_parameters=True,  # errors are logged, and the parameters hold params and results of tasks
@@ -228,9 +222,9 @@ def _engine(url: URL, call_timeout: float, servers: Servers) -> Engine:
         max_overflow=0,
         connect_args={
             "charset": "utf8mb4",
-            "connect_timeout": call_timeout,
-            "read_timeout": call_timeout,
-            "write_timeout": call_timeout,
+            "connect_timeout": limits.connect,
+            "read_timeout": limits.connect,
+            "write_timeout": limits.connect,
             "autocommit": True,
             "conv": {**conversions, FIELD_TYPE.DATETIME: stored_time, Listed: write_listed},
         },
@@ -238,10 +232,11 @@ def _engine(url: URL, call_timeout: float, servers: Servers) -> Engine:
     compile_for(engine)
     send_together(engine)
     if has_several_hosts(url):
-        Hosts(url, call_timeout, servers).follow(engine)
+        Hosts(url, limits.connect, servers).follow(engine)
     else:
         event.listen(engine, "do_connect", connect)
-    event.listen(engine, "connect", lambda connection, record: _prepare(connection, record, servers))
+    event.listen(engine, "connect", lambda connection, record: prepare(connection, record, servers))
+    event.listen(engine, "connect", lambda connection, record: connection.limit(limits.call, limits.call))
     event.listen(engine, "begin", _begin)
     event.listen(engine, "checkin", _note_use)
     event.listen(engine, "checkout", _ping_if_idle)
@@ -267,33 +262,6 @@ def _ping_if_idle(connection: Any, record: Any, proxy: Any) -> None:
         except pymysql.err.Error as error:
             _doubt_host(record.info, error)
             raise InvalidatePoolError from error
-
-
-def _prepare(connection: Any, record: Any, servers: Servers) -> None:
-    settings = [
-        f"time_zone = '+00:00', sql_mode = '{SQL_MODE}'",
-        f"wait_timeout = {IDLE_SECONDS}, innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}",
-        f"group_concat_max_len = {LONGEST_IDS}",
-    ]
-    if "mariadb" in connection.get_server_info().lower():
-        # Otherwise MariaDB turns an IN of 1,000 values or more into a join, and may then read by another index.
-        # And it would check the whole row at each update: a row that was written past a CHECK could not be ended.
-        settings += [
-            f"idle_transaction_timeout = {IDLE_IN_TRANSACTION_SECONDS}",
-            "in_predicate_conversion_threshold = 0, check_constraint_checks = 0",
-        ]
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;"
-            f"SET {', '.join(settings)};"
-            f"SHOW VARIABLES WHERE Variable_name IN ('max_allowed_packet', '{WSREP_ON}')"
-        )
-        while not cursor.description:
-            cursor.nextset()
-        found = dict(cursor.fetchall())
-    record.info["max_allowed_packet"] = connection.packet_limit = int(found["max_allowed_packet"])
-    connection.is_node = found.get(WSREP_ON) == "ON"
-    servers.are_several = servers.are_several or connection.is_node
 
 
 def _leave(context: ExceptionContext) -> None:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 MARIADB, MYSQL = (10, 6, 0), (8, 0, 19)
 """The oldest versions with the features that Rota's statements use, such as JSON_TABLE."""
 
+MYSQL_TESTED = (9, 7)
+"""The only version of MySQL on which the tests were run."""
+
 PACKET_BYTES = 4 * 1024 * 1024
 """The length that a single result may have. Batches of results are kept shorter."""
 
@@ -33,7 +36,7 @@ def check_version(database: "Database") -> Check:
         return version_check(database, "MariaDB", MARIADB, said)
     if "tidb" in said.lower():
         return Check("version", None, said, "MariaDB >= 10.6", "Rota is untested on TiDB")
-    return version_check(database, "MySQL", MYSQL, said, untested=True)
+    return version_check(database, "MySQL", MYSQL, said, MYSQL_TESTED)
 
 
 def why_read_only(database: "Database") -> list[str]:

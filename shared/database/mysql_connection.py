@@ -17,6 +17,7 @@ from pymysql.connections import Connection as DriverConnection
 from pymysql.constants import CLIENT, ER, SERVER_STATUS
 from pymysql.err import OperationalError
 from sqlalchemy import Engine
+from sqlalchemy.util import asbool
 
 from rota.shared.database.causal import CAUSAL_OPTION
 from rota.shared.database.later import BEFORE, LATER, Later, Unexpected
@@ -138,7 +139,7 @@ def opened(options: Mapping[str, Any]) -> MySQLConnection:
     """
     flags = options.get("client_flag", 0) | CLIENT.MULTI_STATEMENTS
     with _options_told(options):
-        return MySQLConnection(**{**options, **_passwords(options), "client_flag": flags})
+        return MySQLConnection(**{**options, **_passwords(options), **_tls(options), "client_flag": flags})
 
 
 @contextmanager
@@ -162,6 +163,14 @@ def _passwords(options: Mapping[str, Any]) -> dict[str, bytes]:
     """The password in the encoding in which the server has it from CREATE USER. PyMySQL's own is Latin-1."""
     given = {name: options.get(name) for name in ("password", "passwd")}
     return {name: password.encode() for name, password in given.items() if isinstance(password, str)}
+
+
+def _tls(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of TLS that SQLAlchemy hands on as the text of the URL, as PyMySQL takes them beside ``ssl``."""
+    tls, key_password = options.get("ssl"), options.get("ssl_key_password")
+    if tls and key_password:
+        tls = {**tls, "password": key_password}
+    return {"ssl": tls, "ssl_disabled": asbool(options.get("ssl_disabled", False))}
 
 
 def send_together(engine: Engine) -> None:

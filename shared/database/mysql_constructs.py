@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Engine, Subquery, Table, TableValuedAlias, bindparam
+from sqlalchemy import ColumnElement, Engine, Subquery, Table, TableValuedAlias, bindparam, func
 from sqlalchemy.dialects.mysql.base import MySQLCompiler
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
+from rota.shared.database.column_checks import ColumnChecks
 from rota.shared.database.constructs import (
-    Appended,
     BigIdType,
     Build,
     InThisOrder,
@@ -28,6 +28,8 @@ from rota.shared.database.constructs import (
     columns_of,
     updates_rows,
 )
+from rota.shared.database.json_lists import Appended, HasText, TextAt
+from rota.shared.database.stored_json import WHERE_SORTED, JsonBytes, MayListNodes, bytes_of_text, search_of_text
 
 DIALECTS = ("mysql", "mariadb")
 
@@ -78,7 +80,37 @@ def _json_table(element: Any, compiler: Any, **kw: Any) -> str:
 def _json_array_append(element: Any, compiler: Any, **kw: Any) -> str:
     listed, item, most = (compiler.process(clause, **kw) for clause in element.clauses)
     shortened = f"CASE WHEN JSON_LENGTH({listed}) >= {most} THEN JSON_REMOVE({listed}, '$[0]') ELSE {listed} END"
-    return f"JSON_ARRAY_APPEND(COALESCE({shortened}, JSON_ARRAY()), '$', JSON_EXTRACT({item}, '$'))"
+    kept = f"COALESCE(CASE WHEN JSON_VALID({listed}) THEN {shortened} END, JSON_ARRAY())"
+    return f"JSON_ARRAY_APPEND({kept}, '$', JSON_EXTRACT({item}, '$'))"
+
+
+@compiles(HasText, *DIALECTS)
+def _in_json_table(element: Any, compiler: Any, **kw: Any) -> str:
+    listed, wanted = (compiler.process(clause, **kw) for clause in element.clauses)
+    valid = f"CASE WHEN JSON_VALID({listed}) THEN {listed} ELSE '[]' END"
+    words = f"JSON_TABLE({valid}, '$[*]' COLUMNS (word VARCHAR(255) COLLATE utf8mb4_bin PATH '$'))"
+    return f"({wanted} IN (SELECT listed.word FROM {words} AS listed))"
+
+
+@compiles(TextAt, *DIALECTS)
+def _unquoted(element: Any, compiler: Any, **kw: Any) -> str:
+    value, path = (compiler.process(clause, **kw) for clause in element.clauses)
+    return f"CASE WHEN JSON_VALID({value}) THEN JSON_UNQUOTE(JSON_EXTRACT({value}, {path})) END"
+
+
+@compiles(JsonBytes, *DIALECTS)
+def _json_bytes(element: Any, compiler: Any, **kw: Any) -> str:
+    if compiler.dialect.is_mariadb:
+        return bytes_of_text(element, compiler, **kw)
+    return f"json_storage_size{compiler.process(element.clause_expr, **kw)}"
+
+
+@compiles(MayListNodes, *DIALECTS)
+def _has_nodes(element: Any, compiler: Any, **kw: Any) -> str:
+    if compiler.dialect.is_mariadb:
+        return search_of_text(element, compiler, **kw)
+    (value,) = element.clauses
+    return str(compiler.process(func.json_contains_path(value, "one", "$.nodes"), **kw))
 
 
 @compiles(InThisOrder, *DIALECTS)
@@ -89,6 +121,12 @@ def _straight_join(element: Any, compiler: Any, **kw: Any) -> str:
 @compiles(OrIgnore, *DIALECTS)
 def _ignore(element: Any, compiler: Any, **kw: Any) -> str:
     return "IGNORE"
+
+
+@compiles(ColumnChecks, *DIALECTS)
+def _unnamed_checks(element: Any, compiler: Any, **kw: Any) -> str:
+    conditions = [condition for _, condition in element.needed_by("mysql")]  # a column may have one CHECK
+    return f"CHECK (({') AND ('.join(conditions)}))" if conditions else ""
 
 
 # Lists, which PyMySQL writes out
@@ -185,6 +223,8 @@ class RowsFirst(MySQLCompiler):
 
     def get_from_hint_text(self, table: Any, text: str | None) -> str | None:
         """The text of a hint; each of Rota's hints is the name of an index."""
+        if text is not None and text.startswith(WHERE_SORTED):
+            return None if self.dialect.is_mariadb else f"FORCE INDEX ({text.removeprefix(WHERE_SORTED)})"
         return f"FORCE INDEX ({text})"
 
 

@@ -14,15 +14,20 @@ done (migrations/steps.py).
 from contextlib import ExitStack
 from typing import Any
 
+import pymysql
 from sqlalchemy import Connection, Engine, NullPool, create_engine, event, inspect
 from sqlalchemy.engine import URL
 
-from rota.shared.database.mysql_connection import connect
+from rota.shared.database.mysql_connection import MySQLConnection, connect
 from rota.shared.database.mysql_hosts import Hosts
+from rota.shared.database.mysql_session import set_in_session
 from rota.shared.database.servers import Servers
 from rota.shared.database.urls import has_several_hosts
 
-CONNECT_SECONDS = 10
+CONNECT_SECONDS = 5
+SILENT, UNREACHABLE = (0, 2006, 2013), 2003
+"""Codes of the driver: the connection was lost, and none could be made."""
+
 METADATA_LOCK_SECONDS = 60
 """How long DDL waits for open transactions on its table. All later statements on the table wait behind the DDL."""
 
@@ -41,28 +46,40 @@ def migration_engine(url: URL, turn_seconds: float, statement_seconds: float) ->
         isolation_level="READ COMMITTED",
         connect_args={
             "charset": "utf8mb4",
-            "connect_timeout": CONNECT_SECONDS,
-            "read_timeout": statement_seconds,
-            "write_timeout": statement_seconds,
+            **dict.fromkeys(("connect_timeout", "read_timeout", "write_timeout"), CONNECT_SECONDS),
         },
     )
 
     def prepare(connection: Any, record: Any) -> None:
         """Keep the server from ending this session when it idles, because it may be the one that holds the lock."""
-        with connection.cursor() as cursor:
-            cursor.execute(
-                f"SET time_zone = '+00:00', wait_timeout = {statement_seconds},"
-                f" innodb_lock_wait_timeout = {turn_seconds}, lock_wait_timeout = {METADATA_LOCK_SECONDS}"
-            )
-            if "mariadb" in connection.get_server_info().lower():
-                cursor.execute("SET idle_transaction_timeout = 0")
+        settings = [
+            "time_zone = '+00:00'",
+            f"wait_timeout = {statement_seconds}",
+            f"innodb_lock_wait_timeout = {turn_seconds}",
+            f"lock_wait_timeout = {METADATA_LOCK_SECONDS}",
+        ]
+        if "mariadb" in connection.get_server_info().lower():
+            settings.append("idle_transaction_timeout = 0")
+        set_in_session(connection, settings)
+        connection.limit(statement_seconds, statement_seconds)
 
     if has_several_hosts(url):
         Hosts(url, CONNECT_SECONDS, Servers(lambda *told: None)).follow(engine)
     else:
-        event.listen(engine, "do_connect", connect)
+        event.listen(engine, "do_connect", _connect)
     event.listen(engine, "connect", prepare)
     return engine
+
+
+def _connect(*arguments: Any) -> MySQLConnection:
+    """A connection. A server that takes it and then says nothing is one that cannot be reached, not a lost connection:
+    who migrates must see that at once."""
+    try:
+        return connect(*arguments)
+    except pymysql.err.OperationalError as error:
+        if error.args[0] not in SILENT:
+            raise
+        raise pymysql.err.OperationalError(UNREACHABLE, str(error.args[-1])) from error
 
 
 def take_turn(engine: Engine, until_migrated: ExitStack) -> Connection:

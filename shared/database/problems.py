@@ -39,7 +39,7 @@ def missing_folder(url: URL) -> str | None:
 
 
 def database_file(url: URL) -> Path | None:
-    """The database's file; None if the database is on a server, or its file is given as a URI."""
+    """The database's file; None if the database is on a server, or in memory."""
     return backend_of(url).file(url)
 
 

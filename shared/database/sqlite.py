@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import (
     JSON,
@@ -30,18 +31,19 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 
 from rota.shared.clock import Clock
+from rota.shared.database import sqlite_migration
 from rota.shared.database.backend import (
     Backend,
     Check,
     Checks,
     ErrorKind,
+    Limits,
     is_of_data,
     range_name,
     value_of,
     version_check,
 )
 from rota.shared.database.constructs import (
-    Appended,
     BigIdType,
     JsonRows,
     ListedValues,
@@ -55,6 +57,7 @@ from rota.shared.database.constructs import (
     unindexed,
     written,
 )
+from rota.shared.database.json_lists import Appended
 from rota.shared.database.servers import Servers
 from rota.shared.domain.jsontext import json_value
 from rota.shared.domain.times import EARLIEST, LATEST
@@ -89,7 +92,7 @@ class SQLite(Backend):
 
     commits_lone_statements = False
     has_own_clock = False
-    has_transactional_ddl = True
+    has_transactional_ddl, script_head = True, sqlite_migration.SCRIPT_HEAD
     table_options: Mapping[str, Any] = {"sqlite_autoincrement": True}
     """AUTOINCREMENT: without it SQLite would give the id of a deleted row again. But a worker's id is its epoch, and
     other ids name a history."""
@@ -98,7 +101,7 @@ class SQLite(Backend):
         """The URL as it is, with Python's own driver."""
         return url
 
-    def engine(self, url: URL, call_timeout: float, servers: Servers) -> Engine:
+    def engine(self, url: URL, limits: Limits, servers: Servers) -> Engine:
         """An engine with a connection for each thread.
 
         A transaction that may write takes the write lock at its beginning (BEGIN IMMEDIATE). Otherwise SQLite may
@@ -108,7 +111,7 @@ class SQLite(Backend):
             url,
             hide_parameters=True,
             json_deserializer=json_value,
-            connect_args={"timeout": call_timeout, "check_same_thread": False},
+            connect_args={"timeout": limits.call, "check_same_thread": False},
         )
         engine.dialect.statement_compiler = RowsFirst
         engine.dialect.colspecs = {**engine.dialect.colspecs, ListType: _AsJson, UtcTimeType: _Time}
@@ -122,8 +125,10 @@ class SQLite(Backend):
         event.listen(engine, "connect", lambda connection, _: _override_strftime(connection, clock))
 
     def file(self, url: URL) -> Path | None:
-        """The database's file; None if it is in memory or given as a URI."""
-        return None if not url.database or url.database.startswith("file:") else Path(url.database)
+        """The database's file, also where it is given as a URI; None if it is in memory."""
+        name = url.database or ""
+        path = unquote(urlsplit(name).path) if name.startswith("file:") else name
+        return Path(path) if path and not path.startswith(":memory:") else None
 
     def kind_of(self, error: DBAPIError) -> ErrorKind:
         """By SQLite's text; its codes say no more."""
@@ -137,6 +142,8 @@ class SQLite(Backend):
         """The advice for SQLite's error text; its codes say no more."""
         if "not a database" in said:
             return "give Rota the path of a file that is new, or that is its own"
+        if "readonly" in said and {"immutable", "mode"} & set(url.query):
+            return "the URL says that Rota may only read; leave out mode and immutable for what writes"
         if "readonly" in said or "unable to open" in said:
             return "let this user write to the file and to its folder"
         return None
@@ -184,6 +191,8 @@ class SQLite(Backend):
         event.listen(engine, "connect", _no_implicit_begin)
         event.listen(engine, "begin", _begin)
         return engine
+
+    words_added = staticmethod(sqlite_migration.words_added)
 
     def take_turn(self, engine: Engine, until_migrated: ExitStack) -> Connection:
         """Begin the transaction of the whole migration, DDL included; its write lock is the migration lock."""
@@ -299,7 +308,7 @@ def _json_each(element: Any, compiler: Any, **kw: Any) -> str:
 def _json_insert(element: Any, compiler: Any, **kw: Any) -> str:
     listed, item, most = (compiler.process(clause, **kw) for clause in element.clauses)
     shortened = f"CASE WHEN json_array_length({listed}) >= {most} THEN json_remove({listed}, '$[0]') ELSE {listed} END"
-    return f"json_insert(coalesce({shortened}, '[]'), '$[#]', json({item}))"
+    return f"json_insert(coalesce(CASE WHEN json_valid({listed}) THEN {shortened} END, '[]'), '$[#]', json({item}))"
 
 
 @compiles(ListedValues, "sqlite")

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from tenacity import RetryError, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from rota.shared.clock import FAR_SECONDS, Clock, DatabaseClock
-from rota.shared.database.backend import ErrorKind
+from rota.shared.database.backend import ErrorKind, Limits
 from rota.shared.database.backends import all_backends, backend_of
 from rota.shared.database.constructs import UtcNow
 from rota.shared.database.outage import Outage
@@ -50,11 +50,13 @@ class Database:
         url: str,
         *,
         call_timeout: float = 10,
+        connect_timeout: float | None = None,
         retry_seconds: float = 5,
         clock: Clock | None = None,
         outage: Outage | None = None,
     ) -> None:
-        """``call_timeout`` limits one call, in seconds; transactions are retried for ``retry_seconds``.
+        """``call_timeout`` limits one call, in seconds, and ``connect_timeout`` to connect, by default as long;
+        transactions are retried for ``retry_seconds``.
 
         ``outage`` is that of another object for the same database, so that an outage is said once. ``clock`` is for
         simulations: sessions then use its time instead of the server's. Raises ConfigurationError for a database that
@@ -64,7 +66,7 @@ class Database:
         self.backend = backend_of(self.url)
         self.clock: Clock = clock or DatabaseClock(lambda: self.read(database_time))
         self.servers = Servers(self.clock.observe)
-        self.engine = self.backend.engine(self.url, call_timeout, self.servers)
+        self.engine = self.backend.engine(self.url, Limits(call_timeout, connect_timeout or call_timeout), self.servers)
         self._writer = self.engine.execution_options(rota_write=True)
         self._lone_writer = self.engine if self.backend.commits_lone_statements else self._writer
         self._retry_seconds = retry_seconds

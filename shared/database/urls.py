@@ -25,11 +25,11 @@ SPLIT = (
     "has an @ in a place where none may be; percent-encode the user and the password: "
     "write @ as %40, / as %2F, : as %3A and % as %25"
 )
+ONE_TEXT = "has the user and the password as one text; percent-encode each alone, and write a plain : between them"
 
 SHOWN_OPTIONS = frozenset(
-    {"cache", "connect_timeout", "immutable", "mode", "read_timeout", "ssl", "ssl_ca", "ssl_capath"}
-    | {"ssl_cert", "ssl_cipher", "ssl_disabled", "ssl_verify_cert", "ssl_verify_identity", "timeout", "unix_socket"}
-    | {"uri", "write_timeout"}
+    {"cache", "immutable", "mode", "ssl_ca", "ssl_capath", "ssl_cert", "ssl_check_hostname", "ssl_cipher"}
+    | {"ssl_disabled", "unix_socket", "uri"}
 )
 """The options of a URL that are no secrets. All others are masked: a misspelt ``pasword`` is one, too."""
 
@@ -77,9 +77,12 @@ def parsed(text: str) -> URL:
 
 def _made(text: str) -> URL:
     try:
-        return make_url(text)
+        url = make_url(text)
     except (ArgumentError, ValueError):  # the text of the error may quote a part of the password as the port
         raise ConfigurationError(NO_URL) from None
+    if ":" in (url.username or "") and url.password is None:
+        raise ConfigurationError(ONE_TEXT)
+    return url
 
 
 def _address(text: str, hosts: str) -> Address:

@@ -26,7 +26,7 @@ class InvalidInput(RotaError):
 class UnknownKind(InvalidInput):
     """A word in a column of a task that this Rota does not know. If the database takes the word, a newer Rota does.
 
-    UnknownKind("trigger_kind", "interval", ["cron", "manual"])
+    UnknownKind("trigger_kind", "solar", ["cron", "manual"])
     """
 
     def __init__(self, column: str, word: str, known: Iterable[str]) -> None:

@@ -1,5 +1,6 @@
 """Which nodes a task runs, and which param each node gets. Pure."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from referencing.exceptions import Unresolvable
 
 from rota.shared.domain.errors import InvalidParam, UnknownType
 from rota.shared.domain.jsontext import UnreadableJson
+from rota.shared.domain.sentences import close_to
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,11 @@ class Catalog:
         """
         lists = self._lists.get(task_type)
         if lists is None:
-            known = ", ".join(self.categories) or "none yet: start a worker, it registers its types"
-            raise UnknownType(f"no task type {task_type!r} is registered; there are: {known}")
+            known = ", ".join(self.categories)
+            none = "none yet: start a worker, it registers its types"
+            there = f"{known}; a worker registers those of its app" if known else none
+            near = close_to(task_type, self._lists)
+            raise UnknownType(f"no task type {task_type!r} is registered{near}; there are: {there}")
         return lists
 
     def listed(self, param: Any) -> list[PlannedNode] | None:
@@ -120,8 +125,8 @@ class Catalog:
         node_type = self._by_type.get(name) if isinstance(name, str) else None
         if node_type is None:
             known = ", ".join(sorted(self._by_type)) or "none yet"
-            error = UnknownType if isinstance(name, str) else InvalidParam
-            raise error(f'"nodes" in param names {name!r}, which is no registered node type; there are: {known}')
+            error, near = (UnknownType, close_to(name, self._by_type)) if isinstance(name, str) else (InvalidParam, "")
+            raise error(f'"nodes" in param names {name!r}, which is no registered node type{near}; there are: {known}')
         return PlannedNode(node_type.id, node_type.type, sequence, param)
 
 
@@ -169,7 +174,7 @@ def check_schema(schema: Mapping[str, Any] | None, value: Any, what: str) -> Non
     try:
         Draft202012Validator.check_schema(schema)
         errors = sorted(Draft202012Validator(schema).iter_errors(value), key=lambda e: e.json_path)
-    except (SchemaError, Unresolvable):
+    except (SchemaError, Unresolvable, re.error):  # a pattern may be one of pydantic's and none of Python's
         return
     if not errors:
         return

@@ -1,29 +1,28 @@
 """Which fires a task has, and when. Pure: the time is an argument.
 
-A task's plan is its ``next_fire_at``, computed from its inputs: its trigger, its time zone and its window. ``decide``
-returns what a tick of the scheduler writes for one task: the fires to materialize, the next fire after them, and how
-many fires it does not run because they are misfires or the task is off.
+A task's plan is its ``next_fire_at``, computed from its inputs: its trigger, its time zone and its window.
+``deciding.decide`` makes of it a ``Decision``: what a tick of the scheduler writes for one task.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
-from itertools import islice
+from hashlib import blake2b
+from typing import Self
 
-from rota.shared.domain.errors import InvalidInput, UnknownKind
-from rota.shared.domain.states import MisfirePolicy, OverlapPolicy, TaskStatus
-from rota.shared.domain.times import is_time, why_no_time
-from rota.shared.domain.triggers.base import TRIGGERS, trigger_of
+from rota.shared.domain.calendars.definition import Found
+from rota.shared.domain.errors import InvalidInput
+from rota.shared.domain.states import OverlapPolicy, SkipReason, TaskStatus
+from rota.shared.domain.times import EARLIEST, LATEST, is_time, why_no_time
+from rota.shared.domain.triggers.base import AFTER_ENDS, search_of, trigger_of
+from rota.shared.domain.triggers.fixed_delay import FixedDelayTrigger
 from rota.shared.domain.triggers.inputs import TriggerInputs
-
-FIRES_AT_ONCE = 100
-"""The most fires of one task that one tick materializes; the next tick continues."""
-
-COUNTED_EXACTLY = 50
-"""``count`` counts up to so many fires one by one. It estimates the number of the others from the length of time that
-they cover."""
+from rota.shared.domain.triggers.zones import load_zone
 
 TICK = timedelta(microseconds=1)
+
+CATCH_UP_PRIORITY = 9
+"""The priority of a fire that was missed and runs all the same: what is due now goes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +34,22 @@ class PlanInputs(TriggerInputs):
         PlanInputs("cron", cron="30 16 * * *", timezone="Asia/Shanghai").next_after(datetime(2026, 7, 1))
     """
 
-    starts_at: datetime | None = None
     ends_at: datetime | None = None
+
+    def on(self, calendars: Mapping[str, Found]) -> "PlanInputs":
+        """The inputs with their calendar, if they name one of these."""
+        found = calendars.get(self.named_calendar or "")
+        return self if found is None else replace(self, calendar=found)
+
+    def without_calendar(self) -> "PlanInputs":
+        """The inputs of a task that fires on all days."""
+        spec = {key: value for key, value in (self.trigger_spec or {}).items() if not key.startswith("calendar")}
+        return replace(self, trigger_spec=spec or None, calendar=None)
 
     def fires_after(self, moment: datetime) -> Iterator[datetime]:
         """The fires inside the window strictly after a moment (naive UTC), in order.
 
-        Raises InvalidInput for inputs that describe no trigger, or no window.
+        Raises InvalidInput for inputs that describe no trigger, or no window, or that name an unknown calendar.
         """
         fire = self.next_after(moment)
         while fire is not None:
@@ -51,30 +59,112 @@ class PlanInputs(TriggerInputs):
     def next_after(self, moment: datetime) -> datetime | None:
         """The first fire strictly after a moment (naive UTC), or None if the task never fires again.
 
-        Raises InvalidInput for inputs that describe no trigger, or no window.
+        Raises InvalidInput for inputs that describe no trigger, or no window, or that name an unknown calendar.
         """
         self._check_window()
         if self.starts_at is not None:
             moment = max(moment, self.starts_at - TICK)
-        fire = trigger_of(self).next_after(moment)
-        return fire if fire is None or self.ends_at is None or fire <= self.ends_at else None
+        if (days := self.days) is None:
+            return self._before_the_end(trigger_of(self).next_after(moment))
+        search, zone = search_of(self), load_zone(self.timezone)
+        return days.next_after(moment, zone, lambda m: self._before_the_end(search.next_after(m)))
 
     def newest_until(self, moment: datetime) -> datetime | None:
         """The newest fire at or before a moment (naive UTC), or None if there is none.
 
-        Raises InvalidInput for inputs that describe no trigger, or no window.
+        Raises InvalidInput for inputs that describe no trigger, or no window, or that name an unknown calendar.
         """
         self._check_window()
         if self.ends_at is not None:
             moment = min(moment, self.ends_at)
-        fire = trigger_of(self).latest_at_or_before(moment)
+        if (days := self.days) is None:
+            return self._after_the_start(trigger_of(self).latest_at_or_before(moment))
+        search, zone = search_of(self), load_zone(self.timezone)
+        return days.latest_until(moment, zone, lambda m: self._after_the_start(search.latest_at_or_before(m)))
+
+    def describe(self) -> str | None:
+        """The trigger and its days in plain English; None if the task never fires by itself. Raises InvalidInput."""
+        words, name = trigger_of(self).describe(), self.calendar_name
+        return words if words is None or name is None else f"{words}, {self.which_days.describe(name)}"
+
+    def label(self) -> str:
+        """The trigger in a few characters, and the calendar: ``0 9 * * *, cn``. Raises InvalidInput."""
+        words, name = trigger_of(self).label(), self.calendar_name
+        return words if name is None else f"{words}, {name}"
+
+    def _before_the_end(self, fire: datetime | None) -> datetime | None:
+        return fire if fire is None or self.ends_at is None or fire <= self.ends_at else None
+
+    def _after_the_start(self, fire: datetime | None) -> datetime | None:
         return fire if fire is None or self.starts_at is None or fire >= self.starts_at else None
+
+    def due_at(self, task_id: int, fire: datetime) -> datetime | None:
+        """When a fire of a task may run (naive UTC), or None if that is its own time.
+
+        With ``jitter_seconds`` it is later than the fire, by a part of them that a hash of the task and the fire says:
+        the same whoever asks, and before the next fire. Raises InvalidInput.
+        """
+        if not (jitter := self.jitter_seconds):
+            return None
+        following = self.from_fire(fire).next_after(fire) or LATEST
+        span = min(timedelta(seconds=jitter), following - fire)
+        part = blake2b(f"{task_id} {fire.isoformat()}".encode(), digest_size=8).digest()
+        return fire + TICK * (span // TICK * int.from_bytes(part) >> 64)
+
+    @property
+    def follows_ends(self) -> bool:
+        """Whether each fire follows the end of the run before it: after a fire the plan waits for that end."""
+        return self.trigger_kind in AFTER_ENDS
+
+    @property
+    def delay(self) -> timedelta:
+        """How long after the end of a run the next fire is, where ``follows_ends``.
+
+        Raises InvalidInput.
+        """
+        return FixedDelayTrigger.of(self).delay
+
+    def from_fire(self, fire: datetime) -> Self:
+        """The inputs by which fires go on from this one (naive UTC) if none of them runs.
+
+        They differ where ``follows_ends``: what is not run counts as ended at its own time. Raises InvalidInput.
+        """
+        if not self.follows_ends:
+            return self
+        before = fire - self.delay if fire - EARLIEST >= self.delay else fire
+        return replace(self, starts_at=before)
+
+    def after_end(self, end: datetime) -> datetime | None:
+        """The fire that follows the end of a run (naive UTC), where ``follows_ends``; None: it never fires again.
+
+        Raises InvalidInput.
+        """
+        return None if self.delay > LATEST - end else self.in_window(end + self.delay)
+
+    def in_window(self, moment: datetime) -> datetime | None:
+        """The moment (naive UTC), or ``starts_at`` if it is before that; None after ``ends_at``.
+
+        On a day that the calendar leaves out it is the next fire after that. Raises InvalidInput.
+        """
+        self._check_window()
+        moment = moment if self.starts_at is None else max(moment, self.starts_at)
+        if not self.is_on_its_days(moment):
+            return self.from_fire(moment).next_after(moment)
+        return self._before_the_end(moment)
 
     def _check_window(self) -> None:
         for name in ("starts_at", "ends_at"):
             moment = getattr(self, name)
             if moment is not None and not is_time(moment):
                 raise InvalidInput(f"{name} {why_no_time(moment)}; write a date, or NULL")
+        if self.starts_at is not None and self.ends_at is not None and self.ends_at < self.starts_at:
+            raise InvalidInput(
+                f"ends_at {self.ends_at} is before starts_at {self.starts_at}: the task would never fire"
+            )
+
+
+INPUT_COLUMNS = tuple(column.name for column in fields(PlanInputs) if column.name != "calendar")
+"""The columns of ``schedule_task`` that are inputs of a plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +205,32 @@ class TaskTerms:
     required_labels: dict[str, str]
     overlap_policy: str = OverlapPolicy.SKIP
     max_instances: int | None = None
+    limit_name: str | None = None
+    run_timeout_seconds: int | None = None
     planned: Planned | None = None
     """If the plan is stale: what it was made from. None also if nobody can tell that."""
+
+    new_edition: str | None = None
+    """The edition of the task's calendar, if the present plan was made with another one."""
+
+    put_by_hand: frozenset[datetime] = frozenset()
+    """Of the fires that were missed, those that a person has skipped or set to another time (naive UTC)."""
 
     @property
     def was_turned_on(self) -> bool:
         """Whether the task is on, and was off when the scheduler saw it last."""
         return self.planned is not None and self.planned.status == TaskStatus.OFF and self.status == TaskStatus.ON
+
+    @property
+    def is_new_plan(self) -> bool:
+        """Whether the plan is made anew: the task was edited, or its calendar."""
+        return self.needs_replan or self.new_edition is not None
+
+    @property
+    def calendars(self) -> set[str]:
+        """The names of the calendars of the task's plans, the present one and the one that is to be made."""
+        names = {self.inputs.named_calendar, self.planned.inputs.named_calendar if self.planned else None}
+        return {name for name in names if name is not None}
 
     @property
     def was_planned(self) -> bool:
@@ -141,134 +250,51 @@ class PlannedTask:
     large_param: int = 0
     """How many bytes a param has that is too large to be read with the others; ``param`` is None until it is read."""
 
+    @property
+    def calendar_use(self) -> tuple[int, str, str] | None:
+        """What is recorded of the calendar of a new plan: (task id, calendar, edition); None if nothing is new."""
+        name, edition = self.terms.inputs.named_calendar, self.terms.new_edition
+        return None if name is None or edition is None else (self.id, name, edition)
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Fires of a task that are not run: why, the first and the last of them (naive UTC), and how many they are.
+
+    ``after`` is the fire before the first, where these may continue a stretch that was skipped for the same reason.
+    """
+
+    reason: SkipReason
+    first: datetime
+    last: datetime
+    number: int
+    after: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """Fires that were missed and may all run: the first and the last of them (naive UTC)."""
+
+    first: datetime
+    last: datetime
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a tick writes for one task: its next fire, the fires to materialize, and the numbers of those not run."""
+    """What a tick writes for one task: its next fire, the fires to materialize, those that it skips, and those that it
+    leaves to the catch-up."""
 
     next_fire_at: datetime | None
     fires: list[datetime] = field(default_factory=list)
-    misfires: int = 0
-    held_back: int = 0
+    skipped: Skipped | None = None
+    missed: Missed | None = None
 
+    @property
+    def misfires(self) -> int:
+        """How many fires were missed and are not run."""
+        return 0 if self.skipped is None or self.skipped.reason == SkipReason.OFF else self.skipped.number
 
-def decide(terms: TaskTerms, next_fire_at: datetime | None, now: datetime, horizon: datetime) -> Decision:
-    """Decide which fires of a task up to ``horizon`` are materialized, and which fire is next. Times are naive UTC.
-
-    Raises InvalidCron or InvalidTimezone for a task into which SQL wrote a bad cron expression or time zone.
-    """
-    old = terms.planned
-    passed = _passed(terms, next_fire_at, now) if old is not None else 0
-    if passed and old is not None:
-        following = None if terms.is_deleted else terms.inputs.next_after(now)
-        decision = _decide(terms, following, now, horizon)
-        was_off = old.status == TaskStatus.OFF
-        return replace(decision, held_back=passed) if was_off else replace(decision, misfires=passed)
-    return _decide(terms, first_fire(terms, next_fire_at, now), now, horizon)
-
-
-def _decide(terms: TaskTerms, first: datetime | None, now: datetime, horizon: datetime) -> Decision:
-    if terms.is_deleted:
-        return Decision(next_fire_at=None)
-    if terms.status == TaskStatus.OFF:
-        return _held_back(terms, first, now)
-    if first is None:
-        return Decision(next_fire_at=None)
-    if now - first > timedelta(seconds=terms.misfire_grace_seconds):
-        return _misfire(terms.misfire_policy)(terms, first, now, horizon)
-    return _on_time(terms, first, horizon)
-
-
-def _misfire(policy: str) -> "MisfireRule":
-    if policy not in MISFIRE:
-        raise UnknownKind("misfire_policy", policy, MISFIRE)
-    return MISFIRE[policy]
-
-
-def first_fire(terms: TaskTerms, next_fire_at: datetime | None, now: datetime) -> datetime | None:
-    """The next fire of the plan: the one in the row, or after an edit the first one after ``now``.
-
-    An edit never replays the past. A new task is planned from its creation, so fires since then count as misfires.
-    What SQL wrote into the row instead of a time counts as an edit.
-    """
-    is_usable = next_fire_at is None or is_time(next_fire_at)
-    if (not terms.needs_replan and is_usable) or terms.is_deleted:
-        return next_fire_at
-    return terms.inputs.next_after(min(terms.gmt_create, now) if is_time(terms.gmt_create) else now)
-
-
-def _passed(terms: TaskTerms, next_fire_at: datetime | None, now: datetime) -> int:
-    """How many fires of the old plan have passed up to ``now`` and belong to it, because the task was edited since.
-
-    Nobody knows when it was edited, so the old inputs count up to now. If the task was and is on and only its text has
-    changed, they belong to the new plan: it makes up for them as its misfire policy says.
-    """
-    old = terms.planned
-    if old is None or old.is_deleted or not is_time(next_fire_at) or next_fire_at > now:
-        return 0
-    if old.status == terms.status == TaskStatus.ON and not terms.needs_replan and not terms.is_deleted:
-        return 0
-    try:
-        return count(old.inputs, next_fire_at, now)
-    except (InvalidInput, ValueError, TypeError):  # SQL has written the text of a plan that cannot be
-        return 0
-
-
-def _on_time(terms: TaskTerms, first: datetime, horizon: datetime) -> Decision:
-    fires: list[datetime] = []
-    fire: datetime | None = first
-    while fire is not None and fire <= horizon and len(fires) < FIRES_AT_ONCE:
-        fires.append(fire)
-        fire = terms.inputs.next_after(fire)
-    return Decision(next_fire_at=fire, fires=fires)
-
-
-def _held_back(terms: TaskTerms, first: datetime | None, now: datetime) -> Decision:
-    if first is None or first > now:
-        return Decision(next_fire_at=first)
-    return Decision(next_fire_at=terms.inputs.next_after(now), held_back=count(terms.inputs, first, now))
-
-
-def _fire_once(terms: TaskTerms, first: datetime, now: datetime, horizon: datetime) -> Decision:
-    """Run the newest missed fire once in place of all missed fires; then continue with the plan."""
-    newest = terms.inputs.newest_until(now) or first
-    ahead = terms.inputs.next_after(newest)
-    decision = Decision(next_fire_at=None) if ahead is None else _on_time(terms, ahead, horizon)
-    return Decision(
-        next_fire_at=decision.next_fire_at,
-        fires=[newest, *decision.fires],
-        misfires=count(terms.inputs, first, newest) - 1,
-    )
-
-
-MisfireRule = Callable[[TaskTerms, datetime, datetime, datetime], Decision]
-
-MISFIRE: dict[str, MisfireRule] = {MisfirePolicy.FIRE_ONCE: _fire_once}
-"""For each policy the function that decides about fires missed by more than ``misfire_grace_seconds``."""
-
-
-def known_kinds() -> dict[str, list[str]]:
-    """The words that this Rota knows of each column that says of what kind a task's plan is.
-
-    known_kinds()   # {"trigger_kind": ["cron", "manual"], "misfire_policy": ["fire_once"]}
-    """
-    return {"trigger_kind": list(map(str, TRIGGERS)), "misfire_policy": list(map(str, MISFIRE))}
-
-
-def count(inputs: PlanInputs, first: datetime, last: datetime) -> int:
-    """How many fires there are from ``first`` (a fire) to ``last`` (naive UTC), both included.
-
-    The number is an estimate if it is greater than ``COUNTED_EXACTLY``.
-    """
-    counted = [first, *islice(_until(inputs, first, last), COUNTED_EXACTLY)]
-    if len(counted) <= COUNTED_EXACTLY:
-        return len(counted)
-    average_distance = (counted[-1] - first) / (len(counted) - 1)
-    return len(counted) + int((last - counted[-1]) / average_distance)
-
-
-def _until(inputs: PlanInputs, first: datetime, last: datetime) -> Iterator[datetime]:
-    for fire in inputs.fires_after(first):
-        if fire > last:
-            return
-        yield fire
+    @property
+    def held_back(self) -> int:
+        """How many fires passed while the task was off."""
+        return 0 if self.skipped is None else self.skipped.number - self.misfires

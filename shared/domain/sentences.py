@@ -1,23 +1,27 @@
 """Parts of the sentences that Rota tells people: a text that others wrote, on one line; and what to write instead."""
 
 import math
+import unicodedata
 from collections.abc import Iterable
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any
 from zoneinfo import ZoneInfo
 
-ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+def is_shown(character: str) -> bool:
+    """Whether a terminal just shows this character. It obeys others, such as an escape or a bidirectional mark."""
+    return character.isprintable() or unicodedata.category(character) == "Zs"
 
 
 def printable(text: str) -> str:
-    r"""The text on one line, safe for a terminal and for a log: control characters are escapes.
+    r"""The text on one line, safe for a terminal and for a log: all characters that are not just shown are escapes.
 
     printable("a\nb\x1b[31m")   # r"a\nb\x1b[31m"
     """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else ESCAPES.get(c) or f"\\x{ord(c):02x}" for c in text)
+    return "".join(c if is_shown(c) else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def advice(value: Any) -> str:

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class TaskStatus(StrEnum):
-    """Whether a task's cron fires. While a task is ``off``, its manual, replayed and SQL instances still run."""
+    """Whether a task's trigger fires. While a task is ``off``, its manual, replayed and SQL instances still run."""
 
     ON = "on"
     OFF = "off"
@@ -21,12 +21,39 @@ class TriggerKind(StrEnum):
 
     CRON = "cron"
     MANUAL = "manual"
+    INTERVAL = "interval"
+    ONCE = "once"
+    FIXED_DELAY = "fixed_delay"
+    COMBINED = "combined"
 
 
 class MisfirePolicy(StrEnum):
-    """What the scheduler does with fires that were missed while no scheduler ran."""
+    """What the scheduler does with fires that were missed while no scheduler ran.
+
+    It runs the newest (``fire_once``), none (``skip``), or the newest so many of the last so many seconds
+    (``fire_all``).
+    """
 
     FIRE_ONCE = "fire_once"
+    SKIP = "skip"
+    FIRE_ALL = "fire_all"
+
+
+class SkipReason(StrEnum):
+    """Why fires of a task were not run, though no instance tells it.
+
+    ``skip`` and ``fire_once``: they were missed, and the misfire policy has dropped them. ``window`` and ``cap``: they
+    were missed, and ``fire_all`` reaches not so far. ``off``: they passed while the task was off. ``edited``: they
+    passed before an edit or a deletion was seen. ``by_hand``: a person has skipped them.
+    """
+
+    SKIP = "skip"
+    FIRE_ONCE = "fire_once"
+    WINDOW = "window"
+    CAP = "cap"
+    OFF = "off"
+    EDITED = "edited"
+    BY_HAND = "by_hand"
 
 
 class OverlapPolicy(StrEnum):
@@ -52,13 +79,31 @@ class Backoff(StrEnum):
     EXPONENTIAL = "exponential"
 
 
+class OnRetry(StrEnum):
+    """Where a further attempt of an instance begins: at the node that failed, or at the first one."""
+
+    RESUME = "resume"
+    RESTART = "restart"
+
+
 class Origin(StrEnum):
-    """What created an instance: a cron fire, a person's request, a replay, or an INSERT by SQL."""
+    """What created an instance: its task's trigger, a person's request, a replay, an INSERT by SQL, or a backfill.
+
+    ``cron`` is the word for each kind of trigger. Workers decide by it, those of older versions too, whether an
+    instance waits while its task is off (docs/decisions/0043-origin-cron.md).
+    """
 
     CRON = "cron"
     MANUAL = "manual"
     REPLAY = "replay"
     SQL = "sql"
+    BACKFILL = "backfill"
+
+
+class FollowUp(StrEnum):
+    """What follows the end of an instance: its task fires again after a delay."""
+
+    FIXED_DELAY = "fixed_delay"
 
 
 REASON_LIMIT = 1000
@@ -105,6 +150,15 @@ class SchedulerState(StrEnum):
     PAUSED = "paused"
 
 
+class BackfillStatus(StrEnum):
+    """The states of a backfill. A ``paused`` one writes no more until it is resumed; the last two are ends."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    CANCELED = "canceled"
+    DONE = "done"
+
+
 PLANNED_ORIGINS = (Origin.CRON,)
 """Instances of these origins do not run while their task is ``off``."""
 
@@ -118,6 +172,7 @@ NodeMoves = Mapping[NodeStatus, NodeStatus]
 
 _NEVER_RUN: NodeMoves = {NodeStatus.PENDING: NodeStatus.CANCELED}
 _RUN_AGAIN: NodeMoves = {NodeStatus.RUNNING: NodeStatus.PENDING}
+_ANEW: NodeMoves = {NodeStatus.SUCCEED: NodeStatus.PENDING, **_RUN_AGAIN}
 _DONE: NodeMoves = {NodeStatus.RUNNING: NodeStatus.SUCCEED}
 _FAIL: NodeMoves = {NodeStatus.RUNNING: NodeStatus.FAILED, **_NEVER_RUN}
 _STOP: NodeMoves = {NodeStatus.RUNNING: NodeStatus.CANCELED, **_NEVER_RUN}
@@ -147,6 +202,7 @@ TAKE_BACK = Move("take back", (_ASSIGNED,), _PENDING)
 # The worker claims an instance, runs its nodes one after the other, and reports how it ended.
 CLAIM = Move("claim", (_ASSIGNED,), _RUNNING, first_node=NodeStatus.RUNNING)
 BEGIN = Move("begin", (_RUNNING,), _RUNNING)  # before the first handler of what may run at most once is entered
+RESTART = Move("restart", (_RUNNING,), _RUNNING, _ANEW, first_node=NodeStatus.RUNNING)
 PROCEED = Move("proceed", (_RUNNING,), _RUNNING, _DONE, first_node=NodeStatus.RUNNING)
 SUCCEED = Move("succeed", (_RUNNING,), _SUCCEED, _DONE)
 FAIL = Move("fail", (_RUNNING,), _FAILED, _FAIL)
@@ -166,7 +222,7 @@ SKIP = Move("skip", (_ASSIGNED,), _CANCELED, _NEVER_RUN)
 CANCEL = Move("cancel", (_PENDING, _ASSIGNED), _CANCELED, _NEVER_RUN)
 
 MOVES = (
-    GIVE, TAKE_BACK, CLAIM, BEGIN, PROCEED, SUCCEED, FAIL, RETRY, STOP, HAND_BACK,
+    GIVE, TAKE_BACK, CLAIM, BEGIN, RESTART, PROCEED, SUCCEED, FAIL, RETRY, STOP, HAND_BACK,
     RECOVER, FAIL_LOST, CANCEL_LOST, REFUSE, SKIP, CANCEL,
 )  # fmt: skip
 

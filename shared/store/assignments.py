@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     Connection,
@@ -12,7 +12,6 @@ from sqlalchemy import (
     String,
     and_,
     bindparam,
-    case,
     exists,
     func,
     literal_column,
@@ -21,14 +20,15 @@ from sqlalchemy import (
     type_coerce,
 )
 
-from rota.shared.database.constructs import among, bound, by_index, json_rows, read_by, unindexed
+from rota.shared.database.constructs import among, bound, by_index, json_rows, unindexed
 from rota.shared.database.later import read_before
+from rota.shared.database.stored_json import in_order_of
 from rota.shared.domain.errors import RotaError
 from rota.shared.domain.nodes import PlannedNode
 from rota.shared.domain.states import PLANNED_ORIGINS, InstanceStatus, OverlapPolicy
-from rota.shared.domain.waiting import WaitingFire
+from rota.shared.domain.waiting import A_WORKER, ITS_LIMIT, WaitingFire
 from rota.shared.store import overlap, params, turns
-from rota.shared.store.tables import PRIORITIES, schedule_instance, schedule_task
+from rota.shared.store.tables import PRIORITIES, is_paused, schedule_instance, schedule_task
 from rota.shared.store.transitions import giving
 
 _instance = schedule_instance.c
@@ -75,8 +75,18 @@ class Pending:
     overlap_slot: int | None
     task_status: str | None
     misfire_grace_seconds: int | None
+    misfire_policy: str | None
+    misfire_cap: int | None
+    from_sequence: int | None
+    limit_name: str | None
+    run_timeout_seconds: int | None
     listed: Sequence[PlannedNode] | RotaError | None = None
     """The nodes that its param lists, or why that is a bad list. ``pending`` leaves it None."""
+
+    @property
+    def may_have_nodes(self) -> bool:
+        """Whether it may have nodes already. Whatever comes back has a reason."""
+        return self.attempt > 0 or self.reason is not None or self.from_sequence is not None
 
     @property
     def is_planned(self) -> bool:
@@ -88,7 +98,9 @@ class Pending:
     def waiting_fire(self) -> WaitingFire:
         """The instance as a fire that waits for a worker."""
         grace = self.misfire_grace_seconds or 0
-        return WaitingFire(self.id, self.task_id, self.schedule_datetime, self.due_at, grace, self.overlap_policy)
+        policies = (self.overlap_policy, self.misfire_policy, self.misfire_cap or 1)
+        waits_for = A_WORKER if self.limit_name is None else ITS_LIMIT
+        return WaitingFire(self.id, self.task_id, self.schedule_datetime, self.due_at, grace, *policies, waits_for)
 
     @property
     def is_out_of_line(self) -> bool:
@@ -124,19 +136,28 @@ _unassigned = select(_instance.id).where(
     _instance.status == PENDING, _instance.schedule_worker_node_id.is_(None), _instance.priority.in_(PRIORITIES)
 )
 _without_due_at = _unassigned.where(_instance.due_at.is_(None))
-_any_work = select(exists(_unassigned.where(_instance.due_at <= bindparam("horizon"))), exists(_without_due_at))
+_any_work = select(
+    exists(_unassigned.where(_instance.due_at <= bindparam("horizon"))), exists(_without_due_at), is_paused
+)
 _orphans = (
     _without_due_at.add_columns(_instance.schedule_datetime).limit(bindparam("limit")).with_for_update(skip_locked=True)
 )
 
 
-def look(connection: Connection, horizon: datetime) -> tuple[bool, bool]:
+class Look(NamedTuple):
+    """Whether an instance is due, whether an orphan waits, and whether all scheduling is paused."""
+
+    due: bool
+    orphaned: bool
+    is_paused: bool
+
+
+def look(connection: Connection, horizon: datetime) -> Look:
     """Whether ``pending`` would find an instance due by ``horizon`` (naive UTC), and whether ``orphans`` would.
 
     A scheduler asks this first, because for an idle one it is the only statement.
     """
-    due, orphaned = connection.execute(_any_work, {"horizon": horizon}).one()
-    return bool(due), bool(orphaned)
+    return Look(*map(bool, connection.execute(_any_work, {"horizon": horizon}).one()))
 
 
 def orphans(connection: Connection, limit: int) -> dict[int, datetime]:
@@ -161,13 +182,21 @@ def pending(connection: Connection, horizon: datetime, limit: int, after: Cursor
     return found
 
 
+def pending_in_turn(connection: Connection, task: int, horizon: datetime, limit: int) -> list[Pending]:
+    """Up to ``limit`` pending instances of a task with turns that are due by ``horizon`` (naive UTC), the oldest first.
+
+    What of the task is assigned is read, too.
+    """
+    return _pending(connection, _pending_in_turn, task=task, horizon=horizon, limit=limit)
+
+
 def _pending(connection: Connection, statement: Select[Any], **values: Any) -> list[Pending]:
     rows: list[Any] = list(connection.execute(statement, values))
     return [Pending(*row) for row in rows]
 
 
 _param = func.coalesce(type_coerce(_instance.param, String), type_coerce(_task.param, String))
-_pending_with_tasks = (
+_are_pending: Select[Any] = (
     select(
         _instance.id,
         _instance.schedule_task_id,
@@ -191,6 +220,11 @@ _pending_with_tasks = (
         _instance.overlap_slot,
         _task.status,
         _task.misfire_grace_seconds,
+        _task.misfire_policy,
+        _task.misfire_cap,
+        _instance.from_sequence,
+        _task.limit_name,
+        _task.run_timeout_seconds,
     )
     .join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id, isouter=True)
     .where(
@@ -198,8 +232,17 @@ _pending_with_tasks = (
         _instance.schedule_worker_node_id.is_(None),
         _instance.due_at <= bindparam("horizon"),
     )
-    .order_by(_instance.priority, _instance.due_at, _instance.id)
     .limit(bindparam("limit"))
+)
+_pending_with_tasks: Select[Any] = in_order_of(
+    _are_pending.order_by(_instance.priority, _instance.due_at, _instance.id),
+    schedule_instance,
+    "ix_schedule_instance_work",
+)
+_pending_in_turn: Select[Any] = in_order_of(
+    _are_pending.where(_instance.turn_key == bindparam("task")).order_by(_instance.due_at, _instance.id),
+    schedule_instance,
+    "ix_schedule_instance_turn",
 )
 _after_cursor = _pending_with_tasks.where(
     _instance.priority == bindparam("priority"),
@@ -243,65 +286,6 @@ def last_run_numbers(connection: Connection, fires: Collection[FireKey]) -> dict
     return {(task, moment, key): number or 0 for task, moment, key, number in rows}
 
 
-_queue = json_rows("queue", worker="id", priority="int")
-
-
-def _first_of_queue(what: Any, worker: Any, priority: Any) -> Any:
-    """A SELECT of a worker's assigned instances of one priority, the one that is due first at first."""
-    chosen = select(what).where(
-        _instance.status == ASSIGNED,
-        _instance.schedule_worker_node_id == worker,
-        _instance.priority == priority,
-        _instance.gmt_assigned.is_not(None),
-    )
-    return read_by(chosen.order_by(_instance.due_at), schedule_instance, "ix_schedule_instance_work")
-
-
-_assigned_when_due = case((_instance.due_at < bindparam("cutoff"), _instance.gmt_assigned))
-_first = _first_of_queue(_assigned_when_due, _queue.c.worker, _queue.c.priority).limit(literal_column("1"))
-_late_queues = select(_queue.c.worker, _queue.c.priority).where(
-    _first.correlate(_queue).scalar_subquery() < bindparam("cutoff")
-)
-_front = (
-    _first_of_queue(_instance.id, bindparam("worker"), bindparam("priority"))
-    .add_columns(_instance.gmt_assigned)
-    .where(_instance.due_at < bindparam("cutoff"))
-    .limit(bindparam("limit"))
-    .subquery("front")
-)
-_overdue = select(_front.c.id).where(_front.c.gmt_assigned < bindparam("cutoff"))
-
-
-def overdue(connection: Connection, workers: Collection[int], cutoff: datetime, limit: int) -> list[int]:
-    """Ids of unstarted instances that were assigned to these workers, and were due, before ``cutoff`` (naive UTC).
-
-    A worker starts those of one priority in the order in which they are due. So this looks at the first of each
-    priority, and if that is overdue, at the next ``limit``: it reads no long queue to its end. What is behind an
-    instance that was assigned later is found when that has been started, or is overdue itself.
-    """
-    queues = bound((worker, priority) for worker in sorted(workers) for priority in PRIORITIES)
-    late = read_before(connection, _late_queues, {"rows": queues, "cutoff": cutoff}).all() if workers else []
-    found: list[int] = []
-    for worker, priority in sorted(map(tuple, late)):
-        if len(found) < limit:
-            values = {"worker": worker, "priority": priority, "cutoff": cutoff, "limit": limit - len(found)}
-            found += read_before(connection, _overdue, values).scalars()
-    return sorted(found)
-
-
-def take_back_unstarted(
-    connection: Connection, workers: Collection[int], cutoff: datetime, limit: int, avoid: str | None = None
-) -> int:
-    """Put instances that are ``overdue`` back to pending; returns how many.
-
-    ``avoid``: the name of a worker that they are given to again only if there is no other.
-    """
-    ids = free_assigned(connection, overdue(connection, workers, cutoff, limit))
-    if ids:
-        giving.take_back_unstarted(connection, ids, cutoff, avoid)
-    return len(ids)
-
-
 def take_back_assigned(connection: Connection, worker_id: int, limit: int) -> int:
     """Put instances that a worker was assigned and has not claimed back to pending; returns how many.
 
@@ -314,6 +298,16 @@ def take_back_assigned(connection: Connection, worker_id: int, limit: int) -> in
     if ids:
         giving.take_back_from(connection, worker_id, ids)
     return len(ids)
+
+
+_assigned = by_index(
+    select(_instance.id).where(among(_instance.id), unindexed(_instance.status) == ASSIGNED), schedule_instance
+)
+
+
+def still_assigned(connection: Connection, ids: Collection[int]) -> set[int]:
+    """Those of these instances that are still assigned: nobody has claimed them."""
+    return set(connection.execute(_assigned, {"ids": sorted(ids)}).scalars()) if ids else set()
 
 
 _free_assigned = by_index(

@@ -8,7 +8,16 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, case, func, inser
 
 from rota.shared.database.later import execute_later, read_before
 from rota.shared.store import params
-from rota.shared.store.tables import schedule_audit, schedule_instance, schedule_task
+from rota.shared.store.tables import (
+    schedule_audit,
+    schedule_backfill,
+    schedule_calendar,
+    schedule_instance,
+    schedule_limit,
+    schedule_pause,
+    schedule_task,
+    schedule_worker_node,
+)
 
 _audit = schedule_audit.c
 _task = schedule_task.c
@@ -26,8 +35,10 @@ _narrow = select(
 ).order_by(_audit.id.desc())
 """The acts, the newest first. Params are the only values that may be large."""
 
-TASK, INSTANCE = schedule_task.name, schedule_instance.name
-"""The values of ``object_type``: the table of the row that the act changed or inserted."""
+TASK, INSTANCE, WORKER = schedule_task.name, schedule_instance.name, schedule_worker_node.name
+BACKFILL, LIMIT, PAUSE = schedule_backfill.name, schedule_limit.name, schedule_pause.name
+CALENDAR = schedule_calendar.name
+"""Values of ``object_type``: the table of the row that the act changed or inserted."""
 
 
 @dataclass(frozen=True, slots=True)

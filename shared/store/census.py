@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, case, literal_column, null, or_, select, union_all
 
 from rota.shared.database.causal import CAUSALLY
-from rota.shared.database.constructs import SecondsBefore, UtcNow
+from rota.shared.database.constructs import SecondsBefore, UtcNow, among, bound, json_rows, read_by
 from rota.shared.domain.states import WorkerState
 from rota.shared.store.tables import schedule_instance, schedule_kept_slot, schedule_worker_beat, schedule_worker_node
 from rota.shared.store.workers import ACTIVE, AHEAD, LIVES, OF_ITS_WORKER, SHOWN_ALIVE, SILENT
@@ -22,6 +22,9 @@ SHOWN_SECONDS = 5
 
 UNREADABLE_LIMIT_SECONDS = 12
 """The liveness limit that counts in place of one that is no number."""
+
+MOST_KNOWN = 999
+"""MariaDB and MySQL make no ranges of a NOT IN with more than 1,000 values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +55,33 @@ class Census:
     time: datetime
     """The database's time of the snapshot, naive UTC."""
 
+    @property
+    def known(self) -> set[int]:
+        """The ids that the next snapshot need not look for: of all who live or hold something."""
+        return {*self.alive, *self.condemned, *self.holders}
+
 
 _YES: ColumnElement[int] = literal_column("1")
 _moment = select(UtcNow().label("time")).subquery("moment")
-_held = (
-    select(schedule_instance.c.status, schedule_instance.c.schedule_worker_node_id)
-    .where(schedule_instance.c.status.in_(ACTIVE), schedule_instance.c.schedule_worker_node_id.is_not(None))
-    .distinct()
-    .subquery("held")
-)
-"""Who holds something, by the first columns of the index of work. So the database goes from one worker to the next in
-that index, and does not read all that each of them holds. Without the status it would."""
+_known = json_rows("known", id="id")
+_holder = schedule_instance.c.schedule_worker_node_id
+_of_others = read_by(
+    select(schedule_instance.c.status, _holder)
+    .where(schedule_instance.c.status.in_(ACTIVE), _holder.is_not(None), ~among(_holder, "known"))
+    .distinct(),
+    schedule_instance,
+    "ix_schedule_instance_work",
+).subquery("of_others")
+
+
+def _held_by_known(status: str) -> ColumnElement[bool]:
+    """Whether a worker that is known holds something in this state: it reads one entry of the index of work."""
+    held = schedule_instance.alias(f"is_{status}")
+    of_worker = (held.c.status == status, held.c.schedule_worker_node_id == _known.c.id)
+    found = read_by(select(held.c.id).where(*of_worker), held, "ix_schedule_instance_work").limit(literal_column("1"))
+    is_there: ColumnElement[bool] = found.correlate(_known).scalar_subquery().is_not(None)
+    return is_there
+
 
 _unshown = or_(
     _worker.last_heartbeat < SecondsBefore(_beat.last_beat, SHOWN_SECONDS), _worker.last_heartbeat > _beat.last_beat
@@ -81,20 +100,28 @@ _census = union_all(
         case((AHEAD, _YES)))
     .outerjoin_from(schedule_worker_beat, schedule_worker_node, OF_ITS_WORKER)
     .where(LIVES, or_(_worker.id.is_(None), _worker.state == WorkerState.DEAD.value)),
-    select(null(), _held.c.schedule_worker_node_id, null(), null(), null(), null(), null(), null()),
+    select(null(), _known.c.id, null(), null(), null(), null(), null(), null()).where(
+        or_(*map(_held_by_known, ACTIVE))
+    ),
+    select(null(), _of_others.c.schedule_worker_node_id, null(), null(), null(), null(), null(), null()),
     select(null(), schedule_kept_slot.c.schedule_worker_node_id, null(), null(), null(), null(), null(), null()),
 )  # fmt: skip
 """The first part selects the workers whose rows do not say dead, each with the time, or the time alone if there is
-none. The second selects those that beat although their rows say dead, or are gone. The others select the holders. It is
-one snapshot: a holder that is listed in neither of the others was already dead."""
+none. The second selects those that beat although their rows say dead, or are gone. The others select the holders: first
+those that are known, each by one look into the index; then all others, in the ranges of the index that are left. It is
+one snapshot: a holder that is listed in neither of the first two was already dead."""
 
 
-def take(connection: Connection) -> Census:
+def take(connection: Connection, known: Collection[int] = ()) -> Census:
     """Take one snapshot: which workers are alive, which are silent, which hold instances, and the time.
 
-    On a cluster it waits for what was committed elsewhere before: by a stale beat a worker that lives looks silent.
+    ``known``: the workers of which much of what they hold is not to be read: those of the last snapshot. Whoever is not
+    among them is found all the same. On a cluster it waits for what was committed elsewhere before: by a stale beat a
+    worker that lives looks silent.
     """
-    rows = connection.execute(_census, execution_options=CAUSALLY).all()
+    ids = sorted(known)[:MOST_KNOWN]
+    values = {"rows": bound((worker_id,) for worker_id in ids), "known": [0, *ids]}
+    rows = connection.execute(_census, values, execution_options=CAUSALLY).all()
     shown = [row for row in rows if row.time is not None and row.id is not None]
     living = [row for row in shown if row.lives]
     condemned = [row for row in rows if row.time is None and row.lives]
@@ -105,7 +132,7 @@ def take(connection: Connection) -> Census:
         ahead={row.id: row.beat for row in (*living, *condemned) if row.is_ahead},
         beats={row.id: row.beat for row in (*living, *condemned)},
         silent={row.id: _limit(row.patience) for row in (*living, *condemned) if row.patience is not None},
-        holders={row.id for row in rows if row.time is None and not row.lives},
+        holders={row.id for row in rows if row.time is None and not row.lives and isinstance(row.id, int)},
         time=next(row.time for row in rows if row.time is not None),
     )
 

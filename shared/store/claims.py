@@ -17,7 +17,8 @@ from sqlalchemy import Connection
 from rota.shared.database.later import then_read
 from rota.shared.database.transactions import Database
 from rota.shared.domain.states import OverlapPolicy, WorkerLostPolicy
-from rota.shared.store import large_values, overlap, passed_over, reports, runs
+from rota.shared.store import handing_on, large_values, limit_slots, overlap, passed_over, reports, runs
+from rota.shared.store.limit_slots import NOTHING, Taking
 from rota.shared.store.node_types import NodeTypeNames
 from rota.shared.store.overlap import SkipCandidate, Waiting
 from rota.shared.store.runs import ASSIGNED, RUNNING, Claim, Wanted
@@ -74,7 +75,7 @@ class Claims:
         won, assigned, time = self._unread(ids, plain, None) if self._from_afar else self._read_first(ids, plain)
         self._room -= sum(row.large for row in won)
         latest = now.max if time is None else time + self._ahead
-        tried = [row for row in assigned if _is_plain(row) and not (self._from_afar and row.large)]
+        tried = [row for row in assigned if row.terms.is_plain and not (self._from_afar and row.large)]
         too_early = {row.id for row in tried if row.due_at > now}
         early = [row for row in assigned if row.due_at > latest or row.id in too_early]
         held_up = [row for row in assigned if row.due_at <= now and _is_held_up(row) and row.id not in skip_candidates]
@@ -91,37 +92,48 @@ class Claims:
     def _contest(self, rows: Sequence[Wanted], now: datetime, skip_candidates: Mapping[int, SkipCandidate]) -> Claim:
         """Claim instances whose slot depends on others, and skip those that nobody wants any more."""
 
-        def choose(connection: Connection) -> tuple[dict[int, str], overlap.Slots]:
+        def choose(connection: Connection) -> tuple[dict[int, str], overlap.Slots, Taking]:
             skipped = overlap.overrun(connection, rows, skip_candidates) | overlap.superseded(connection, rows, now)
             wanted = {row.id: row for row in rows if _may_start(row) and row.id not in skipped}
-            return skipped, self._within_room(overlap.free_slots(connection, [*wanted.values()]), wanted)
+            slots = self._within_room(overlap.free_slots(connection, [*wanted.values()]), wanted)
+            taking = limit_slots.choose(connection, [wanted[instance_id] for instance_id, _ in slots])
+            return skipped, [s for s in slots if wanted[s[0]].limit_name is None or s[0] in taking.allowed], taking
 
-        skipped, slots = self._database.read(choose)
+        skipped, slots, taking = self._database.read(choose)
         if skipped:
             self._database.write(lambda c: canceling.skip(c, self._worker_id, skipped))
-        won = self._claimed_for(slots, rows) if slots else []
+        won = self._claimed_for(slots, rows, taking) if slots else []
         gone = skipped.keys() | {row.id for row in won}
         lost = [row for row in rows if row.id not in gone]
-        waiting = self._settled(lost, now, skip_candidates) if lost else []
-        return Claim([row.run() for row in won], waiting)
+        waiting = self._settled(lost, now, skip_candidates, taking) if lost else []
+        wait = {one.id for one in waiting if one.task_id is not None}
+        following = [row for row in lost if row.id in wait and row.due_at <= now and handing_on.may_follow(row)]
+        return Claim([row.run() for row in won], waiting, following=following)
 
     def _settled(
-        self, lost: Sequence[Wanted], now: datetime, skip_candidates: Mapping[int, SkipCandidate]
+        self,
+        lost: Sequence[Wanted],
+        now: datetime,
+        skip_candidates: Mapping[int, SkipCandidate],
+        taking: Taking,
     ) -> list[Waiting]:
-        return self._database.write(lambda c: overlap.settle(c, self._worker_id, lost, now, skip_candidates))
+        waiting = self._database.write(lambda c: overlap.settle(c, self._worker_id, lost, now, skip_candidates))
+        names = {row.id: row.limit_name for row in lost if row.limit_name is not None and row.id in taking.tried}
+        return [_for_limit(one, names[one.id], taking) if one.id in names else one for one in waiting]
 
-    def _claimed_for(self, slots: overlap.Slots, rows: Sequence[Wanted]) -> list[Wanted]:
+    def _claimed_for(self, slots: overlap.Slots, rows: Sequence[Wanted], taking: Taking) -> list[Wanted]:
         """Claim instances that were read, for these slots; returns those that the worker has won."""
         ids = [instance_id for instance_id, _ in slots]
-        won = self._unread(ids, ids, slots)[0] if self._from_afar else self._won(slots, rows)
+        is_unread = self._from_afar and not taking.allowed
+        won = self._unread(ids, ids, slots)[0] if is_unread else self._won(slots, rows, taking)
         self._room -= sum(row.large for row in won)
         return won
 
-    def _won(self, slots: overlap.Slots, rows: Sequence[Wanted]) -> list[Wanted]:
+    def _won(self, slots: overlap.Slots, rows: Sequence[Wanted], taking: Taking) -> list[Wanted]:
         wanted = {instance_id for instance_id, _ in slots}
         chosen = [row for row in rows if row.id in wanted]
         self._database.read(lambda c: large_values.read(c, chosen))
-        if self._wins(slots, chosen):
+        if self._wins(slots, chosen, taking):
             return chosen
         return _running(self._database.read(lambda c: self._read(c, sorted(wanted)))[0])
 
@@ -142,7 +154,7 @@ class Claims:
         def choose(connection: Connection) -> tuple[list[Wanted], datetime | None, dict[int, Wanted], overlap.Slots]:
             rows, time = runs.read_wanted(connection, self._worker_id, ids, self._types, free=True)
             ready = {row.id: row for row in rows if row.id in wanted and _is_ready(row, time, self._ahead)}
-            plain = [(row.id, _slot(row)) for row in ready.values() if _is_plain(row)]
+            plain = [(row.id, _slot(row)) for row in ready.values() if row.terms.is_plain]
             chosen = self._within_room(plain, ready)
             large_values.read(connection, [ready[instance_id] for instance_id, _ in chosen])
             large_values.read(connection, _running(rows))
@@ -156,17 +168,18 @@ class Claims:
         won.update(row.id for row in _running(rows))
         return [row for row in rows if row.id in won], [row for row in rows if row.id not in won], time
 
-    def _wins(self, slots: overlap.Slots, rows: Sequence[Wanted]) -> bool:
+    def _wins(self, slots: overlap.Slots, rows: Sequence[Wanted], taking: Taking = NOTHING) -> bool:
         """Claim instances that were read; whether the worker has won all of them."""
         if not slots:
             return True
         nodes: tuple[list[int], list[int]] = [], []
         for row in rows:
-            if row.first_node is not None:
-                nodes[row.terms.on_worker_lost == WorkerLostPolicy.FAIL].append(row.first_node)
+            if (first := row.first_node) is not None:
+                nodes[row.terms.on_worker_lost == WorkerLostPolicy.FAIL].append(first)
         attempts = {row.id: row.attempt for row in rows}
         tried = [(instance_id, slot, attempts[instance_id]) for instance_id, slot in slots]
-        counts = self._database.write_undisturbed(lambda c: claiming.claim_read(c, self._worker_id, tried, *nodes))
+        claim = partial(claiming.claim_read, worker_id=self._worker_id, slots=tried, taking=taking)
+        counts = self._database.write_undisturbed(lambda c: claim(c, nodes=nodes[0], nodes_to_begin=nodes[1]))
         return counts is not None and sum(count.rows for count in counts) == len(slots)
 
     def _unread(self, ids: Sequence[int], tried: Sequence[int], slots: overlap.Slots | None) -> Claimed:
@@ -207,19 +220,19 @@ def _is_ready(row: Wanted, time: datetime | None, ahead: timedelta) -> bool:
 
 
 def _may_start(row: Wanted) -> bool:
-    return row.may_run and row.attempt < MOST_ATTEMPTS
+    return row.terms.may_run and row.attempt < MOST_ATTEMPTS
 
 
 def _slot(row: Wanted) -> int | None:
     return None if row.overlap_policy == OverlapPolicy.ALLOW else 0
 
 
-def _is_plain(row: Wanted) -> bool:
-    """Whether the slot of the row follows from the policy of its task."""
-    is_free = row.overlap_policy == OverlapPolicy.ALLOW and row.max_instances is None
-    return row.may_run and (is_free or row.overlap_policy == OverlapPolicy.SKIP)
-
-
 def _is_held_up(row: Wanted) -> bool:
     """Whether a run is in the way of a row that is skipped for that, if it is a fire."""
-    return row.may_run and row.overlap_policy == OverlapPolicy.SKIP and row.holder_id is not None
+    return row.terms.may_run and row.overlap_policy == OverlapPolicy.SKIP and row.holder_id is not None
+
+
+def _for_limit(one: Waiting, name: str, taking: Taking) -> Waiting:
+    """An instance that waits, as one that waits for its limit; not before the limit's rate lets it start."""
+    later = taking.free_again(name)
+    return one._replace(limit_name=name, due_at=one.due_at if later is None else max(one.due_at, later))

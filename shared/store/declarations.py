@@ -13,12 +13,12 @@ from sqlalchemy import Connection, Row, Select, and_, or_, select
 
 from rota.shared.database.constructs import SecondsBefore, UtcNow
 from rota.shared.database.later import Unexpected, read_before
-from rota.shared.domain.errors import NameTaken
+from rota.shared.domain.errors import InvalidInput, NameTaken
 from rota.shared.domain.jsontext import object_in, texts_in
 from rota.shared.domain.states import TaskStatus
-from rota.shared.domain.task import TaskDefinition
+from rota.shared.domain.task import IN_SPEC, TRIGGER_FIELDS, TaskDefinition, defaults, edited
 from rota.shared.domain.versions import version_of
-from rota.shared.store import tasks
+from rota.shared.store import calendars, shared_limits, tasks
 from rota.shared.store.tables import schedule_task, schedule_worker_beat, schedule_worker_node
 from rota.shared.store.workers import LIVES, OF_ITS_WORKER, SILENT
 
@@ -54,27 +54,60 @@ def declare(connection: Connection, definition: TaskDefinition, by: str, *, live
     live_row = tasks.as_read.add_columns(is_fresh.label("is_fresh")).where(_task.live_name == definition.name)
     row = read_before(connection, live_row, {}).one_or_none()
     if row is None:
-        columns = {**definition.columns(), "status": TaskStatus.ON.value}
-        try:
-            new = {**columns, **_in_force(declared, [])}
-            return Declared(tasks.insert_task(connection, new, by), None, columns)
-        except NameTaken:
-            raise Unexpected("another worker of the app has just declared it") from None
+        return _declare_new(connection, definition, declared, by)
     before = object_in(row.declared)
-    changed = {name for name, value in declared.items() if name not in before or before[name] != value}
-    if not changed:
+    if before == declared:
         return Declared(row.id, row, {})
     seen = _seen(row)
     newer = seen[seen.index(version_of(declared)) + 1 :] if version_of(declared) in seen else []
     fresh = {version_of(before)} if row.is_fresh else set()
     if newer and not (fresh | _carried(connection, definition.name, liveness_seconds)).isdisjoint(newer):
         return Declared(row.id, row, {}, in_force=False)
-    columns = definition.columns()
-    values = {name: columns[name] for name in changed}
-    if "cron" in changed:
-        values["trigger_kind"] = columns["trigger_kind"]
+    changed = _changed(before, declared)
+    is_replanned = not calendars.OF_PLAN.isdisjoint(changed)
+    if is_replanned:
+        calendars.checked(connection, definition.inputs)
+    values = _with_edits(row, definition, changed)
+    shared_limits.require(connection, values.get("limit_name"))
     tasks.change(connection, row, {**values, **_in_force(declared, seen)}, by)
+    if is_replanned:
+        calendars.use_by(connection, row.id, definition.inputs)
     return Declared(row.id, row, values)
+
+
+def _declare_new(connection: Connection, definition: TaskDefinition, declared: Mapping[str, Any], by: str) -> Declared:
+    shared_limits.require(connection, definition.limit_name)
+    calendars.checked(connection, definition.inputs)
+    columns = {**definition.columns(), "status": TaskStatus.ON.value}
+    try:
+        new = {**columns, **_in_force(declared, [])}
+        task_id = tasks.insert_task(connection, new, by)
+    except NameTaken:
+        raise Unexpected("another worker of the app has just declared it") from None
+    calendars.use_by(connection, task_id, definition.inputs)
+    return Declared(task_id, None, columns)
+
+
+def _changed(before: Mapping[str, Any], declared: Mapping[str, Any]) -> set[str]:
+    """The fields that a new declaration changes. One that an older Rota did not know had its default.
+
+    Of a declaration that SQL has spoiled nothing is known, so all fields are new.
+    """
+    known = {**defaults(), **before} if before else {}
+    return {name for name, value in declared.items() if name not in known or known[name] != value}
+
+
+def _with_edits(row: Row[Any], definition: TaskDefinition, changed: set[str]) -> dict[str, Any]:
+    """The columns of the changed fields. Where several fields share a column, what others edited of them stays."""
+    try:
+        return edited(row, {name: getattr(definition, name) for name in changed}).columns_of(changed)
+    except InvalidInput:  # what SQL wrote, or what does not go with the new fields
+        beside = set() if changed & TRIGGER_FIELDS.keys() else changed & set(IN_SPEC)
+        columns = definition.columns_of(changed - beside)
+        if beside:  # the trigger is not declared anew: it stays as it was edited
+            spec = object_in(row.trigger_spec) | {name: getattr(definition, name) for name in beside}
+            columns["trigger_spec"] = {name: value for name, value in spec.items() if value} or None
+        return columns
 
 
 def _in_force(declared: Mapping[str, Any], seen: list[str]) -> dict[str, Any]:

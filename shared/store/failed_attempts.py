@@ -5,6 +5,9 @@ The newest ``MOST`` are kept, as a JSON list with the oldest first, and the long
 
 from typing import Any
 
+from sqlalchemy import ColumnElement, case, literal_column
+
+from rota.shared.database.json_lists import Appended
 from rota.shared.domain.jsontext import json_text, json_value, object_in
 
 MOST = 10
@@ -14,6 +17,11 @@ KEPT_BYTES = 20_000
 
 _BEGINNINGS = {"error": ERROR_CHARACTERS, "type": 127}
 _ENDS = {"stdout": OUTPUT_CHARACTERS, "stderr": OUTPUT_CHARACTERS, "traceback": TRACEBACK_CHARACTERS}
+
+
+def one_more(attempts: ColumnElement[Any], end: ColumnElement[Any]) -> ColumnElement[Any]:
+    """The value of the column ``failed_attempts`` with one more ``attempt_end``; as it is, if that is NULL."""
+    return case((end.is_(None), attempts), else_=Appended(attempts, end, literal_column(str(MOST))))
 
 
 def attempt_end(result: str | None, **facts: Any) -> str:

@@ -28,11 +28,13 @@ from sqlalchemy import (
 
 from rota.shared.database.constructs import UtcNow, among, bound, by_index, ignore_conflicts, json_rows, unindexed
 from rota.shared.database.later import execute_later, read_before
+from rota.shared.domain.backfilling import fire_key
 from rota.shared.domain.jsontext import json_text
 from rota.shared.domain.nodes import PlannedNode
 from rota.shared.domain.states import InstanceStatus, NodeStatus, Origin
 from rota.shared.store.tables import (
     owns_node,
+    schedule_backfill,
     schedule_instance,
     schedule_task_node,
     schedule_task_node_type,
@@ -57,40 +59,64 @@ class Fire:
     in_turn: bool = False
     """Whether it may wait for other instances of its task."""
 
-
-_fired = json_rows("fired", task="id", moment="time", priority="int", param="json", worker="id", reason="str")
-
-_FIRE: dict[str, ColumnElement[Any]] = {
-    "schedule_task_id": _fired.c.task,
-    "status": case(
-        (_fired.c.worker.is_(None), literal_column(f"'{InstanceStatus.PENDING.value}'")),
-        else_=literal_column(f"'{InstanceStatus.ASSIGNED.value}'"),
-    ),
-    "schedule_datetime": _fired.c.moment,
-    "due_at": _fired.c.moment,
-    "run_number": literal_column("0"),
-    "origin": literal_column(f"'{Origin.CRON.value}'"),
-    "priority": _fired.c.priority,
-    "param": _fired.c.param,
-    "schedule_worker_node_id": _fired.c.worker,
-    "gmt_assigned": case((_fired.c.worker.is_not(None), UtcNow())),
-    "reason": _fired.c.reason,
-    "creator": literal_column("'scheduler'"),
-    "modifier": literal_column("'scheduler'"),
-}
-"""The columns of a fire. ``overlap_slot`` is one more for a fire that may wait in turn."""
+    due_at: datetime | None = None
+    """When it may run; None: at ``schedule_datetime``."""
 
 
-def _insert_fires(**more: ColumnElement[Any]) -> Insert:
-    columns = {**_FIRE, **more}
+_KINDS = {"task": "id", "moment": "time", "priority": "int", "param": "json", "worker": "id", "reason": "str"}
+_fired, _fired_late = json_rows("fired", **_KINDS), json_rows("fired", **_KINDS, due="time")
+
+
+def _fire(rows: TableValuedAlias, due_at: ColumnElement[Any]) -> dict[str, ColumnElement[Any]]:
+    """The columns of a fire. ``overlap_slot`` is one more for a fire that may wait in turn."""
+    return {
+        "schedule_task_id": rows.c.task,
+        "status": case(
+            (rows.c.worker.is_(None), literal_column(f"'{InstanceStatus.PENDING.value}'")),
+            else_=literal_column(f"'{InstanceStatus.ASSIGNED.value}'"),
+        ),
+        "schedule_datetime": rows.c.moment,
+        "due_at": due_at,
+        "run_number": literal_column("0"),
+        "origin": literal_column(f"'{Origin.CRON.value}'"),
+        "priority": rows.c.priority,
+        "param": rows.c.param,
+        "schedule_worker_node_id": rows.c.worker,
+        "gmt_assigned": case((rows.c.worker.is_not(None), UtcNow())),
+        "reason": rows.c.reason,
+        "creator": literal_column("'scheduler'"),
+        "modifier": literal_column("'scheduler'"),
+    }
+
+
+def _insert_fires(columns: dict[str, ColumnElement[Any]], **more: ColumnElement[Any]) -> Insert:
+    columns = {**columns, **more}
     statement: Insert = ignore_conflicts(insert(schedule_instance))
     return statement.from_select(list(columns), select(*columns.values()), include_defaults=False)
 
 
-_insert_plain_fires = _insert_fires()
-_insert_fires_in_turn = _insert_fires(overlap_slot=literal_column("0"))
+_on_time, _jittered = _fire(_fired, _fired.c.moment), _fire(_fired_late, _fired_late.c.due)
+_inserts = {
+    (False, False): _insert_fires(_on_time),
+    (False, True): _insert_fires(_on_time, overlap_slot=literal_column("0")),
+    (True, False): _insert_fires(_jittered),
+    (True, True): _insert_fires(_jittered, overlap_slot=literal_column("0")),
+}
+"""By whether a fire is due later than at its own time, and whether it may wait in turn."""
+
+_OF_BACKFILL: dict[str, ColumnElement[Any]] = {
+    "fire_key": bindparam("key"),
+    "origin": literal_column(f"'{Origin.BACKFILL.value}'"),
+    "param": select(schedule_backfill.c.param).where(schedule_backfill.c.id == bindparam("backfill")).scalar_subquery(),
+}
+_insert_backfilled = {
+    False: _insert_fires(_jittered, **_OF_BACKFILL),
+    True: _insert_fires(_jittered, **_OF_BACKFILL, overlap_slot=literal_column("0")),
+}
+"""By whether a fire may wait in turn. The param does not travel: the database copies it from the backfill."""
+
 _insert_refused_fires = _insert_fires(
-    status=literal_column(f"'{InstanceStatus.CANCELED.value}'"), gmt_completed=UtcNow()
+    _on_time, status=literal_column(f"'{InstanceStatus.CANCELED.value}'"), gmt_completed=UtcNow()
 )
 
 _PINNED = {"type": "id", "sequence": "int", "param": "json"}
@@ -141,11 +167,9 @@ def materialize(connection: Connection, fires: Iterable[Fire]) -> None:
     batch = sorted(fires, key=lambda fire: (fire.task_id, fire.schedule_datetime))
     if not batch:
         return
-    in_turn = [f for f in batch if f.in_turn]
-    plain = [f for f in batch if not f.in_turn] if in_turn else batch
-    for statement, some in ((_insert_plain_fires, plain), (_insert_fires_in_turn, in_turn)):
-        if some:
-            execute_later(connection, statement, {"rows": _bound(some)})
+    for (is_late, in_turn), statement in _inserts.items():
+        if some := [f for f in batch if (f.due_at is not None, f.in_turn) == (is_late, in_turn)]:
+            execute_later(connection, statement, {"rows": _bound_late(some) if is_late else _bound(some)})
     nodes = [
         (f.task_id, f.schedule_datetime, f.worker_id, node.type_id, node.sequence, _json(node.param))
         for f in batch
@@ -154,6 +178,17 @@ def materialize(connection: Connection, fires: Iterable[Fire]) -> None:
     ]
     if nodes:
         execute_later(connection, _insert_nodes_of_fires, {"rows": bound(nodes)})
+
+
+def backfill(connection: Connection, backfill_id: int, fires: Sequence[Fire]) -> None:
+    """Insert pending instances of a backfill, in this order. Each fire has its ``due_at``, and no param of its own.
+
+    A fire that the backfill has written before stays as it is.
+    """
+    values = {"key": fire_key(backfill_id), "backfill": backfill_id}
+    for in_turn, statement in _insert_backfilled.items():
+        if some := [fire for fire in fires if fire.in_turn == in_turn]:
+            execute_later(connection, statement, {"rows": _bound_late(some), **values})
 
 
 def refuse(connection: Connection, fires: Iterable[Fire]) -> None:
@@ -167,6 +202,10 @@ def refuse(connection: Connection, fires: Iterable[Fire]) -> None:
 
 def _bound(fires: Iterable[Fire]) -> str:
     return bound((f.task_id, f.schedule_datetime, f.priority, f.param, f.worker_id, f.reason) for f in fires)
+
+
+def _bound_late(fires: Iterable[Fire]) -> str:
+    return bound((f.task_id, f.schedule_datetime, f.priority, f.param, f.worker_id, f.reason, f.due_at) for f in fires)
 
 
 def pinned(connection: Connection, instance_ids: Collection[int]) -> dict[int, list[PlannedNode]]:
@@ -202,6 +241,7 @@ _unpin = delete(schedule_task_node).where(
                 owns_node,
                 _instance.status == InstanceStatus.PENDING.value,
                 _instance.attempt == bindparam("attempt"),
+                _instance.from_sequence.is_(None),
             ),
             schedule_instance,
         )
@@ -213,7 +253,7 @@ def unpin(connection: Connection, instance_ids: Collection[int], attempt: int) -
     """Delete the nodes of instances that this transaction has locked, so that the next worker's list is pinned anew.
 
     Only pending instances lose them that were claimed ``attempt`` times. The caller knows that no handler of theirs has
-    been entered.
+    been entered. A replay from a node on keeps them, since some have results.
     """
     if instance_ids:
         execute_later(connection, _unpin, {"ids": sorted(instance_ids), "attempt": attempt})

@@ -1,4 +1,4 @@
-"""Rows of what is long gone: dead workers, the locks of tasks that are gone, versions that nobody carries.
+"""Rows of what is long gone: dead workers, what tasks that are gone left, versions that nobody carries, old skips.
 
 Each kind has a ``find``, which reads by an index and locks nothing, and a ``remove``. That locks what it removes and
 looks again; it passes over rows that somebody else has locked. So several schedulers may remove at once.
@@ -14,8 +14,11 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case,
 
 from rota.shared.database.constructs import SecondsBefore, UtcNow, among, by_index, joined_ids, split_ids
 from rota.shared.store.tables import (
+    schedule_calendar_use,
+    schedule_catch_up,
     schedule_instance,
     schedule_kept_slot,
+    schedule_skip,
     schedule_task,
     schedule_task_lock,
     schedule_task_type_version,
@@ -27,6 +30,7 @@ from rota.shared.store.workers import ACTIVE, OF_ITS_WORKER, SHOWN_ALIVE
 _kept = schedule_kept_slot.c
 _task = schedule_task.c
 _lock = schedule_task_lock.c
+_use = schedule_calendar_use.c
 _version = schedule_task_type_version.c
 _worker = schedule_worker_node.c
 _beat = schedule_worker_beat.c
@@ -134,6 +138,30 @@ def remove_locks(connection: Connection, ids: Collection[int], seconds: int) -> 
     return len(gone)
 
 
+# Which calendar a task was planned with
+
+_unused_calendar = and_(
+    _use.gmt_modified < _LONG_AGO, ~exists().where(_task.id == _use.schedule_task_id, _task.is_deleted == 0)
+)
+_lock_uses = by_index(
+    select(_use.id).where(among(_use.id), _unused_calendar).with_for_update(skip_locked=True),
+    schedule_calendar_use,
+)
+
+
+def find_uses(connection: Connection, after: int, limit: int, seconds: int) -> tuple[list[int], int]:
+    """Which calendar tasks used that are deleted, or not there."""
+    return _page(connection, _find_uses, after, limit, seconds)
+
+
+def remove_uses(connection: Connection, ids: Collection[int], seconds: int) -> int:
+    """Delete these rows. A task that is undeleted gets another one when it is planned."""
+    gone = sorted(connection.scalars(_lock_uses, {"ids": sorted(ids), "seconds": seconds}))
+    if gone:
+        connection.execute(delete(schedule_calendar_use).where(among(_use.id)), {"ids": gone})
+    return len(gone)
+
+
 # Versions of task types
 
 _later = schedule_task_type_version.alias("later")
@@ -166,6 +194,66 @@ def remove_versions(connection: Connection, ids: Collection[int], seconds: int) 
     return len(gone)
 
 
+# Fires that were skipped or are still to be caught up
+
+SKIPS_KEPT = 100
+"""So many stretches of skipped fires are kept of each task however old they are: the newest."""
+
+_skip = schedule_skip.c
+_catch_up = schedule_catch_up.c
+_newer = schedule_skip.alias("newer")
+_oldest_kept = (
+    select(_newer.c.last_fire)
+    .where(_newer.c.schedule_task_id == _skip.schedule_task_id)
+    .order_by(_newer.c.last_fire.desc())
+    .limit(1)
+    .offset(SKIPS_KEPT - 1)
+    .correlate(schedule_skip)
+    .scalar_subquery()
+)
+_old_skip = or_(
+    and_(_skip.gmt_modified < _LONG_AGO, _skip.last_fire < _oldest_kept),
+    ~exists().where(_task.id == _skip.schedule_task_id),
+)
+_lock_skips = by_index(
+    select(_skip.id).where(among(_skip.id), _old_skip).with_for_update(skip_locked=True), schedule_skip
+)
+_of_no_task = ~exists().where(_task.id == _catch_up.schedule_task_id)
+_lock_catch_ups = by_index(
+    select(_catch_up.id).where(among(_catch_up.id), _of_no_task).with_for_update(skip_locked=True), schedule_catch_up
+)
+
+
+def find_skips(connection: Connection, after: int, limit: int, seconds: int) -> tuple[list[int], int]:
+    """Stretches of skipped fires that changed last so long ago and are not among the newest of their task.
+
+    Those of tasks that SQL has deleted are found, too, however new they are.
+    """
+    return _page(connection, _find_skips, after, limit, seconds)
+
+
+def remove_skips(connection: Connection, ids: Collection[int], seconds: int) -> int:
+    """Delete these stretches."""
+    gone = sorted(connection.scalars(_lock_skips, {"ids": sorted(ids), "seconds": seconds}))
+    if gone:
+        connection.execute(delete(schedule_skip).where(among(_skip.id)), {"ids": gone})
+    return len(gone)
+
+
+def find_catch_ups(connection: Connection, after: int, limit: int, seconds: int) -> tuple[list[int], int]:
+    """Stretches of missed fires of tasks that SQL has deleted, however new they are: they never run."""
+    return _page(connection, _find_catch_ups, after, limit, seconds)
+
+
+def remove_catch_ups(connection: Connection, ids: Collection[int], seconds: int) -> int:
+    """Delete these stretches."""
+    del seconds  # no task of theirs comes back
+    gone = sorted(connection.scalars(_lock_catch_ups, {"ids": sorted(ids)}))
+    if gone:
+        connection.execute(delete(schedule_catch_up).where(among(_catch_up.id)), {"ids": gone})
+    return len(gone)
+
+
 def _of_page(key: ColumnElement[int], condition: ColumnElement[bool]) -> Select[Any]:
     """How many rows a page has, its last id, and the ids that meet the condition."""
     of_page = select(key.label("id"), case((condition, key)).label("gone")).where(key > bindparam("after"))
@@ -173,8 +261,11 @@ def _of_page(key: ColumnElement[int], condition: ColumnElement[bool]) -> Select[
     return select(func.count(), func.max(page.c.id), joined_ids(page.c.gone))
 
 
+_find_uses = _of_page(_use.id, _unused_calendar)
 _find_locks = _of_page(_lock.schedule_task_id, _without_task)
 _find_versions = _of_page(_version.id, _unused)
+_find_skips = _of_page(_skip.id, _old_skip)
+_find_catch_ups = _of_page(_catch_up.id, _of_no_task)
 
 
 def _page(
@@ -188,5 +279,8 @@ def _page(
 KINDS = (
     Kind("worker", find_workers, remove_workers),
     Kind("lock", find_locks, remove_locks),
+    Kind("calendar use", find_uses, remove_uses),
     Kind("version", find_versions, remove_versions),
+    Kind("skip", find_skips, remove_skips),
+    Kind("catch-up", find_catch_ups, remove_catch_ups),
 )

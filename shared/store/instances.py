@@ -1,6 +1,6 @@
 """What people do with instances: list, show, run, replay, cancel."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -10,8 +10,9 @@ from rota.shared.database.constructs import UtcNow, UtcTime
 from rota.shared.database.later import read_before
 from rota.shared.domain.errors import NotFound, NotPossible
 from rota.shared.domain.jsontext import UnreadableJson
+from rota.shared.domain.replaying import start_of
 from rota.shared.domain.states import TERMINAL, InstanceStatus, Origin
-from rota.shared.store import params
+from rota.shared.store import params, replays
 from rota.shared.store.tables import (
     owns_node,
     schedule_instance,
@@ -107,6 +108,11 @@ def listed(
     return list(connection.execute(statement))
 
 
+def in_list(connection: Connection, ids: Iterable[int]) -> list[Row[Any]]:
+    """These instances in the order of their ids, as ``listed`` has them."""
+    return list(connection.execute(_in_list.where(_instance.id.in_(sorted(ids))).order_by(_instance.id)))
+
+
 def ask(
     connection: Connection,
     task: Row[Any],
@@ -138,12 +144,20 @@ def ask(
     return int(result.lastrowid)
 
 
-def replay(connection: Connection, instance_id: int, by: str) -> int:
+def replay(
+    connection: Connection,
+    instance_id: int,
+    by: str,
+    *,
+    param: Mapping[str, Any] | None = None,
+    from_node: str | None = None,
+) -> int:
     """Run an ended instance once more: a new instance for the same fire; returns its id.
 
-    The new instance gets the old one's ``schedule_datetime``, ``fire_key`` and param, and the next run number. The old
-    instance stays as history. Raises NotFound. Raises NotPossible if the instance has not ended, if its task was
-    deleted, or if its param is JSON that Python cannot read.
+    The new instance gets the old one's ``schedule_datetime``, ``fire_key`` and param, or this ``param``, and the next
+    run number. With ``from_node`` it gets its nodes, too, and the results of those before that one. The old instance
+    stays as history. Raises NotFound. Raises NotPossible if the instance has not ended, if its task was
+    deleted, if its param is JSON that Python cannot read, or if a node before ``from_node`` has not succeeded.
     """
     row = find(connection, instance_id)
     if InstanceStatus(row.status) not in TERMINAL:
@@ -155,10 +169,12 @@ def replay(connection: Connection, instance_id: int, by: str) -> int:
     ).one_or_none()
     if task is None:
         raise NotPossible(f"instance {instance_id} belongs to a task that was deleted; nothing can run it")
-    if isinstance(row.param, UnreadableJson):
+    if param is None and isinstance(row.param, UnreadableJson):
         raise NotPossible(f"param of instance {instance_id}: {row.param}")
-    moment, key = row.schedule_datetime, row.fire_key
-    return ask(connection, task, moment, by, param=row.param, origin=Origin.REPLAY, fire_key=key)
+    start = None
+    if from_node is not None:
+        start = start_of(instance_id, replays.nodes_of(connection, [instance_id])[instance_id], from_node)
+    return replays.insert_replays(connection, {instance_id: start}, by, param)[instance_id]
 
 
 def cancel(
@@ -178,6 +194,13 @@ def cancel(
         return {}
     canceling.request_cancel(connection, instance.id, now, reason)
     return {"reason": reason, "gmt_cancel_requested": now}
+
+
+def of_fire(connection: Connection, task_id: int, moment: datetime, limit: int) -> list[Row[Any]]:
+    """At most ``limit`` instances of a task for one time (naive UTC): the newest run first, as of a list."""
+    own = _in_list.where(_instance.schedule_task_id == task_id, _instance.schedule_datetime == moment)
+    found = connection.execute(own.order_by(_instance.fire_key.desc(), _instance.run_number.desc()).limit(limit))
+    return sorted(found, key=lambda row: (row.run_number is None, row.run_number or 0, row.id), reverse=True)
 
 
 def newest_id(connection: Connection) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, func, inspect, not_, select
 
 from rota.shared.database.constructs import by_index
-from rota.shared.domain.planning import known_kinds
+from rota.shared.domain.deciding import known_kinds
 from rota.shared.domain.states import TaskStatus
 from rota.shared.store.tables import schedule_task
 
@@ -27,7 +27,7 @@ ARE_KNOWN: ColumnElement[bool] = and_(*(_task[column].in_(words) for column, wor
 def takes(connection: Connection, column: str, word: str) -> bool:
     """Whether the database takes a word in this column of ``schedule_task``, by its enum or its CHECK.
 
-    takes(connection, "trigger_kind", "interval")
+    takes(connection, "trigger_kind", "solar")
     """
     inspector = inspect(connection)
     types = {found["name"]: found["type"] for found in inspector.get_columns(schedule_task.name)}

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from sqlalchemy import CheckConstraint, Table
 
 from rota.shared.database.backends import all_backends
+from rota.shared.database.column_checks import is_added
 
 YEAR_SECONDS = 31_536_000
 MANY = 1_000_000_000
@@ -42,6 +43,14 @@ RANGES: dict[str, dict[str, tuple[int, int]]] = {
     "schedule_worker_beat": {"liveness_seconds": (1, YEAR_SECONDS)},
     "schedule_scheduler_node": {"liveness_seconds": (1, YEAR_SECONDS)},
     "schedule_task_lock": {"is_locked": (0, 1)},
+    "schedule_backfill": {
+        "newest_first": (0, 1),
+        "only_missing": (0, 1),
+        "concurrency": (1, 1000),
+        "priority": (0, 9),
+    },
+    "schedule_limit": {"max_running": (0, 1000), "starts_per_minute": (0, 60_000)},
+    "schedule_calendar": {"first_year": (1970, 2199), "last_year": (1970, 2199)},
 }
 """The numbers that a column may hold: the least and the greatest."""
 
@@ -57,6 +66,16 @@ RULES: dict[str, dict[str, str]] = {
         "slot_kept_only_after_a_failure": "slot_kept = 0 OR status IN ('running', 'failed', 'canceled')",
     },
     "schedule_task_lock": {"a_lock_has_locked_at": "is_locked = 0 OR locked_at IS NOT NULL"},
+    "schedule_limit": {
+        "name_is_not_empty": "name <> ''",
+        "it_limits_something": "max_running IS NOT NULL OR starts_per_minute IS NOT NULL",
+    },
+    "schedule_calendar": {
+        "name_is_not_empty": "name <> ''",
+        "dates_are_no_more_than_60000_characters": " AND ".join(
+            f"COALESCE(LENGTH({column}), 0) <= 60000" for column in ("holidays", "makeup_days", "days_off", "days_on")
+        ),
+    },
 }
 """Further conditions of a table, on one column or between two, by their names."""
 
@@ -68,6 +87,6 @@ def checks(table: Table) -> Iterator[CheckConstraint]:
     for name, condition in RULES.get(table.name, {}).items():
         yield CheckConstraint(condition, name=name)
     for each in table.columns:
-        if each.computed is None:
+        if each.computed is None and not is_added(each):
             for backend in all_backends():
                 yield from backend.column_checks(each)

@@ -46,6 +46,9 @@ class LiveWorker:
     running: int = 0
     """How many of its load are running."""
 
+    aside: int = 0
+    """How many of its load wait for their turns behind others of their tasks, and take no slot before long."""
+
     holds_more: bool = False
     """It holds more than was counted: ``load`` is the least that it may be."""
 

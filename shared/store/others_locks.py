@@ -10,6 +10,7 @@ from sqlalchemy import Connection, select
 
 from rota.shared.database.constructs import among, by_index, joined_ids, split_ids
 from rota.shared.database.later import read_before
+from rota.shared.domain.times import EARLIEST
 from rota.shared.store.tables import schedule_instance, schedule_task, schedule_task_node
 from rota.shared.store.unclaimed import unclaimed
 
@@ -23,7 +24,9 @@ _free = by_index(
 )
 
 
-def not_locked(connection: Connection, task_ids: Collection[int], edited: Collection[int], since: datetime) -> set[int]:
+def not_locked(
+    connection: Connection, task_ids: Collection[int], edited: Collection[int] = (), since: datetime = EARLIEST
+) -> set[int]:
     """Those of these tasks that nobody else has locked.
 
     Of the ``edited`` tasks also the fires from ``since`` on (naive UTC) that no worker has claimed, and their nodes,

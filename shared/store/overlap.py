@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 
-from sqlalchemy import Connection, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, case, literal_column, or_, select
 
-from rota.shared.domain.states import PLANNED_ORIGINS, SKIP, OverlapPolicy, TaskStatus
+from rota.shared.domain.planning import CATCH_UP_PRIORITY
+from rota.shared.domain.states import PLANNED_ORIGINS, SKIP, Origin, OverlapPolicy, TaskStatus
 from rota.shared.domain.times import is_time
 from rota.shared.store import taken_slots, turns
 from rota.shared.store.tables import MOST_ATTEMPTS, OVERLAP_SLOTS, schedule_instance, schedule_task
@@ -84,8 +85,8 @@ class Waiting(NamedTuple):
     holder_id: int | None = None
     """The run because of which it may be skipped."""
 
-    task_id: int | None = None
-    """Its task, if it waits for its turn."""
+    task_id: int | None = None  # if it waits for its turn
+    limit_name: str | None = None  # of its task
 
 
 def slots_waited_for(policy: str | None, max_instances: int | None) -> int | None:
@@ -168,6 +169,20 @@ def _replaced_by(instance_id: int) -> str:
     return f"replaced by instance {instance_id}, a newer fire of its task"
 
 
+_LAST: ColumnElement[int] = literal_column(str(CATCH_UP_PRIORITY))
+_is_of_the_past = or_(
+    _instance.origin == literal_column(f"'{Origin.BACKFILL.value}'"),
+    _instance.origin == literal_column(f"'{Origin.REPLAY.value}'"),
+    and_(_instance.priority == _LAST, _task.priority != _LAST),
+)
+"""A replay, or a run of a backfill or of a missed fire: the task's next fire waits for it, and is not skipped."""
+
+
+def _with_task(*columns: Any) -> Select[Any]:
+    """A SELECT of instances that also knows their tasks."""
+    return select(*columns).join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id)
+
+
 def overrun(
     connection: Connection, rows: Sequence[Contender], skip_candidates: Mapping[int, SkipCandidate]
 ) -> dict[int, str]:
@@ -179,8 +194,9 @@ def overrun(
     candidates = [(row, skip_candidates[row.id].holder_id) for row in known if may_skip(row)]
     if not candidates:
         return {}
-    ended = select(_instance.id, _instance.gmt_started, _instance.gmt_completed).where(
+    ended = _with_task(_instance.id, _instance.gmt_started, _instance.gmt_completed).where(
         _instance.id.in_(sorted({holder_id for _, holder_id in candidates})),
+        ~_is_of_the_past,
         _instance.gmt_started.is_not(None),
         _instance.gmt_completed.is_not(None),
     )
@@ -265,7 +281,8 @@ def _ran_when_due(row: Contender, holders: Sequence[Any], now: datetime) -> int 
     """The id of a run that had started when this fire was due, so that the fire is skipped; None if there is none."""
     if row.due_at > now or not may_skip(row):
         return None
-    return next((holder.id for holder in holders if _is_before(holder.gmt_started, row.due_at)), None)
+    before = (h for h in holders if not h.is_of_the_past and _is_before(h.gmt_started, row.due_at))
+    return next((holder.id for holder in before), None)
 
 
 def _is_before(written: Any, moment: datetime) -> bool:
@@ -326,7 +343,8 @@ def _holders(connection: Connection, rows: Sequence[Contender]) -> dict[int, lis
     keys = {row.schedule_task_id * OVERLAP_SLOTS for row in rows}
     holders: dict[int, list[Any]] = {}
     columns = (_instance.schedule_task_id, _instance.schedule_datetime, _instance.gmt_started, _instance.origin)
-    statement = select(_instance.id, *columns).where(_instance.overlap_key.in_(sorted(keys)))
+    is_of_the_past = case((_is_of_the_past, literal_column("1")), else_=literal_column("0")).label("is_of_the_past")
+    statement = _with_task(_instance.id, *columns, is_of_the_past).where(_instance.overlap_key.in_(sorted(keys)))
     for holder in connection.execute(statement):
         holders.setdefault(holder.schedule_task_id, []).append(holder)
     return holders

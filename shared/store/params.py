@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, Connection, String, case, func, literal_column, select, type_coerce
 
 from rota.shared.database.constructs import among
+from rota.shared.database.stored_json import JsonBytes, MayListNodes
 from rota.shared.store.tables import schedule_instance, schedule_task
 
 T = TypeVar("T")
@@ -43,8 +44,8 @@ def _read(connection: Connection, statement: Any, ids: Collection[int]) -> dict[
 
 
 def size(param: ColumnElement[Any]) -> ColumnElement[int | None]:
-    """The length of a param's text in bytes (SQLite: in characters); NULL if there is none."""
-    return func.length(param)
+    """The length of a param in bytes (SQLite: in characters); NULL if there is none."""
+    return JsonBytes(param)
 
 
 def small(param: ColumnElement[Any]) -> ColumnElement[Any]:
@@ -63,11 +64,8 @@ def bytes_of_large(*values: ColumnElement[Any]) -> ColumnElement[int]:
 
 
 def may_list_nodes(param: ColumnElement[Any]) -> ColumnElement[bool]:
-    """Whether a param may list nodes: its text has "nodes" in it, or letters that are written as escapes.
-
-    The database searches the text, and does not parse it: it may be no JSON. To shorten it is the fastest search.
-    """
-    return func.length(func.replace(func.replace(param, '"nodes"', ""), "\\u00", "")) < func.length(param)
+    """Whether a param may list nodes; it may be no JSON."""
+    return MayListNodes(param)
 
 
 def in_portions(rows: Iterable[T], size_of: Callable[[T], int], most: int = BYTES_AT_ONCE) -> Iterator[list[T]]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
@@ -41,10 +41,10 @@ from rota.shared.database.constructs import (
 )
 from rota.shared.database.later import execute_later
 from rota.shared.domain.jsontext import json_value
-from rota.shared.domain.planning import PlanInputs, Planned, PlannedTask, TaskTerms
+from rota.shared.domain.planning import Decision, Missed, PlanInputs, Planned, PlannedTask, Skipped, TaskTerms
 from rota.shared.domain.states import TaskStatus
 from rota.shared.store import kinds, params
-from rota.shared.store.tables import PLAN_INPUTS, schedule_task, schedule_task_lock
+from rota.shared.store.tables import PLAN_INPUTS, is_paused, schedule_task, schedule_task_lock
 
 _task = schedule_task.c
 _lock = schedule_task_lock.c
@@ -57,7 +57,8 @@ TERMS_KEPT = 10_000
 class Advance:
     """The new state of one task's plan: its next fire (naive UTC), the numbers of fires not run, and an error.
 
-    ``task`` is the task as it was read for the decision.
+    ``task`` is the task as it was read for the decision. ``skipped`` are the fires not run, and ``missed`` those that
+    are left to the catch-up.
     """
 
     task: PlannedTask
@@ -65,6 +66,14 @@ class Advance:
     misfires: int = 0
     held_back: int = 0
     error: str | None = None
+    skipped: Skipped | None = None
+    missed: Missed | None = None
+
+    @classmethod
+    def of(cls, task: PlannedTask, decision: Decision) -> "Advance":
+        """The new state of a plan by what was decided."""
+        numbers = (decision.misfires, decision.held_back)
+        return cls(task, decision.next_fire_at, *numbers, skipped=decision.skipped, missed=decision.missed)
 
 
 _leased = and_(
@@ -95,7 +104,7 @@ def _found(*condition: ColumnElement[bool]) -> Select[Any]:
     found = union_all(
         select(with_fires.label("fires"), null().label("other")), *(select(null(), task_id) for task_id in without)
     ).subquery("found")
-    return select(joined_ids(found.c.fires), joined_ids(found.c.other))
+    return select(joined_ids(found.c.fires), joined_ids(found.c.other), is_paused)
 
 
 _due_ids, _due_ids_of_known = _found(), _found(kinds.ARE_KNOWN)
@@ -105,23 +114,34 @@ OTHERS_SHARE = 4
 are due than a batch takes."""
 
 
+class Due(NamedTuple):
+    """The tasks that a tick looks at, by their ids; and whether all scheduling is paused."""
+
+    ids: list[int]
+    is_paused: bool
+
+
 def due(
     connection: Connection, now: datetime, horizon: datetime, limit: int, lease_seconds: float, *, known: bool = False
-) -> list[int]:
+) -> Due:
     """Ids of at most ``limit`` tasks that have a fire up to ``horizon`` or a stale plan; times are naive UTC.
 
     Tasks with a fire come first, the earliest before the others, so that an edit of very many tasks delays no fire. The
     others get a quarter of the batch, or what the fires leave. A task that is off is due only after its fire has
     passed: if somebody turns it on before, it still fires. Tasks that another scheduler has leased, not more than
-    ``lease_seconds`` ago, are left out; with ``known`` also those of kinds that this Rota does not know.
+    ``lease_seconds`` ago, are left out; with ``known`` also those of kinds that this Rota does not know. While all
+    scheduling is paused, those with a fire are left out, too.
     """
     values = {"now": now, "horizon": horizon, "limit": limit, "lease": lease_seconds}
     found = connection.execute(_due_ids_of_known if known else _due_ids, values)
-    fires, listed = map(split_ids, found.one())
+    fires_found, others_found, paused = found.one()
+    fires, listed = split_ids(fires_found), split_ids(others_found)
+    if paused:
+        return Due(list(dict.fromkeys(listed))[:limit], is_paused=True)
     with_fires = set(fires)
     others = [task_id for task_id in dict.fromkeys(listed) if task_id not in with_fires]
     share = min(len(others), limit // OTHERS_SHARE)
-    return (fires[: limit - share] + others)[:limit]
+    return Due((fires[: limit - share] + others)[:limit], is_paused=False)
 
 
 _TERMS: dict[str, ColumnElement[Any]] = {
@@ -134,6 +154,8 @@ _TERMS: dict[str, ColumnElement[Any]] = {
     "required_labels": cast(type_coerce(_task.required_labels, String), String),
     "overlap_policy": type_coerce(_task.overlap_policy, String),
     "max_instances": _task.max_instances,
+    "limit_name": _task.limit_name,
+    "run_timeout_seconds": _task.run_timeout_seconds,
 }
 """Fields of TaskTerms by their names. They are read as one JSON text, together with the texts that the plan depends on.
 Most tasks have one of a few texts, and each text is parsed only once."""
@@ -212,6 +234,12 @@ def _planned(text: str | None) -> Planned | None:
         return None
 
 
+def inputs_in(text: str) -> PlanInputs | None:
+    """The inputs in a text of ``plan_inputs``; None if SQL has made it unreadable."""
+    planned = _planned(text)
+    return None if planned is None else planned.inputs
+
+
 def _moment(text: str | None) -> Any:
     return None if text is None else stored_time(text)
 
@@ -279,8 +307,8 @@ def advance(connection: Connection, advances: Iterable[Advance]) -> None:
         terms = a.task.terms
         if a.error is not None:
             aside.append((a.task.id, a.error, terms.inputs_text))
-        elif terms.is_stale or a.misfires or a.held_back:
-            counts = (a.misfires, a.held_back, int(terms.needs_replan))
+        elif terms.is_stale or a.misfires or a.held_back or terms.is_new_plan or a.task.next_fire_at is None:
+            counts = (a.misfires, a.held_back, int(terms.is_new_plan))
             replanned.append((a.task.id, a.task.next_fire_at, a.next_fire_at, *counts, terms.inputs_text))
         else:
             moved.append((a.task.id, a.task.next_fire_at, a.next_fire_at))

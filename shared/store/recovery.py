@@ -1,14 +1,20 @@
 """Recovery: the scheduler decides about instances whose worker died while it ran them."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, select
+from sqlalchemy import Connection, and_, bindparam, case, func, select
 
-from rota.shared.database.constructs import among, by_index, unindexed
+from rota.shared.database.constructs import UtcNow, among, by_index, unindexed, written
 from rota.shared.database.later import read_before
-from rota.shared.domain.states import CANCEL_LOST, FAIL_LOST, RECOVER, Move, WorkerLostPolicy
+from rota.shared.domain.jsontext import json_text
+from rota.shared.domain.states import CANCEL_LOST, FAIL_LOST, RECOVER, Move, NodeStatus, WorkerLostPolicy
+from rota.shared.domain.times import is_time
+from rota.shared.store.failed_attempts import attempt_end
 from rota.shared.store.tables import (
+    owns_node,
     schedule_instance,
     schedule_task,
     schedule_task_node,
@@ -17,7 +23,7 @@ from rota.shared.store.tables import (
 )
 from rota.shared.store.transitions import recovering
 from rota.shared.store.transitions.guards import leaves
-from rota.shared.store.transitions.recovering import Verdict
+from rota.shared.store.transitions.recovering import LOSSES, Verdict
 from rota.shared.store.workers import STOPPED
 
 _instance = schedule_instance.c
@@ -34,8 +40,8 @@ _running = and_(leaves(RECOVER), _instance.schedule_worker_node_id == bindparam(
 _running_there = select(_instance.id).where(_running)
 _judged = by_index(
     select(
-        _instance.id, _instance.attempt, _instance.schedule_task_id, _instance.worker_losses,
-        _instance.gmt_cancel_requested,
+        _instance.id, _instance.attempt, _instance.schedule_task_id, LOSSES.label("worker_losses"),
+        _instance.gmt_cancel_requested, UtcNow().label("time"),
     )
     .where(
         among(_instance.id),
@@ -46,6 +52,38 @@ _judged = by_index(
     schedule_instance,
 )  # fmt: skip
 _judged_free = _judged.with_for_update(skip_locked=True)
+
+_ran = _node.status == NodeStatus.RUNNING.value
+_entered = by_index(
+    select(_instance.id, func.max(case((_ran, _node.id))), func.max(case((_ran, _node.gmt_started))))
+    .join_from(schedule_instance, schedule_task_node, owns_node)
+    .where(among(_instance.id), _node.gmt_started.is_not(None))
+    .group_by(_instance.id),
+    schedule_instance,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A worker that does not run its instances any more, the reason as a sentence, and what it has entered of them."""
+
+    worker_id: int
+    words: str
+    entered: Mapping[int, tuple[int | None, datetime | None]]
+    """The node that ran and when it began, by instance: of each instance of which some handler was entered."""
+
+    def attempt_end(self, row: Any, reason: str) -> str:
+        """How the attempt failed, for the column ``failed_attempts``."""
+        node_id, started = self.entered.get(row.id, (None, None))
+        return attempt_end(
+            json_text({"error": self.words}),
+            attempt=row.attempt,
+            worker_id=self.worker_id,
+            node_id=node_id,
+            gmt_started=written(started) if is_time(started) else None,
+            gmt_completed=written(row.time),
+            reason=reason,
+        )
 
 
 def recover(connection: Connection, worker_id: int, limit: int) -> int:
@@ -61,13 +99,14 @@ def recover(connection: Connection, worker_id: int, limit: int) -> int:
         return 0
     name, end, culprits = _last_of(connection, worker_id)
     policies = _policies(connection, rows)
-    waiting = _not_begun(connection, rows, policies)
     gone = f"worker {name!r} stopped" if end == STOPPED else f"worker {name!r} was lost"
+    loss = Loss(worker_id, f"{gone} while it ran this", _entered_of(connection, rows))
+    waiting = _not_begun(rows, policies, loss)
     counted = () if end == STOPPED else ids if culprits is None else culprits
     verdicts = [
         _judge_waiting(row, f"{gone} before it began this")
         if row.id in waiting
-        else _judge(row, policies.get(row.schedule_task_id), f"{gone} while it ran this", int(row.id in counted))
+        else _judge(row, policies.get(row.schedule_task_id), loss, int(row.id in counted))
         for row in rows
     ]
     recovering.recover(connection, verdicts, worker_id, name, by="scheduler")
@@ -103,9 +142,10 @@ def disown(connection: Connection, worker_id: int, held: Collection[tuple[int, i
     values = {"ids": sorted(instance_id for instance_id, _ in held), "worker": worker_id}
     rows = [row for row in read_before(connection, _judged, values) if (row.id, row.attempt) in held]
     policies = _policies(connection, rows)
-    waiting = _not_begun(connection, rows, policies)
     at_most_once = [row for row in rows if policies.get(row.schedule_task_id) == WorkerLostPolicy.FAIL]
-    verdicts = [_judge(row, WorkerLostPolicy.FAIL, reason) for row in at_most_once if row.id not in waiting]
+    loss = Loss(worker_id, reason, _entered_of(connection, at_most_once))
+    waiting = _not_begun(at_most_once, policies, loss)
+    verdicts = [_judge(row, WorkerLostPolicy.FAIL, loss) for row in at_most_once if row.id not in waiting]
     recovering.recover(connection, verdicts, worker_id, "", by="worker")
     return {verdict.id for verdict in verdicts}
 
@@ -116,7 +156,12 @@ def _policies(connection: Connection, rows: list[Any]) -> dict[int, str]:
     return dict(read_before(connection, statement, {}).all())
 
 
-def _not_begun(connection: Connection, rows: list[Any], policies: Mapping[int, str]) -> set[int]:
+def _entered_of(connection: Connection, rows: list[Any]) -> dict[int, tuple[int | None, datetime | None]]:
+    found = read_before(connection, _entered, {"ids": [row.id for row in rows]}) if rows else ()
+    return {instance_id: (node_id, started) for instance_id, node_id, started in found}
+
+
+def _not_begun(rows: list[Any], policies: Mapping[int, str], loss: Loss) -> set[int]:
     """Those of these runs that may run at most once and of which no handler was entered.
 
     Their claim left ``gmt_started`` of their nodes empty, and the worker enters no handler before it has committed the
@@ -124,13 +169,8 @@ def _not_begun(connection: Connection, rows: list[Any], policies: Mapping[int, s
     the lock. So "begin" either comes before it, which then sees it, or finds the instance in another state and is
     refused.
     """
-    ids = {row.id for row in rows if policies.get(row.schedule_task_id) == WorkerLostPolicy.FAIL}
-    if not ids:
-        return set()
-    entered = select(_node.schedule_instance_id).where(
-        _node.schedule_instance_id.in_(sorted(ids)), _node.gmt_started.is_not(None)
-    )
-    return ids - set(read_before(connection, entered, {}).scalars())
+    may_run_once = {row.id for row in rows if policies.get(row.schedule_task_id) == WorkerLostPolicy.FAIL}
+    return may_run_once - loss.entered.keys()
 
 
 def _judge_waiting(row: Any, lost: str) -> Verdict:
@@ -139,15 +179,15 @@ def _judge_waiting(row: Any, lost: str) -> Verdict:
     return _verdict(row, RECOVER, f"{lost}; another worker runs it", 0, waits=True)
 
 
-def _judge(row: Any, policy: str | None, lost: str, losses: int = 1) -> Verdict:
+def _judge(row: Any, policy: str | None, loss: Loss, losses: int = 1) -> Verdict:
     if row.gmt_cancel_requested is not None:
-        return _verdict(row, CANCEL_LOST, f"canceled; {lost}", losses)
-    if policy == WorkerLostPolicy.FAIL:
-        return _verdict(row, FAIL_LOST, f"{lost}; its task says on_worker_lost = fail", losses)
-    if row.worker_losses + losses >= POISON_AFTER_LOSSES:
-        why = f"{lost}; it is the {POISON_AFTER_LOSSES}rd worker that this instance lost: poison"
-        return _verdict(row, FAIL_LOST, why, losses)
-    return _verdict(row, RECOVER, f"{lost}; it runs again", losses)
+        return _verdict(row, CANCEL_LOST, f"canceled; {loss.words}", losses)
+    move, why = FAIL_LOST, f"{loss.words}; its task says on_worker_lost = fail"
+    if policy != WorkerLostPolicy.FAIL:
+        is_poison = row.worker_losses + losses >= POISON_AFTER_LOSSES
+        poison = f"it is the {POISON_AFTER_LOSSES}rd worker that this instance lost: poison"
+        move, why = (FAIL_LOST, f"{loss.words}; {poison}") if is_poison else (RECOVER, f"{loss.words}; it runs again")
+    return replace(_verdict(row, move, why, losses), attempt_end=loss.attempt_end(row, why))
 
 
 def _verdict(row: Any, move: Move, reason: str, losses: int, *, waits: bool = False) -> Verdict:

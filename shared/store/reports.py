@@ -18,7 +18,7 @@ from rota.shared.database.constructs import written
 from rota.shared.domain.states import InstanceStatus, NodeStatus
 from rota.shared.store import fires
 from rota.shared.store.failed_attempts import KEPT_BYTES, attempt_end
-from rota.shared.store.transitions import keeping, reporting
+from rota.shared.store.transitions import canceling, keeping, reporting, run_again
 
 
 @dataclass(slots=True)
@@ -54,6 +54,12 @@ class InstanceReport:
     lingers: bool = False
     """Whether it has ended although its thread still runs: its overlap slot stays taken."""
 
+    note: str | None = None
+    """Added to the reason that somebody gave for its cancel. ``reason`` has it already."""
+
+    again: datetime | None = None
+    """When its task is to run once more, as its handler said, if it succeeded."""
+
 
 @dataclass(slots=True)
 class Report:
@@ -63,6 +69,13 @@ class Report:
     attempt: int
     nodes: Sequence[NodeReport]
     instance: InstanceReport | None = None
+    turn_of: int | None = None
+    """The run's task, if that runs one at a time and another one of it waits for this run's end."""
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether something waits for its commit: the next node, or the next run of its task."""
+        return not self.is_over or self.turn_of is not None
 
     @property
     def is_over(self) -> bool:
@@ -80,12 +93,13 @@ class Report:
 
     @property
     def is_plain_success(self) -> bool:
-        """Whether it reports exactly one node, which succeeded and ended its instance with ``succeed``."""
+        """Whether it reports exactly one node, which succeeded and ended its instance with ``succeed``, and no more."""
         return (
             self.instance is not None
             and len(self.nodes) == 1
             and self.instance.status is InstanceStatus.SUCCEED
             and self.nodes[0].gmt_started is not None
+            and self.instance.again is None
         )
 
     @property
@@ -168,6 +182,14 @@ def _report(connection: Connection, worker_id: int, reports: Collection[Report],
     ]
     latest_ends = {r.instance_id: r for r in kept if r.instance is not None}
     keeping.keep(connection, worker_id, [i for i, r in latest_ends.items() if r.instance and r.instance.lingers])
+    canceling.add_to_reasons(
+        connection,
+        {
+            i: r.instance.note
+            for i, r in latest_ends.items()
+            if r.instance and r.instance.note and r.instance.status is InstanceStatus.CANCELED
+        },
+    )
     ended = sorted(
         (
             r.instance_id, r.attempt, i.status.value, i.result, i.reason,
@@ -177,6 +199,11 @@ def _report(connection: Connection, worker_id: int, reports: Collection[Report],
         if (i := r.instance) is not None
     )  # fmt: skip
     reporting.report(connection, worker_id, nodes, ended)
+    run_again.ask(
+        connection,
+        worker_id,
+        [(i, r.attempt, r.instance.again) for i, r in latest_ends.items() if r.instance and r.instance.again],
+    )
     return {r.instance_id for r in reports if (r.instance_id, r.attempt) not in held}
 
 
@@ -191,6 +218,7 @@ def _failed_attempt(worker_id: int, report: Report, instance: InstanceReport) ->
         attempt=report.attempt,
         worker_id=worker_id,
         node_id=None if node is None else node.id,
+        gmt_started=written(instance.gmt_started if node is None or node.gmt_started is None else node.gmt_started),
         gmt_completed=written(instance.gmt_completed if node is None else node.gmt_completed),
         reason=instance.reason,
     )

@@ -4,6 +4,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, func, select
 
+from rota.shared.database.later import read_before
 from rota.shared.domain.errors import NotFound
 from rota.shared.store.tables import schedule_worker_beat, schedule_worker_node
 from rota.shared.store.workers import OF_ITS_WORKER, SHOWN_ALIVE
@@ -34,7 +35,7 @@ def find(connection: Connection, name: str) -> Row[Any]:
 
     Raises NotFound.
     """
-    rows: list[Any] = list(connection.execute(_listed.where(_worker.live_name == name), {"limit": 1}))
+    rows: list[Any] = list(read_before(connection, _listed.where(_worker.live_name == name), {"limit": 1}))
     if not rows:
         raise NotFound(f"no live worker is named {name!r}; rota worker list shows them")
     found: Row[Any] = rows[0]

@@ -12,16 +12,27 @@ from datetime import datetime
 from functools import lru_cache
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, String, bindparam, case, func, select, type_coerce
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    String,
+    bindparam,
+    case,
+    func,
+    select,
+    type_coerce,
+)
 
 from rota.shared.database.constructs import UtcNow, UtcTime, among, by_index, read_by
-from rota.shared.domain.states import PLANNED_ORIGINS, InstanceStatus, NodeStatus, TaskStatus
+from rota.shared.domain.retry import RetryPolicy
+from rota.shared.domain.states import PLANNED_ORIGINS, InstanceStatus, NodeStatus, OverlapPolicy, TaskStatus
 from rota.shared.domain.times import is_time
-from rota.shared.store import params
+from rota.shared.store import params, retry_policies
+from rota.shared.store.node_terms import NODE_TERMS, parsed_node
 from rota.shared.store.node_types import NodeTypeNames
-from rota.shared.store.overlap import SkipCandidate, Waiting
+from rota.shared.store.overlap import SkipCandidate, Waiting, slots_waited_for
 from rota.shared.store.plans import TERMS_KEPT
 from rota.shared.store.tables import (
     OVERLAP_SLOTS,
@@ -67,14 +78,24 @@ class Run:
     origin: str
     param: Any
     failures: int
-    retries: int
-    retry_delay_seconds: int
-    retry_backoff: str
+    retry: RetryPolicy
     on_worker_lost: str
     timeout_seconds: int | None
+    """The limit for each node that has none of its own."""
+
     nodes: tuple[NodeRun, ...]
+    from_sequence: int | None = None
+    """The node with which a replay begins: those before it keep the results of another instance."""
+
+    run_timeout_seconds: int | None = None
+    """The limit for the whole run."""
+
+    limit_name: str | None = None
     large: int = 0
     """How many bytes of large params and results it and its nodes had when they were read."""
+
+    turn_of: int | None = None
+    """Its task, if that runs one at a time: another instance may wait for its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +106,9 @@ class Claim:
     waiting: list[Waiting] = field(default_factory=list)
     time: datetime | None = field(default=None, compare=False)
     """The database's time during the claim, naive UTC, unless the claim found nothing."""
+
+    following: "list[Wanted]" = field(default_factory=list, compare=False)
+    """Those that wait for their turns, as they were read, if a run that ends may hand its slot on to them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,12 +125,31 @@ class _RunTerms:
     overlap_policy: str
     max_instances: int | None
     timezone: str
-    retries: int
-    retry_delay_seconds: int
-    retry_backoff: str
+    retry: RetryPolicy
     on_worker_lost: str
     timeout_seconds: int | None
+    run_timeout_seconds: int | None
+    from_sequence: int | None
+    limit_name: str | None
     large_param: int
+    may_run: bool = field(init=False)
+    """Whether the task is not deleted, and is on if the instance is a fire."""
+
+    is_alone: bool = field(init=False)
+    """Whether its task runs one at a time, those that wait in the order of their turns, and no limit bounds it."""
+
+    is_plain: bool = field(init=False)
+    """Whether the slot of the instance follows from the policy of its task, if it may run, and no limit bounds it."""
+
+    def __post_init__(self) -> None:
+        is_on = self.task_status == TaskStatus.ON or self.origin not in PLANNED_ORIGINS
+        is_free = self.overlap_policy == OverlapPolicy.ALLOW and self.max_instances is None
+        may_run = not self.is_deleted and is_on
+        object.__setattr__(self, "may_run", may_run)
+        is_plain = may_run and self.limit_name is None and (is_free or self.overlap_policy == OverlapPolicy.SKIP)
+        object.__setattr__(self, "is_plain", is_plain)
+        slots = slots_waited_for(self.overlap_policy, self.max_instances)
+        object.__setattr__(self, "is_alone", slots == 1 and self.limit_name is None)
 
 
 _TERMS: dict[str, ColumnElement[Any]] = {
@@ -120,11 +163,12 @@ _TERMS: dict[str, ColumnElement[Any]] = {
     "overlap_policy": type_coerce(_task.overlap_policy, String),
     "max_instances": _task.max_instances,
     "timezone": _task.timezone,
-    "retries": _task.retries,
-    "retry_delay_seconds": _task.retry_delay_seconds,
-    "retry_backoff": type_coerce(_task.retry_backoff, String),
+    "retry": retry_policies.term,
     "on_worker_lost": type_coerce(_task.on_worker_lost, String),
     "timeout_seconds": _task.timeout_seconds,
+    "run_timeout_seconds": _task.run_timeout_seconds,
+    "from_sequence": _instance.from_sequence,
+    "limit_name": _task.limit_name,
     "large_param": params.bytes_of_large(_instance.param),
 }
 """The fields of _RunTerms by their names."""
@@ -132,7 +176,8 @@ _TERMS: dict[str, ColumnElement[Any]] = {
 
 @lru_cache(TERMS_KEPT)
 def _parsed_terms(text: str) -> _RunTerms:
-    return _RunTerms(**dict(zip(_TERMS, json.loads(text), strict=True)))
+    terms = dict(zip(_TERMS, json.loads(text), strict=True))
+    return _RunTerms(**{**terms, "retry": retry_policies.read(terms["retry"])})
 
 
 @dataclass(slots=True)
@@ -159,7 +204,10 @@ class Wanted:
     @property
     def first_node(self) -> int | None:
         """The id of the first node that has not succeeded; None if there is none."""
-        return next((node.id for node in self.nodes if node.status != NodeStatus.SUCCEED), None)
+        for node in self.nodes:
+            if node.status != NodeStatus.SUCCEED:
+                return node.id
+        return None
 
     @property
     def origin(self) -> str:
@@ -182,10 +230,9 @@ class Wanted:
         return self.terms.max_instances
 
     @property
-    def may_run(self) -> bool:
-        """Whether the task is not deleted, and is on if the instance is a cron fire."""
-        is_on = self.terms.task_status == TaskStatus.ON
-        return not self.terms.is_deleted and (is_on or self.origin not in PLANNED_ORIGINS)
+    def limit_name(self) -> str | None:
+        """The limit that the instance's task shares with others."""
+        return self.terms.limit_name
 
     def run(self) -> Run:
         """The run that the claim has made of this instance."""
@@ -203,26 +250,19 @@ class Wanted:
             origin=t.origin,
             param=self.param,
             failures=t.failures,
-            retries=t.retries,
-            retry_delay_seconds=t.retry_delay_seconds,
-            retry_backoff=t.retry_backoff,
+            retry=t.retry,
             on_worker_lost=t.on_worker_lost,
             timeout_seconds=t.timeout_seconds,
+            limit_name=t.limit_name,
             nodes=tuple(self.nodes),
+            from_sequence=t.from_sequence,
+            run_timeout_seconds=t.run_timeout_seconds,
             large=self.large,
+            turn_of=self.schedule_task_id if t.is_alone else None,
         )
 
 
 _sequence = attrgetter("sequence")
-
-_NODE_TERMS: dict[str, ColumnElement[Any]] = {
-    "type_id": _node.schedule_task_node_type_id,
-    "sequence": _node.sequence,
-    "status": type_coerce(_node.status, String),
-    "failures": _node.failures,
-    "large": params.bytes_of_large(_node.param, _node.execution_result),
-}
-"""The fields of _NodeTerms by their names."""
 
 _holder = schedule_instance.alias("holder")
 _holder_id = (
@@ -240,7 +280,7 @@ _rows = by_index(
         _task.name,
         func.json_array(*_TERMS.values(), type_=String()),
         _node.id,
-        func.json_array(*_NODE_TERMS.values(), type_=String()),
+        func.json_array(*NODE_TERMS.values(), type_=String()),
         params.small(_node.param),
         params.small(_node.execution_result),
         case((_instance.id == bindparam("first"), UtcNow())),
@@ -286,27 +326,13 @@ def read_wanted(
             wanted[-1].holder_id = None if free else row[12]
             wanted[-1].large = wanted[-1].terms.large_param
         if node_id is not None:
-            type_id, sequence, status, failures, large = _parsed_node(node_terms)
+            type_id, sequence, status, failures, large = parsed_node(node_terms)
             named = types.of(connection, type_id)
             wanted[-1].nodes.append(NodeRun(node_id, *named, sequence, status, node_param, result, failures))
             if large:
                 wanted[-1].large += large
                 wanted[-1].large_nodes += (node_id,)
     for instance in wanted:
-        instance.nodes.sort(key=_sequence)
+        if len(instance.nodes) > 1:
+            instance.nodes.sort(key=_sequence)
     return wanted, time
-
-
-class _NodeTerms(NamedTuple):
-    """The columns of a node that many nodes have in common."""
-
-    type_id: int
-    sequence: int
-    status: str
-    failures: int
-    large: int
-
-
-@lru_cache(TERMS_KEPT)
-def _parsed_node(text: str) -> _NodeTerms:
-    return _NodeTerms(**dict(zip(_NODE_TERMS, json.loads(text), strict=True)))

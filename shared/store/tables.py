@@ -15,7 +15,7 @@ Four generated columns carry rules that no program can forget to apply:
 ``schedule_instance.turn_key``     NULL unless the instance waits for others of its task: an index finds the oldest.
 """
 
-from dataclasses import fields
+from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import (
@@ -35,26 +35,32 @@ from sqlalchemy import (
     exists,
     literal_column,
     or_,
+    select,
 )
 
+from rota.shared.database.added_columns import added
 from rota.shared.database.backends import all_backends
 from rota.shared.database.constructs import BigId, Json, LongText, UtcNow, UtcTime
 from rota.shared.database.words import WordType
-from rota.shared.domain.planning import PlanInputs
+from rota.shared.domain.planning import INPUT_COLUMNS
 from rota.shared.domain.states import (
+    BackfillStatus,
     Backoff,
+    FollowUp,
     InstanceStatus,
     MisfirePolicy,
     NodeStatus,
+    OnRetry,
     Origin,
     OverlapPolicy,
     SchedulerState,
+    SkipReason,
     TaskStatus,
     TriggerKind,
     WorkerLostPolicy,
     WorkerState,
 )
-from rota.shared.store.limits import checks
+from rota.shared.store.limits import YEAR_SECONDS, checks
 
 metadata = MetaData(
     naming_convention={
@@ -82,9 +88,9 @@ PRIORITIES = tuple(range(10))
 """Priority 0 runs first, 9 last; few values, so that a query can take them as equal ranges of one index."""
 
 
-def enum(states: type, name: str) -> WordType:
+def enum(states: type[StrEnum], name: str) -> WordType:
     """An SQL enum of the states' values; a text with a CHECK where the database has no enums."""
-    return WordType(*[str(s) for s in states], name=name, create_constraint=True)  # type: ignore[attr-defined]
+    return WordType(*map(str, states), name=name, create_constraint=True)
 
 
 def audit() -> list[Column[Any]]:
@@ -104,7 +110,7 @@ def audit() -> list[Column[Any]]:
     ]
 
 
-PLAN_INPUTS = ("status", "is_deleted", *(field.name for field in fields(PlanInputs)))
+PLAN_INPUTS = ("status", "is_deleted", *INPUT_COLUMNS)
 """What a task's plan is made from, in the order of the JSON array that ``plan_inputs`` is."""
 
 
@@ -138,7 +144,7 @@ _task_columns: list[Column[Any]] = [
         enum(TriggerKind, "task_trigger_kind"),
         nullable=False,
         server_default="cron",
-        comment="cron, or manual: runs only when asked",
+        comment="cron; interval; fixed_delay; once; combined: any or all of several; manual: runs only when asked",
     ),
     Column("cron", String(127), comment="cron expression: 5 fields, 6 with cron_seconds"),
     Column(
@@ -155,7 +161,7 @@ _task_columns: list[Column[Any]] = [
         server_default="UTC",
         comment="IANA zone in which cron is read",
     ),
-    Column("trigger_spec", Json, comment="what other kinds of triggers are made from, as JSON; none is there yet"),
+    Column("trigger_spec", Json, comment="what other kinds than cron are made from, a JSON object"),
     Column("starts_at", UtcTime, comment="no fire before this, UTC"),
     Column("ends_at", UtcTime, comment="no fire after this, UTC"),
     Column("next_fire_at", UtcTime, comment="the next fire to materialize, UTC; written by the scheduler"),
@@ -164,7 +170,7 @@ _task_columns: list[Column[Any]] = [
         enum(MisfirePolicy, "task_misfire_policy"),
         nullable=False,
         server_default="fire_once",
-        comment="fires missed while no scheduler ran: fire_once runs the newest",
+        comment="fires missed while no scheduler ran: fire_once runs the newest, skip none, fire_all up to misfire_cap",
     ),
     Column(
         "misfire_grace_seconds",
@@ -254,6 +260,98 @@ schedule_task.append_column(
         comment="1: edited since next_fire_at was computed; the scheduler looks at it",
     )
 )
+_added_to_tasks: list[tuple[Column[Any], tuple[int, int] | None]] = [
+    (
+        Column(
+            "misfire_window_seconds",
+            Integer,
+            nullable=False,
+            server_default="86400",
+            comment="with misfire_policy fire_all: what was missed longer ago does not run",
+        ),
+        (1, YEAR_SECONDS),
+    ),
+    (
+        Column(
+            "misfire_cap",
+            SmallInteger,
+            nullable=False,
+            server_default="100",
+            comment="with misfire_policy fire_all: at most so many run, the newest",
+        ),
+        (1, 1000),
+    ),
+    (Column("description", String(1023), comment="what it is for, for people"), None),
+    (Column("owner", String(127), comment="who answers for it"), None),
+    (Column("tags", Json, comment="words to find it by, a JSON list of texts"), None),
+    (Column("task_group", String(63), comment="the group that it belongs to"), None),
+]
+"""The columns that migrations have added, in their order."""
+
+for _added, _between in _added_to_tasks:
+    schedule_task.append_column(added("schedule_task", _added, _between))
+_list_of_exceptions = "{0} IS NULL OR json_valid({0}) AND upper(json_type({0})) = 'ARRAY' AND length({0}) <= 4000"
+_retries_of_tasks: list[tuple[Column[Any], tuple[int, int] | None, tuple[str, str] | None]] = [
+    (
+        Column(
+            "max_retry_delay_seconds",
+            Integer,
+            comment="no exponential delay is longer; NULL: an hour, or retry_delay_seconds if longer",
+        ),
+        (1, YEAR_SECONDS),
+        None,
+    ),
+    (
+        Column(
+            "retry_jitter_percent",
+            SmallInteger,
+            nullable=False,
+            server_default="0",
+            comment="each delay is shortened by up to so many percent",
+        ),
+        (0, 100),
+        None,
+    ),
+    (
+        Column("retry_on", Json, comment="a JSON list of exceptions: only these are retried; NULL: all are"),
+        None,
+        ("retry_on_is_a_list", _list_of_exceptions.format("retry_on")),
+    ),
+    (
+        Column("never_retry", Json, comment="a JSON list of exceptions that are never retried"),
+        None,
+        ("never_retry_is_a_list", _list_of_exceptions.format("never_retry")),
+    ),
+    (
+        Column(
+            "on_retry",
+            WordType(*[str(word) for word in OnRetry], name="task_on_retry"),
+            nullable=False,
+            server_default="resume",
+            comment="resume: nodes that succeeded are kept; restart: all run again",
+        ),
+        None,
+        ("task_on_retry", "on_retry IN ('resume', 'restart')"),
+    ),
+]
+"""The columns that a migration has added after those, with the numbers that they may hold and other rules."""
+
+for _added, _between, _rule in _retries_of_tasks:
+    schedule_task.append_column(added("schedule_task", _added, _between, _rule))
+_history_complete_from: Column[Any] = Column(
+    "history_complete_from", UtcTime, comment="instances of earlier fires were deleted, UTC; NULL: none was"
+)
+schedule_task.append_column(added("schedule_task", _history_complete_from))
+schedule_task.append_column(
+    added(
+        "schedule_task",
+        Column("limit_name", String(63), comment="schedule_limit.name: the limit that it shares with other tasks"),
+    )
+)
+_run_timeout: Column[Any] = Column(
+    "run_timeout_seconds", Integer, comment="limit for a whole run, from its start to its end; NULL: none"
+)
+schedule_task.append_column(added("schedule_task", _run_timeout, (1, YEAR_SECONDS)))
 schedule_task.append_constraint(UniqueConstraint("live_name"))
 _kinds = (schedule_task.c.trigger_kind, schedule_task.c.misfire_policy)
 """In the indexes, so that a scheduler passes quickly over tasks of kinds that only a newer one knows."""
@@ -261,6 +359,9 @@ Index("ix_schedule_task_due", schedule_task.c.status, schedule_task.c.next_fire_
 Index("ix_schedule_task_stale", schedule_task.c.plan_stale, *_kinds)
 Index("ix_schedule_task_name", schedule_task.c.name)
 Index("ix_schedule_task_type", schedule_task.c.type)
+Index("ix_schedule_task_owner_live_name", schedule_task.c.owner, schedule_task.c.live_name)
+Index("ix_schedule_task_task_group_live_name", schedule_task.c.task_group, schedule_task.c.live_name)
+Index("ix_schedule_task_limit_name_live_name", schedule_task.c.limit_name, schedule_task.c.live_name)
 
 schedule_instance = Table(
     "schedule_instance",
@@ -359,6 +460,18 @@ schedule_instance.append_column(
         comment="failed or canceled; NULL otherwise: an index finds the newest of them",
     )
 )
+_added_to_instances: list[Column[Any]] = [
+    Column("replay_of", BigId, comment="the instance that it runs once more"),
+    Column(
+        "from_sequence", SmallInteger, comment="a replay from this node on: those before keep the results of replay_of"
+    ),
+    Column("run_again_at", UtcTime, comment="when its handler asked to run again (RunAgain), UTC"),
+    Column("follows_id", BigId, comment="the instance whose handler asked for this one"),
+]
+"""The columns that migrations have added, in their order."""
+
+for _added in _added_to_instances:
+    schedule_instance.append_column(added("schedule_instance", _added))
 Index("ix_schedule_instance_unsuccessful", _i.unsuccessful)
 Index("ix_schedule_instance_turn", _i.turn_key, _i.due_at)
 Index("ix_schedule_instance_work", _i.status, _i.schedule_worker_node_id, _i.priority, _i.due_at)
@@ -590,6 +703,218 @@ schedule_scheduler_node = Table(
     *audit(),
     Index("ix_schedule_scheduler_node_last_tick", "last_tick"),
     comment="a scheduler process, once for each start; is_deleted = 1 once it has stopped",
+    **OPTIONS,
+)
+
+schedule_skip = Table(
+    "schedule_skip",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("schedule_task_id", BigId, nullable=False, comment="schedule_task.id"),
+    Column(
+        "reason",
+        enum(SkipReason, "skip_reason"),
+        nullable=False,
+        comment="missed: skip, fire_once, window or cap; off; edited before they were seen; by_hand",
+    ),
+    Column("first_fire", UtcTime, nullable=False, comment="the first of them, UTC"),
+    Column("last_fire", UtcTime, nullable=False, comment="the last of them, UTC"),
+    Column("fires", BigId, nullable=False, comment="how many they are; beyond 50 by their distances"),
+    *audit(),
+    UniqueConstraint("schedule_task_id", "last_fire", "reason", name="uq_schedule_skip_stretch"),
+    comment="fires of a task that were not run and have no instance, a row for each stretch, and why",
+    **OPTIONS,
+)
+
+schedule_catch_up = Table(
+    "schedule_catch_up",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("schedule_task_id", BigId, nullable=False, comment="schedule_task.id"),
+    Column("next_fire", UtcTime, nullable=False, comment="the next of them to be written, UTC"),
+    Column("last_fire", UtcTime, nullable=False, comment="the last of them, UTC"),
+    Column("fires_left", Integer, comment="how many are still to be written; NULL: not counted yet"),
+    Column("written_fire", UtcTime, comment="the last that was written, UTC; the next follow when it has begun"),
+    Column("plan_inputs", LongText, nullable=False, comment="what they were planned from, as a JSON array"),
+    *audit(),
+    UniqueConstraint("schedule_task_id", "last_fire", name="uq_schedule_catch_up_stretch"),
+    comment="fires that were missed and are still to run, by misfire_policy fire_all, a row for each stretch",
+    **OPTIONS,
+)
+
+schedule_follow_up = Table(
+    "schedule_follow_up",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("schedule_task_id", BigId, nullable=False, comment="schedule_task.id"),
+    Column("schedule_instance_id", BigId, nullable=False, comment="schedule_instance.id"),
+    Column("instance_gmt_create", UtcTime, nullable=False, comment="gmt_create of that instance"),
+    Column(
+        "what",
+        enum(FollowUp, "follow_up_what"),
+        nullable=False,
+        comment="fixed_delay: its task fires again so long after its end",
+    ),
+    *audit(),
+    UniqueConstraint("schedule_instance_id", "instance_gmt_create", "what", name="uq_schedule_follow_up_mark"),
+    Index("ix_schedule_follow_up_task", "schedule_task_id"),
+    comment="what follows the ends of instances, a row for each: the scheduler removes it with what it writes then",
+    **OPTIONS,
+)
+
+schedule_backfill = Table(
+    "schedule_backfill",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("schedule_task_id", BigId, nullable=False, comment="schedule_task.id"),
+    Column(
+        "status",
+        enum(BackfillStatus, "backfill_status"),
+        nullable=False,
+        server_default="running",
+        comment="running; paused: nothing more is written; canceled: nor does run what waits; done",
+    ),
+    Column("from_at", UtcTime, nullable=False, comment="it runs the fires from this time on, UTC"),
+    Column("to_at", UtcTime, nullable=False, comment="up to this time, UTC"),
+    Column(
+        "newest_first", SmallInteger, nullable=False, server_default="0", comment="1: from the newest to the oldest"
+    ),
+    Column(
+        "only_missing",
+        SmallInteger,
+        nullable=False,
+        server_default="0",
+        comment="1: it passes over fires that have an instance which is not canceled",
+    ),
+    Column("concurrency", SmallInteger, nullable=False, server_default="1", comment="so many wait or run at once"),
+    Column("priority", SmallInteger, nullable=False, server_default="9", comment="of its instances: 0 first .. 9 last"),
+    Column("param", Json, comment="what its instances get instead of the task's param"),
+    Column(
+        "plan_inputs", LongText, comment="what its fires are computed from, as a JSON array; NULL: as the task says"
+    ),
+    Column("next_fire", UtcTime, comment="the next fire to be written, UTC; NULL: none is left"),
+    Column(
+        "fires", BigId, nullable=False, server_default="0", comment="in the range; beyond 20,000 by their distances"
+    ),
+    Column("written", BigId, nullable=False, server_default="0", comment="how many have an instance"),
+    Column("not_missing", BigId, nullable=False, server_default="0", comment="with only_missing: had run before"),
+    Column("succeeded", BigId, nullable=False, server_default="0", comment="how many of those written succeeded"),
+    Column("failed", BigId, nullable=False, server_default="0", comment="how many failed"),
+    Column("canceled", BigId, nullable=False, server_default="0", comment="how many were canceled"),
+    Column("in_flight", SmallInteger, nullable=False, server_default="0", comment="how many have not ended"),
+    Column("in_flight_fires", Json, comment="which: their times, UTC, as a JSON list"),
+    Column("revision", BigId, nullable=False, server_default="0", comment="grows with each step: the fence"),
+    Column(
+        "gmt_running", UtcTime, nullable=False, server_default=UtcNow(), comment="when it began or was resumed, UTC"
+    ),
+    Column("ended_before", BigId, nullable=False, server_default="0", comment="how many had ended by then"),
+    Column("gmt_completed", UtcTime, comment="when it was done or canceled, UTC"),
+    Column("reason", String(1023), comment="why it is paused or canceled"),
+    *audit(),
+    Index("ix_schedule_backfill_open", "status", "in_flight"),
+    comment="past fires that somebody asked to run, a row for each range; instances are written as others end",
+    **OPTIONS,
+)
+
+schedule_limit = Table(
+    "schedule_limit",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("name", String(63), nullable=False, comment="what tasks name in limit_name"),
+    Column("max_running", Integer, comment="how many instances of all its tasks run at once; NULL: any number"),
+    Column("starts_per_minute", Integer, comment="how many of them start within 60 s; NULL: any number"),
+    Column("declared", Json, comment="what code declared last (app.limit); edits by others survive"),
+    Column("recent_starts", Json, comment="[second, starts] of the last minute, for starts_per_minute; Rota writes it"),
+    Column("claim_token", String(32), comment="of the claim that wrote recent_starts"),
+    *audit(),
+    UniqueConstraint("name"),
+    comment="limits that tasks share: how many run at once, how many start in a minute",
+    **OPTIONS,
+)
+
+schedule_limit_slot = Table(
+    "schedule_limit_slot",
+    metadata,
+    Column("limit_name", String(63), primary_key=True, comment="schedule_limit.name"),
+    Column("slot", Integer, primary_key=True, autoincrement=False, comment="0 .. max_running - 1"),
+    Column("schedule_instance_id", BigId, comment="the instance that took it last; NULL: none yet"),
+    Column("attempt", Integer, comment="in this attempt; it is free unless that instance runs in that attempt"),
+    *audit(),
+    Index("ix_schedule_limit_slot_holder", "schedule_instance_id"),
+    comment="the slots of limits: taken by an update, and free again as soon as the holder does not run any more",
+    **OPTIONS,
+)
+
+schedule_pause = Table(
+    "schedule_pause",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("reason", String(1023), comment="why, for people"),
+    *audit(),
+    comment="while it has a row, no new fire begins; what has begun goes on; delete the row to resume",
+    **OPTIONS,
+)
+
+is_paused: ColumnElement[bool] = exists(select(schedule_pause.c.id).where(schedule_pause.c.is_deleted == 0))
+"""Whether all scheduling is paused: a column of what the schedulers read anyway."""
+
+schedule_calendar = Table(
+    "schedule_calendar",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("name", String(63), nullable=False, comment="unique among the live calendars"),
+    Column("country", String(15), comment="whose public holidays it has: a code of ISO 3166"),
+    Column("subdivision", String(31), comment="a part of the country"),
+    Column(
+        "weekend",
+        String(31),
+        nullable=False,
+        server_default="sat,sun",
+        comment="the days of the week that are off; none; or all",
+    ),
+    Column("holidays", Json, comment="days off of the country, with their names; rota calendar refresh writes them"),
+    Column("makeup_days", Json, comment="days of weekends that are working days in the country, a JSON list"),
+    Column("days_off", Json, comment="further days off, a JSON list of dates; they go before all others"),
+    Column("days_on", Json, comment="further working days, a JSON list of dates; they go before all others"),
+    Column("first_year", SmallInteger, comment="the first year of which the holidays are known"),
+    Column("last_year", SmallInteger, comment="the last year of which the holidays are known"),
+    *audit(),
+    Column(
+        "live_name",
+        String(63),
+        Computed(case((column("is_deleted") == literal_column("0"), column("name"))), persisted=True),
+        comment="the name while it lives: unique",
+    ),
+    UniqueConstraint("live_name"),
+    comment="named sets of working days and days off, on which tasks may fire; edit it with plain SQL",
+    **OPTIONS,
+)
+
+schedule_calendar_use = Table(
+    "schedule_calendar_use",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("schedule_task_id", BigId, nullable=False, comment="schedule_task.id"),
+    Column("calendar", String(63), nullable=False, comment="the calendar that the task's plan was made with"),
+    Column("edition", String(16), nullable=False, comment="that state of the calendar; empty: not planned yet"),
+    *audit(),
+    UniqueConstraint("schedule_task_id", name="uq_schedule_calendar_use_task"),
+    Index("ix_schedule_calendar_use_edition", "calendar", "edition"),
+    comment="which tasks were planned with which calendar; written by Rota, so that an edit of one is found",
+    **OPTIONS,
+)
+
+schedule_deadline = Table(
+    "schedule_deadline",
+    metadata,
+    Column("schedule_instance_id", BigId, primary_key=True, autoincrement=False, comment="schedule_instance.id"),
+    Column(
+        "run_timeout_seconds", Integer, nullable=False, comment="the limit of its task when it was given to a worker"
+    ),
+    Column("check_at", UtcTime, nullable=False, comment="when the scheduler looks whether it is overdue, UTC"),
+    *audit(),
+    Index("ix_schedule_deadline_check_at", "check_at"),
+    comment="the instances of tasks with run_timeout_seconds: the scheduler ends those that their workers do not",
     **OPTIONS,
 )
 

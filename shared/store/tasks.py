@@ -1,31 +1,36 @@
 """Tasks as people edit them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Connection, Row, String, cast, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from rota.shared.database.constructs import UtcNow
+from rota.shared.database.constructs import UtcNow, among, by_index
+from rota.shared.database.json_lists import HasText
 from rota.shared.database.later import execute_later, read_before
 from rota.shared.domain.errors import NameTaken, NotFound
 from rota.shared.domain.states import TaskStatus
-from rota.shared.domain.task import TaskDefinition
-from rota.shared.store import params
+from rota.shared.domain.task import TaskDefinition, edited
+from rota.shared.domain.task_filter import EVERY_TASK, TaskFilter
+from rota.shared.store import calendars, params, shared_limits
 from rota.shared.store.node_types import catalog
-from rota.shared.store.tables import schedule_task
+from rota.shared.store.tables import schedule_instance, schedule_task
 
 _task = schedule_task.c
+_instance = schedule_instance.c
 _in_list = (
     *(column for column in _task if column.name not in ("param", "declared")),
     params.small(_task.param).label("param"),
     params.size_if_large(_task.param).label("param_bytes"),
+    calendars.text_of_task.label("days_text"),
 )
 
 _modified = cast(_task.gmt_modified, String)
-as_read = select(schedule_task, _modified.label("modified"))
-"""Tasks, and as a text when each was changed last. The text is the same again even for a time that SQL has spoiled."""
+as_read = select(schedule_task, _modified.label("modified"), calendars.text_of_task.label("days_text"))
+"""Tasks; as a text when each was changed last, which is the same again even for a time that SQL has spoiled; and the
+days of the calendar that each names."""
 
 
 def find(connection: Connection, name: str) -> Row[Any]:
@@ -44,26 +49,47 @@ def by_id(connection: Connection, task_id: int) -> Row[Any]:
     return connection.execute(as_read.where(_task.id == task_id)).one()
 
 
-def listed(connection: Connection, limit: int, *, status: str | None = None, like: str | None = None) -> list[Row[Any]]:
-    """At most ``limit`` live tasks, by name; only those whose name contains ``like``, if given.
+_types = by_index(
+    select(_task.type)
+    .join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id)
+    .where(among(_instance.id))
+    .distinct(),
+    schedule_instance,
+)
+
+
+def types_of_instances(connection: Connection, instance_ids: Collection[int]) -> list[str]:
+    """The task types of these instances' tasks, each once."""
+    return sorted(connection.scalars(_types, {"ids": sorted(instance_ids)}))
+
+
+def listed(connection: Connection, limit: int, chosen: TaskFilter = EVERY_TASK) -> list[Row[Any]]:
+    """At most ``limit`` live tasks that were chosen, by name.
 
     They come without large params, of which ``param_bytes`` has the size, and without what code declared.
     """
     statement = select(*_in_list).where(_task.live_name.is_not(None)).order_by(_task.live_name).limit(limit)
-    if status is not None:
-        statement = statement.where(_task.status == status)
-    if like is not None:
-        statement = statement.where(_task.live_name.contains(like, autoescape=True))
+    equal = {_task.status: chosen.status, _task.owner: chosen.owner, _task.task_group: chosen.group}
+    statement = statement.where(*(column == value for column, value in equal.items() if value is not None))
+    if chosen.like is not None:
+        statement = statement.where(_task.live_name.contains(chosen.like, autoescape=True))
+    for tag in chosen.tags:
+        statement = statement.where(HasText(_task.tags, tag))
     return list(connection.execute(statement))
 
 
 def add(connection: Connection, definition: TaskDefinition, by: str) -> int:
     """Check a task against the registered node types and insert it; returns its id. The next tick plans it.
 
-    Raises NameTaken, UnknownType, or InvalidParam for a param that does not match its node types' schemas.
+    Raises NameTaken, UnknownType, InvalidParam for a param that does not match its node types' schemas, or InvalidInput
+    for a limit or a calendar that is not there.
     """
     catalog(connection).check(definition.type, definition.param)
-    return insert_task(connection, definition.columns(), by)
+    shared_limits.require(connection, definition.limit_name)
+    calendars.checked(connection, definition.inputs)
+    task_id = insert_task(connection, definition.columns(), by)
+    calendars.use_by(connection, task_id, definition.inputs)
+    return task_id
 
 
 def insert_task(connection: Connection, columns: Mapping[str, Any], by: str) -> int:
@@ -86,11 +112,16 @@ def edit(connection: Connection, row: Row[Any], changes: dict[str, Any], by: str
     Raises InvalidInput or InvalidParam; then nothing is changed. If it gives a new name, do the whole transaction in
     ``naming``, because the database may refuse the name at the commit only.
     """
-    definition = TaskDefinition.of(**{n: getattr(row, n) for n in TaskDefinition.model_fields} | changes)
+    definition = edited(row, changes)
     catalog(connection).check(definition.type, definition.param)
-    columns = definition.columns()
-    touched = {n: columns[n] for n in (*changes, *(["trigger_kind"] if "cron" in changes else []))}
+    shared_limits.require(connection, changes.get("limit_name"))
+    is_replanned = not calendars.OF_PLAN.isdisjoint(changes)
+    if is_replanned:
+        calendars.checked(connection, definition.inputs)
+    touched = definition.columns_of(changes)
     change(connection, row, touched, by)
+    if is_replanned:
+        calendars.use_by(connection, row.id, definition.inputs)
     return touched
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, select
 
 from rota.shared.database.constructs import bound, json_rows, read_by, written
-from rota.shared.domain.states import PLANNED_ORIGINS, OverlapPolicy
-from rota.shared.store.tables import schedule_instance
+from rota.shared.domain.states import PLANNED_ORIGINS, InstanceStatus, OverlapPolicy
+from rota.shared.store.tables import OVERLAP_SLOTS, schedule_instance
 
 Place = tuple[str, int]
 """The place of an instance in its task's order: its time as the database writes it, and its id."""
@@ -76,6 +76,30 @@ def last_in_turn(connection: Connection, free: Mapping[int, int]) -> dict[int, P
 def newest_fires(connection: Connection, task_ids: Collection[int], now: datetime) -> dict[int, Place]:
     """The place of the newest new fire of each task that waits and is due (``now``: naive UTC), by nominal time."""
     return _places(connection, _newest, task_ids, now=now) if task_ids else {}
+
+
+_assigned_before = (
+    read_by(select(_waiting.c.schedule_worker_node_id), _waiting, "ix_schedule_instance_turn")
+    .where(
+        _waiting.c.turn_key == bindparam("task"),
+        _waiting.c.status == InstanceStatus.ASSIGNED.value,
+        _waiting.c.due_at <= bindparam("moment"),
+    )
+    .order_by(_waiting.c.due_at.desc(), _waiting.c.id.desc())
+    .limit(1)
+)
+_runs = read_by(
+    select(_waiting.c.schedule_worker_node_id).where(_waiting.c.overlap_key == bindparam("key")),
+    _waiting,
+    "uq_schedule_instance_overlap_key",
+)
+
+
+def worker_before(connection: Connection, task_id: int, moment: datetime) -> int | None:
+    """The worker with the last turn of a task, of those assigned, up to a moment (naive UTC), or else with its run."""
+    values = {"task": task_id, "moment": moment}
+    worker: int | None = connection.scalar(_assigned_before, values)
+    return worker or connection.scalar(_runs, {"key": task_id * OVERLAP_SLOTS})
 
 
 def _places(

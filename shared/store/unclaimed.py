@@ -4,7 +4,7 @@ They are read before the transaction that writes. That one looks again, and leav
 meanwhile. New fires cannot come meanwhile: the scheduler that writes has leased the task.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -28,6 +28,18 @@ def _is_unclaimed(status: ColumnElement[Any]) -> ColumnElement[bool]:
     )
 
 
+_is_of_scheduler = _instance.creator == "scheduler"
+
+
+def is_put_ahead(status: ColumnElement[Any]) -> ColumnElement[bool]:
+    """The condition for a fire that a scheduler has written and no worker has claimed.
+
+    ``status``: the column, or ``unindexed`` of it. What a person has put there, as a fire that was set by hand, stays
+    when its task is edited.
+    """
+    return and_(_is_unclaimed(status), _is_of_scheduler)
+
+
 def unclaimed(task_ids: Collection[int], when: ColumnElement[bool]) -> ColumnElement[bool]:
     """The condition for the fires of these tasks that no worker has claimed yet."""
     return and_(_instance.schedule_task_id.in_(sorted(task_ids)), when, _is_unclaimed(_instance.status))
@@ -35,21 +47,42 @@ def unclaimed(task_ids: Collection[int], when: ColumnElement[bool]) -> ColumnEle
 
 def ahead(connection: Connection, task_ids: Collection[int], now: datetime) -> list[int]:
     """What the plans of these tasks have materialized for times after ``now`` (naive UTC), and nobody has claimed."""
-    return _found(connection, task_ids, _instance.schedule_datetime > now)
+    return sorted(instance_id for _, instance_id, _ in fires_ahead(connection, task_ids, now))
+
+
+def recalled(connection: Connection, last_fires: Mapping[int, datetime], now: datetime) -> list[int]:
+    """The last fires of these tasks (naive UTC, not after ``now``) that jitter makes due later, and nobody has claimed.
+
+    Jitter makes no fire due after the next one, so only the last can be due still.
+    """
+    moments = sorted(set(last_fires.values()))
+    waits = and_(_instance.schedule_datetime.in_(moments), _instance.due_at > now, _is_of_scheduler)
+    return sorted(instance_id for (instance_id,) in _read(connection, last_fires, waits, _instance.id))
 
 
 def passed(connection: Connection, task_ids: Collection[int], since: datetime, now: datetime) -> list[int]:
-    """The fires of these tasks that were due between the two times (naive UTC) and wait for their claim."""
-    return _found(connection, task_ids, _instance.schedule_datetime.between(since, now))
+    """The fires of these tasks that were due between the two times (naive UTC) and wait for their claim.
+
+    A fire that jitter makes due later is none of them.
+    """
+    was_due = and_(_instance.schedule_datetime.between(since, now), _instance.due_at <= now)
+    return sorted(instance_id for (instance_id,) in _read(connection, task_ids, was_due, _instance.id))
 
 
-def _found(connection: Connection, task_ids: Collection[int], when: ColumnElement[bool]) -> list[int]:
+def fires_ahead(connection: Connection, task_ids: Collection[int], moment: datetime) -> list[tuple[int, int, Any]]:
+    """The fires that ``ahead`` finds: (task id, instance id, schedule_datetime)."""
+    columns = (_instance.schedule_task_id, _instance.id, _instance.schedule_datetime)
+    later = and_(_instance.schedule_datetime > moment, _is_of_scheduler)
+    return _read(connection, task_ids, later, *columns)
+
+
+def _read(
+    connection: Connection, task_ids: Collection[int], when: ColumnElement[bool], *columns: ColumnElement[Any]
+) -> list[Any]:
     if not task_ids:
         return []
-    fires = select(_instance.id).where(unclaimed(task_ids, when))
-    return sorted(
-        read_before(connection, by_index(fires, schedule_instance, "uq_schedule_instance_fire"), {}).scalars()
-    )
+    found = by_index(select(*columns).where(unclaimed(task_ids, when)), schedule_instance, "uq_schedule_instance_fire")
+    return [tuple(row) for row in read_before(connection, found, {})]
 
 
 _drop = delete(schedule_instance).where(among(_instance.id), _is_unclaimed(unindexed(_instance.status)))

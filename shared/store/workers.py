@@ -33,6 +33,9 @@ AHEAD = SecondsBefore(_beat.last_beat, _beat.liveness_seconds) > UtcNow()
 SHOWN_ALIVE = _worker.state.in_([WorkerState.LIVE.value, WorkerState.DRAINING.value])
 """The worker's row does not say that it is dead. Whether it lives is its beat's to say."""
 
+STOPPING = "stopping"
+"""Why a worker drains that was asked to stop."""
+
 STOPPED = "stopped"
 """Why a worker is dead that stopped by itself. It was not lost."""
 
@@ -150,13 +153,27 @@ def heartbeat(connection: Connection, worker_id: int, load: Load) -> bool:
 
 
 def drain(connection: Connection, worker_id: int, reason: str, by: str) -> bool:
-    """Make a live worker draining, so that it takes no more instances; False if it is not live."""
+    """Make a live worker draining, so that it takes no more instances; False if it is not live.
+
+    For the reason ``STOPPING`` also one that drains already: nobody may resume it any more.
+    """
+    drains = [WorkerState.LIVE.value, *([WorkerState.DRAINING.value] if reason == STOPPING else [])]
     changed = connection.execute(
         update(schedule_worker_node)
-        .where(_worker.id == worker_id, _worker.state == WorkerState.LIVE.value)
+        .where(_worker.id == worker_id, _worker.state.in_(drains))
         .values(state=WorkerState.DRAINING.value, reason=reason, modifier=by, gmt_modified=UtcNow())
     )
     return changed.rowcount == 1
+
+
+def steer(connection: Connection, row: Row[Any], state: WorkerState, reason: str | None, by: str) -> None:
+    """Set the state of a worker that was read. The transaction raises Unexpected if its state has changed since."""
+    statement = (
+        update(schedule_worker_node)
+        .where(_worker.id == row.id, _worker.state == row.state)
+        .values(state=state.value, reason=reason, modifier=by, gmt_modified=UtcNow())
+    )
+    execute_later(connection, statement, {}, expected=1)
 
 
 def note_blocked(connection: Connection, worker_id: int, since: datetime | None, by: str | None) -> bool:
@@ -183,9 +200,9 @@ def bury(
 ) -> int:
     """Mark workers dead whose processes are known to be gone; returns how many it marked.
 
-    ``culprits``: the instances for which they were killed, which alone count a loss. None: unknown. It passes over
-    those whose beats somebody has locked, and those that are dead already. Of the condemned it notes that they are
-    gone.
+    ``culprits``: the instances for which they were killed, which alone count a loss, even if the worker was stopping.
+    None: unknown. It passes over those whose beats somebody has locked, and those that are dead already. Of the
+    condemned it notes that they are gone.
     """
     ended = update(schedule_worker_beat).where(
         _beat.schedule_worker_node_id.in_(sorted(worker_ids)), ~LIVES, _beat.reason == CONDEMNED
@@ -232,7 +249,8 @@ def _bury(
     ids = sorted(read_before(connection, by_index(dying, schedule_worker_beat), {}).scalars()) if worker_ids else []
     if not ids:
         return 0
-    why = reason if reason == CONDEMNED else func.coalesce(_beat.reason, reason)
+    is_known = reason == CONDEMNED or culprits is not None
+    why = reason if is_known else func.coalesce(_beat.reason, reason)
     death = {"gmt_dead": UtcNow(), "reason": why, "culprits": culprits, "modifier": by, "gmt_modified": UtcNow()}
     bury = by_primary_key(update(schedule_worker_beat)).where(_beat.schedule_worker_node_id.in_(ids), LIVES, *condition)
     buried = execute_later(connection, bury.values(death), {})

@@ -34,6 +34,38 @@ def test_a_retry_runs_the_nodes_that_failed_and_not_those_that_succeeded(steered
     assert row["execution_result"] == '{"after":{"after":{"attempt":1}}}'
 
 
+def test_a_retry_that_restarts_runs_all_nodes_again(steered: Cluster) -> None:
+    task = steered.add_task(
+        "again", "STEPS", param={"fail_until": 1}, retries=1, retry_delay_seconds=0, on_retry="restart"
+    )
+    (stepped,) = steered.add_instances(task)
+    steered.wait_status([stepped], "succeed", deadline=20)
+    entered = [(e.node, e.attempt) for e in steered.entries(stepped, "enter")]
+    assert entered == [
+        ("STEPS_FIRST", 1), ("STEPS_SECOND", 1), ("STEPS_FIRST", 2), ("STEPS_SECOND", 2), ("STEPS_THIRD", 2),
+    ]  # fmt: skip
+    assert steered.instance(stepped)["execution_result"] == '{"after":{"after":{"attempt":2}}}'
+
+
+def test_a_handler_says_of_itself_whether_it_is_retried_wherever_it_runs(steered: Cluster) -> None:
+    later, never = (
+        [
+            steered.add_instances(steered.add_task(f"{word} {kind}", kind, param={"say": word}, retries=3))[0]
+            for kind in ("SAY", "SAY_THREAD", "SAY_PROCESS")
+        ]
+        for word in ("retry", "fail")
+    )
+    steered.wait_status(later, "succeed", deadline=20)
+    steered.wait_status(never, "failed", deadline=20)
+    for instance in later:
+        row = steered.instance(instance)
+        assert (row["attempt"], row["failures"]) == (2, 1)
+    for instance in never:
+        row = steered.instance(instance)
+        assert (row["attempt"], row["failures"]) == (1, 1)
+        assert row["reason"].endswith("failed: Fail: it is gone")
+
+
 def test_a_running_instance_is_canceled_by_sql_and_a_process_by_the_command(steered: Cluster) -> None:
     (coroutine,) = steered.add_instances(steered.add_task("canceled", "HOLD", param={"gate": "never"}))
     child = steered.add_task("canceled process", "HOLD_PROCESS", param={"gate": "never"}, overlap_policy="skip")
@@ -51,7 +83,7 @@ def test_a_running_instance_is_canceled_by_sql_and_a_process_by_the_command(stee
     reasons = {i: steered.instance(i)["reason"] for i in (coroutine, running, waiting)}
     assert reasons == {coroutine: "canceled", running: "canceled by hand", waiting: "canceled by hand"}
     assert [e.event for e in steered.entries(coroutine)] == ["enter", "raised"]
-    assert [e.event for e in steered.entries(running)] == ["enter"], "it was killed"
+    assert [e.event for e in steered.entries(running)] == ["enter", "raised"], "SystemExit"
     wait_until(lambda: not psutil.pid_exists(entry.pid), 5, "the process to be gone")
     assert steered.entries(waiting) == []
 

@@ -10,7 +10,7 @@ from rota.shared.database.transactions import Database
 from rota.shared.store import node_types, schedulers
 from rota.shared.store.node_types import NodeTypeDeclaration
 from rota.shared.store.schedulers import SchedulerDeclaration
-from tests.harness.command_line import invoke
+from tests.harness.command_line import done, invoke
 
 SECRET = '{"password": "geheim"}'
 
@@ -21,12 +21,6 @@ def url(migrated_url: str, database: Database) -> str:
     database.write(lambda c: node_types.register(c, [NodeTypeDeclaration("CLEANUP", "CLEANUP")], by="test"))
     done("task", "add", "nightly", "--type", "CLEANUP", "--param", SECRET, "--why", "asked for", url=migrated_url)
     return migrated_url
-
-
-def done(*arguments: str, url: str) -> str:
-    result = invoke(*arguments, url=url)
-    assert result.exit_code == 0, result.stderr
-    return result.stdout
 
 
 def acts(url: str, *arguments: str) -> Any:
@@ -94,9 +88,8 @@ def test_a_reason_that_is_too_long_is_refused(url: str) -> None:
 @pytest.mark.every_database
 def test_scheduler_list_shows_when_each_ticked_and_who_is_silent(url: str, database: Database) -> None:
     assert invoke("scheduler", "list", url=url).stderr == "no scheduler runs; start one with rota scheduler\n"
-    for name in ("live", "lost"):
-        declared = SchedulerDeclaration(name, "vm", 7, "1.0", 15)
-        schedulers.insert_into(database, lambda c, d=declared: [schedulers.register(c, d)])  # type: ignore[misc]
+    declared = [SchedulerDeclaration(name, "vm", 7, "1.0", 15) for name in ("live", "lost")]
+    schedulers.insert_into(database, lambda c: [schedulers.register(c, scheduler) for scheduler in declared])
     database.write(lambda c: schedulers.tick(c, 2, database.clock.now().replace(2020)))
     live, lost = done("scheduler", "list", url=url).splitlines()[1:]
     assert live.split()[:2] == ["live", "active"]

@@ -1,6 +1,7 @@
 """The command as a whole: its help, its exit codes, how it fails."""
 
 import errno
+import json
 import os
 import re
 import shlex
@@ -60,15 +61,36 @@ def test_debug_shows_the_traceback() -> None:
         invoke("--debug", "task", "list", url="sqlite:////nowhere/rota.db")
 
 
-@pytest.mark.parametrize(("typed", "meant"), [(["tsak", "list"], "task"), (["wroker"], "worker")])
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["tsak", "list"], "task"),
+        (["wroker"], "worker"),
+        (["job", "list"], "task"),
+        (["task", "lst"], "list"),
+        (["task", "delete", "nightly"], "remove"),
+        (["task", "stop", "nightly"], "off"),
+        (["instance", "kill", "17"], "cancel"),
+        (["instance", "retry", "17"], "replay"),
+        (["worker", "stop", "eu-1"], "drain"),
+    ],
+)
 def test_a_misspelt_command_is_answered_with_the_one_that_was_meant(typed: list[str], meant: str) -> None:
     refused = invoke(*typed)
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert f"Did you mean '{meant}'?" in refused.stderr
 
 
-def test_a_command_that_is_like_no_other_is_not_guessed() -> None:
-    assert "Error: No such command 'xyz'.\n" in invoke("xyz").stderr
+def test_a_command_that_is_like_no_other_is_answered_with_those_there_are() -> None:
+    assert f"Error: No such command 'xyz'; there are: {', '.join(COMMANDS)}.\n" in invoke("xyz").stderr
+    assert "Error: No such command 'xyz'; there are: add, list, next, off, on, " in invoke("task", "xyz").stderr
+    assert "No such option '-x'" in invoke("task", "-x").stderr
+
+
+def test_an_error_names_the_option_for_a_field_and_leaves_sql_as_it_is(migrated_sqlite_url: str) -> None:
+    add = ("task", "add", "x", "--type", "REPORT", "--cron", "0 30 2 * * ?")
+    said = invoke(*add, url=migrated_sqlite_url).stderr
+    assert "(`--seconds`, `seconds=True`, `cron_seconds = 1`)" in said
 
 
 def test_what_is_not_understood_is_exit_code_2() -> None:
@@ -237,3 +259,33 @@ def test_health_tells_by_exit_code_whether_the_process_has_beaten(tmp_path: Path
 
 def test_health_without_a_file_says_what_to_set() -> None:
     assert "ROTA_HEALTH_FILE is not set" in invoke("health").stderr
+    assert "ROTA_HEALTH_FILE is not set" in invoke("health", ROTA_HEALTH_FILE="").stderr
+    empty = invoke("health", "--health-file", "")
+    assert (empty.exit_code, "Invalid value for '--health-file': it is empty;" in empty.stderr) == (2, True)
+
+
+def test_health_says_so_where_the_file_cannot_be_read(tmp_path: Path) -> None:
+    refused = health(tmp_path)
+    assert (refused.exit_code, refused.stderr) == (
+        1,
+        f"error: --health-file {tmp_path} cannot be read: Is a directory\n",
+    )
+
+
+@pytest.mark.parametrize("arguments", [["task", "show", "\udcff"], ["-d", "sqlite:///\udcff.db", "task", "list"]])
+def test_a_text_that_is_not_utf_8_is_refused_before_it_reaches_the_database(arguments: list[str]) -> None:
+    refused = invoke(*arguments, url="sqlite:////nowhere/rota.db")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "\\udcff" in refused.stderr
+    assert "is not UTF-8; Rota takes no other text." in refused.stderr
+
+
+def test_a_terminal_that_knows_fewer_characters_gets_escapes_and_json_stays_json() -> None:
+    def shown(*arguments: str) -> str:
+        command = [sys.executable, "-m", "rota", *arguments]
+        environment = {**os.environ, "PYTHONIOENCODING": "latin-1", "ROTA_WORKER_NAME": "日报 é"}
+        return subprocess.run(command, capture_output=True, check=True, env=environment).stdout.decode("latin-1")
+
+    assert "\\u65e5\\u62a5 é" in shown("config")
+    settings = json.loads(shown("config", "--json"))["settings"]
+    assert "日报 é" in [setting["value"] for setting in settings]

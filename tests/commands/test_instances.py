@@ -1,6 +1,7 @@
 """``rota instance`` and ``rota worker list`` on both databases, over rows as a scheduler and workers leave them."""
 
 import json
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -45,6 +46,7 @@ def asked(database: Database, **values: Any) -> int:
         now = database.clock.now()
         made = instances.ask(connection, tasks.find(connection, "daily"), now, by="test")
         if values:
+            values.setdefault("run_number", 0)  # as each has that was given to a worker, or MySQL refuses the row
             connection.execute(update(schedule_instance).where(schedule_instance.c.id == made).values(**values))
         return made
 
@@ -114,10 +116,12 @@ def test_show_prints_results_as_json_and_tracebacks_as_they_read(url: str, datab
 
 def test_show_prints_how_earlier_attempts_failed_though_a_later_one_succeeded(url: str, database: Database) -> None:
     at = (database.clock.now() - timedelta(seconds=90)).isoformat(" ", "microseconds")
-    first = {"attempt": 1, "worker_id": 3, "gmt_completed": at, "exit_code": 3, "traceback": TRACEBACK}
+    begun = (database.clock.now() - timedelta(seconds=102)).isoformat(" ", "microseconds")
+    ended = {"gmt_started": begun, "gmt_completed": at}
+    first = {"attempt": 1, "worker_id": 3, **ended, "exit_code": 3, "traceback": TRACEBACK}
     done = asked(database, status="succeed", attempt=3, failed_attempts=[first, {"attempt": 2}, "by SQL"])
     words = invoke("instance", "show", str(done), url=url).stdout
-    assert "attempt 1 failed on worker #3 1" in words
+    assert re.search(r"attempt 1 failed on worker #3 1 min \d+ s ago, after 12 s\n", words), words
     assert '      "exit_code": 3' in words
     assert '        File "jobs.py", line 3, in extract\n' in words
     assert "attempt 2 failed on worker #\n" in words
@@ -219,7 +223,7 @@ def test_worker_show_tells_what_a_worker_carries_and_by_what_it_is_blocked(url: 
     assert shown_worker["liveness_seconds"] > 0
     blocked = update(schedule_worker_node).values(gmt_blocked=database.clock.now(), blocked_by="REPORT #7")
     database.write(lambda connection: connection.execute(blocked))
-    assert "live, blocked by REPORT #7" in invoke("worker", "list", url=url).stdout
+    assert invoke("worker", "list", url=url).stdout.splitlines()[1].endswith("  blocked by REPORT #7")
     assert json.loads(invoke("worker", "show", "w", "--json", url=url).stdout)["blocked_by"] == "REPORT #7"
     missing = invoke("worker", "show", "nobody", url=url)
     assert missing.exit_code != 0
@@ -240,3 +244,68 @@ def test_worker_list_shows_the_living_and_with_all_the_dead(url: str, database: 
     assert live[1].split()[:5] == ["w", "live", "0", "50", "gpu=a100"]
     every = json.loads(invoke("worker", "list", "--all", "--json", url=url).stdout)
     assert [(worker["name"], worker["state"]) for worker in every] == [("d", "dead"), ("w", "live")]
+
+
+@pytest.mark.every_database
+def test_many_are_replayed_by_a_filter_and_a_dry_run_changes_nothing(url: str, database: Database) -> None:
+    old = [asked(database, status="failed", reason="no rows") for _ in range(3)]
+    asked(database, status="succeed")
+    chosen = ("replay", "--task", "daily", "--since", "2026-01-01T00:00")
+    dry = invoke("instance", *chosen, "--dry-run", url=url).stdout.splitlines()
+    assert [line.split()[0] for line in dry[1:4]] == [str(number) for number in old]
+    assert dry[-1] == "3 instances would be replayed"
+    assert len(shown(url, "list")) == 4
+    done = shown(url, *chosen, "--param", '{"region": "us"}')
+    assert (done["found"], done["replayed"], done["left_out"], done["dry_run"]) == (3, 3, 0, False)
+    assert [(row["replay_of"], row["param"]) for row in done["first"]] == [(one, {"region": "us"}) for one in old]
+    again = invoke("instance", *chosen, url=url)
+    assert (again.exit_code, again.stdout) == (0, "0 instances replayed\n")
+
+
+def test_many_are_replayed_only_when_somebody_says_yes(url: str, database: Database) -> None:
+    for _ in range(12):
+        asked(database, status="failed")
+    refused = invoke("instance", "replay", "--status", "failed", url=url)
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert refused.stderr == "error: nobody is here to be asked whether to replay 12 instances; say --yes\n"
+    assert len(shown(url, "list")) == 12
+    words = invoke("instance", "replay", "--status", "failed", "--yes", url=url).stdout.splitlines()
+    assert words[-2:] == ["and 2 more", "12 instances replayed"]
+    assert len(shown(url, "list", "--limit", "50")) == 24
+
+
+@pytest.mark.every_database
+def test_a_replay_from_a_node_keeps_what_was_before_it(url: str, database: Database) -> None:
+    old = asked(database, status="failed", attempt=1)
+    with_nodes(database, old, ("succeed", {"rows": 42}), ("failed", {"error": "no mail"}))
+    new = shown(url, "replay", str(old), "--from-node", "SEND")
+    assert [(node["status"], node["execution_result"]) for node in shown(url, "show", str(new["id"]))["nodes"]] == [
+        ("succeed", {"rows": 42}),
+        ("pending", None),
+    ]
+    assert re.search(rf"^replay_of +{old}$", invoke("instance", "show", str(new["id"]), url=url).stdout, re.MULTILINE)
+    wrong = invoke("instance", "replay", str(old), "--from-node", "MAIL", url=url)
+    assert (wrong.exit_code, wrong.stdout) == (1, "")
+    assert wrong.stderr == (
+        f"error: --from-node 'MAIL' is no node of instance {old}; it has: REPORT_EXTRACT, REPORT_SEND\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ((), "say which instances: their ids, or --status, --task, --since or --until"),
+        (("1", "--status", "failed"), "--status goes with a choice of many, and not with ids"),
+        (("1", "--dry-run"), "--dry-run goes with a choice of many"),
+        (("--status", "failed", "--wait"), "--wait goes with ids"),
+        (("--status", "pending"), "'pending' is not one of 'failed', 'canceled', 'succeed'"),
+        (("--status", "succeed"), "status succeed: say of which task"),
+        (("--task", "weekly"), "no task is named 'weekly'"),
+        (("--since", "yesterday"), "yesterday"),
+    ],
+)
+def test_what_cannot_be_asked_of_a_replay_is_refused(url: str, given: tuple[str, ...], sentence: str) -> None:
+    result = invoke("instance", "replay", *given, url=url)
+    assert result.exit_code in (1, 2)
+    assert result.stdout == ""
+    assert sentence in result.stderr

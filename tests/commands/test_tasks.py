@@ -18,13 +18,15 @@ from rota.shared.store import node_types, tasks
 from rota.shared.store.node_types import NodeTypeDeclaration
 from rota.shared.store.tables import schedule_instance, schedule_task
 from tests.harness.command_line import invoke
-from tests.harness.databases import run_sql
+from tests.harness.databases import past_the_checks, run_sql
 from tests.harness.processes import ROOT, marked_environment
 
 REPORT_PARAM = {"type": "object", "properties": {"region": {"type": "string"}}, "required": ["region"]}
 EVERYTHING = (
     "--cron", "0 30 2 * * *", "--seconds", "--timezone", "Europe/Berlin", "--param", '{"region": "eu"}',
     "--overlap", "allow", "--max-instances", "3", "--retries", "4", "--retry-delay", "5", "--backoff", "fixed",
+    "--max-retry-delay", "50", "--retry-jitter", "20", "--retry-on", "OSError", "--retry-on", "jobs.Away",
+    "--never-retry", "TimeoutError", "--on-retry", "restart",
     "--on-worker-lost", "retry", "--timeout", "60", "--priority", "2", "--label", "gpu=a100", "--label", "region=eu",
     "--starts-at", "2027-03-01T00:00", "--ends-at", "2027-12-31T00:00", "--misfire-grace", "30",
 )  # fmt: skip
@@ -68,8 +70,9 @@ def test_add_writes_every_field(url: str, database: Database) -> None:
         "type": "REPORT", "status": "off", "trigger_kind": "cron", "cron": "0 30 2 * * *", "cron_seconds": 1,
         "timezone": "Europe/Berlin", "param": {"region": "eu"}, "overlap_policy": "allow", "max_instances": 3,
         "retries": 4, "retry_delay_seconds": 5, "retry_backoff": "fixed", "on_worker_lost": "retry",
-        "timeout_seconds": 60, "priority": 2, "required_labels": {"gpu": "a100", "region": "eu"},
-        "misfire_grace_seconds": 30,
+        "max_retry_delay_seconds": 50, "retry_jitter_percent": 20, "retry_on": ["OSError", "jobs.Away"],
+        "never_retry": ["TimeoutError"], "on_retry": "restart", "timeout_seconds": 60, "priority": 2,
+        "required_labels": {"gpu": "a100", "region": "eu"}, "misfire_grace_seconds": 30,
     }  # fmt: skip
     assert {name: getattr(row, name) for name in wanted} == wanted
     assert str(row.starts_at) == "2027-02-28 23:00:00"  # naive options are in the task's zone
@@ -109,7 +112,7 @@ def test_param_comes_as_text_from_a_file_or_from_stdin(url: str, database: Datab
     [
         (["--type", "CLEANUP", "--cron", "61 * * * *"], 1, "the minute field has 61"),
         (["--type", "CLEANUP", "--cron", "0 15 10 * * *"], 1, "seconds are not declared"),
-        (["--type", "CLEANER"], 1, "no task type 'CLEANER' is registered; there are: CLEANUP, REPORT"),
+        (["--type", "CLEANER"], 1, "'CLEANER' is registered (did you mean CLEANUP?); there are: CLEANUP, REPORT"),
         (["--type", "CLEANUP", "--timezone", "Europe/Berln"], 1, "There is no time zone 'Europe/Berln'"),
         (["--type", "REPORT"], 1, "'region' is a required property"),
         (["--type", "REPORT", "--param", '{"region": 5}'], 1, "region: 5 is not of type 'string'"),
@@ -120,9 +123,24 @@ def test_param_comes_as_text_from_a_file_or_from_stdin(url: str, database: Datab
         (["--type", "CLEANUP", "--max-instances", "2"], 1, "error: --max-instances goes with --overlap allow"),
         (["--type", "CLEANUP", "--timeout", "-1"], 1, "error: --timeout -1: Input should be greater than or equal"),
         (["--type", "CLEANUP", "--retries", "2000", "--priority", "12"], 1, "--retries 2000: Input should be less"),
+        (["--type", "CLEANUP", "--retry-jitter", "101"], 1, "--retry-jitter 101: Input should be less"),
+        (
+            ["--type", "CLEANUP", "--max-retry-delay", "5"],
+            1,
+            "--max-retry-delay 5 is less than --retry-delay 10",
+        ),
+        (["--type", "CLEANUP", "--retry-on", "Timeout"], 1, "--retry-on 'Timeout': no built-in exception has that"),
+        (["--type", "CLEANUP", "--on-retry", "again"], 2, "'again' is not one of 'resume', 'restart'"),
         (["--type", "CLEANUP", "--label", "gpu"], 2, "'gpu' is not of the form key=value"),
         (["--type", "CLEANUP", "--starts-at", "soon"], 1, "'soon' is not a time"),
         (["--type", "CLEANUP", "--starts-at", "2027-01-02", "--ends-at", "2027-01-01"], 1, "is before --starts-at"),
+        (["--type", "CLEANUP", "--every", "0"], 1, "error: --every '0': an interval is from 1s to 3650d"),
+        (
+            ["--type", "CLEANUP", "--every", "5m", "--cron", "@daily"],
+            1,
+            "one trigger: give cron or every, and not both",
+        ),
+        (["--type", "CLEANUP", "--at", "noon"], 1, "'noon' is not a time; write it as"),
         ([], 2, "Missing option '--type'"),
     ],
 )
@@ -198,6 +216,27 @@ def test_set_clears_fields(url: str, database: Database) -> None:
     assert row.trigger_kind == "manual"
 
 
+@pytest.mark.parametrize(("given", "kind"), [(("--every", "15m"), "interval"), (("--at", "2030-01-01T09:00"), "once")])
+def test_set_gives_another_trigger_and_clears_it(
+    nightly: str, database: Database, given: tuple[str, str], kind: str
+) -> None:
+    def trigger() -> tuple[Any, ...]:
+        row = database.read(lambda connection: tasks.find(connection, "nightly"))
+        return row.trigger_kind, row.cron, bool(row.trigger_spec)
+
+    assert invoke("task", "set", "nightly", *given, url=nightly).exit_code == 0
+    assert trigger() == (kind, None, True)
+    assert invoke("task", "set", "nightly", f"--no-{given[0][2:]}", url=nightly).exit_code == 0
+    assert trigger() == ("manual", None, False)
+
+
+def test_a_list_says_each_trigger_in_a_few_characters(url: str) -> None:
+    for name, *given in (("a", "--every", "15m"), ("b", "--at", "2030-01-01T09:00"), ("c", "--cron", "@daily")):
+        assert invoke("task", "add", name, "--type", "CLEANUP", *given, url=url).exit_code == 0
+    listed = json.loads(invoke("task", "list", "--json", url=url).stdout)
+    assert [task["trigger"] for task in listed] == ["every 15m", "at 2030-01-01 09:00", "@daily"]
+
+
 def test_set_renames_and_switches(nightly: str, database: Database) -> None:
     invoke("task", "set", "nightly", "--name", "nocturne", "--off", url=nightly)
     assert database.read(lambda connection: tasks.find(connection, "nocturne")).status == "off"
@@ -251,7 +290,7 @@ def test_show_has_every_field_the_fires_and_the_counters(nightly: str, database:
     instance = json.loads(invoke("task", "run", "nightly", "--json", url=nightly).stdout)["id"]
     shown = json.loads(invoke("task", "show", "nightly", "--json", url=nightly).stdout)
     assert (shown["misfires"], shown["fires_held_back"], shown["plan_error"]) == (3, 4, "it was bad")
-    assert shown["description"] == "every day at 03:00"
+    assert shown["trigger_description"] == "every day at 03:00"
     assert len(shown["next_fires"]) == 5
     assert [i["id"] for i in shown["instances"]] == [instance]
     words = invoke("task", "show", "nightly", url=nightly).stdout
@@ -268,13 +307,13 @@ def test_a_cron_that_sql_made_invalid_is_shown_with_its_fault(nightly: str, data
 
 
 def test_a_date_that_is_none_spoils_its_own_task_alone(migrated_mariadb_url: str, mariadb_database: Database) -> None:
-    """MariaDB takes a zero day from a session that does not check."""
+    """MariaDB takes a zero day from a session that does not check, and MySQL from any if the tables do not."""
     mariadb_database.write(lambda c: node_types.register(c, [NodeTypeDeclaration("CLEANUP", "CLEANUP")], "test"))
     for name in ("good", "bad"):
         add = ("task", "add", name, "--type", "CLEANUP", "--cron", "0 3 * * *")
         assert invoke(*add, url=migrated_mariadb_url).exit_code == 0
     odd = "UPDATE schedule_task SET starts_at = '2026-10-00' WHERE name = 'bad'"
-    run_sql(migrated_mariadb_url, "SET sql_mode = '', check_constraint_checks = 0", odd)
+    run_sql(migrated_mariadb_url, *past_the_checks(migrated_mariadb_url), odd)
     listed = invoke("task", "list", "--json", url=migrated_mariadb_url)
     assert [task["name"] for task in json.loads(listed.stdout)] == ["bad", "good"]
     assert "starts_at '2026-10-00 00:00:00.000000' is no date" in json.loads(listed.stdout)[0]["remark"]

@@ -7,16 +7,17 @@ import asyncio
 import ctypes
 import json
 import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rota import NodeContext, Rota
+from rota import Fail, NodeContext, Retry, Rota, RunAgain
 
-EVIDENCE_FILE, GATE_FOLDER = "CLUSTER_EVIDENCE", "CLUSTER_GATES"
+EVIDENCE_FILE, GATE_FOLDER, SERVICE = "CLUSTER_EVIDENCE", "CLUSTER_GATES", "CLUSTER_SERVICE"
 LOOK_SECONDS = 0.02
 TRIAL_SUMMANDS = 1_000_000
 NAP_SECONDS = 0.01
@@ -34,7 +35,8 @@ def record(event: str, ctx: Context) -> None:
     entry = {
         "event": event,
         "boottime": time.clock_gettime(time.CLOCK_BOOTTIME),
-        "pid": int(os.environ.get("CLUSTER_PID", os.getpid())),
+        "pid": os.getpid(),
+        "service": os.environ.get(SERVICE, ""),
         "instance": ctx.instance_id,
         "attempt": ctx.attempt,
         "node": ctx.node_type,
@@ -79,6 +81,22 @@ def note_thread(ctx: Context) -> dict[str, int]:
         return {"attempt": ctx.attempt}
 
 
+@app.task("REST")
+async def rest(ctx: Context) -> dict[str, int]:
+    """Takes as long as it is told."""
+    with recorded(ctx):
+        await asyncio.sleep(ctx.param["seconds"])
+        return {"attempt": ctx.attempt}
+
+
+@app.task("REST_THREAD")
+def rest_on_thread(ctx: Context) -> dict[str, int]:
+    """The same on a thread."""
+    with recorded(ctx):
+        time.sleep(ctx.param["seconds"])
+        return {"attempt": ctx.attempt}
+
+
 @app.task("HOLD")
 async def hold(ctx: Context) -> dict[str, int]:
     """Runs until its gate is open."""
@@ -95,6 +113,25 @@ def hold_thread(ctx: Context) -> dict[str, int]:
         while not is_open(ctx.param["gate"]):
             time.sleep(LOOK_SECONDS)
         return {"attempt": ctx.attempt}
+
+
+@app.task("HEED_THREAD")
+def heed_thread(ctx: Context) -> dict[str, int]:
+    """Runs until it is told to stop, and then until its gate is open."""
+    with recorded(ctx):
+        while not ctx.cancel_requested:
+            time.sleep(LOOK_SECONDS)
+        record("told", ctx)
+        while not is_open(ctx.param["gate"]):
+            time.sleep(LOOK_SECONDS)
+        return {"attempt": ctx.attempt}
+
+
+@app.task("IGNORE_PROCESS", execution="process")
+def ignore_process(ctx: Context) -> dict[str, int]:
+    """Runs until its gate is open, in a process of its own that ignores SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return hold_process(ctx)
 
 
 @app.task("HOLD_PROCESS", execution="process")
@@ -175,6 +212,43 @@ async def third(ctx: Context) -> dict[str, Any]:
     with recorded(ctx):
         return {"after": ctx.results["SECOND"]}
 
+
+async def say(ctx: Context) -> dict[str, int]:
+    """Asks for a retry in a moment, or gives up, as it is told; in its second attempt it succeeds."""
+    with recorded(ctx):
+        return said(ctx)
+
+
+def say_on_thread(ctx: Context) -> dict[str, int]:
+    """The same on a thread, or in a process."""
+    with recorded(ctx):
+        return said(ctx)
+
+
+def said(ctx: Context) -> dict[str, int]:
+    """What each of them does."""
+    if ctx.attempt == 1 and ctx.param["say"] == "retry":
+        raise Retry("not yet", in_=0.5)
+    if ctx.param["say"] == "fail":
+        raise Fail("it is gone")
+    return {"attempt": ctx.attempt}
+
+
+app.task("SAY")(say)
+app.task("SAY_THREAD")(say_on_thread)
+app.task("SAY_PROCESS", execution="process")(say_on_thread)
+
+
+def ask_again(ctx: Context) -> Any:
+    """Asks for one more run, until the time that its param names."""
+    with recorded(ctx):
+        time.sleep(NAP_SECONDS)
+        is_over = datetime.now(UTC).isoformat() > ctx.param["until"]
+        return {"over": True} if is_over else RunAgain(in_=0.2, result={"attempt": ctx.attempt})
+
+
+app.task("AGAIN")(ask_again)
+app.task("AGAIN_PROCESS", execution="process")(ask_again)
 
 naps = app.task_type("NAPS")
 

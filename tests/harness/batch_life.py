@@ -1,6 +1,7 @@
 """The life of a batch of instances, by the store's verbs, and how many statements each stage of it takes."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, text
@@ -21,7 +22,7 @@ def counts(rows: Scenario, works: dict[str, Work]) -> dict[str, int]:
     taken = {}
     for name, work in works.items():
         with executed(rows.database.engine) as texts:
-            asked = rows.database.write(lambda c, w=work: _questions(c, w))  # type: ignore[misc]
+            asked = rows.database.write(partial(_questions, work=work))
         own = 1 if rows.database.backend is SQLITE else 3  # BEGIN; and twice the question how many
         taken[name] = len(texts) - own
         if asked is not None:

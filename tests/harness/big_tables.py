@@ -112,9 +112,9 @@ def _instances(now: datetime) -> list[str]:
         """,
         f"""
         INSERT INTO schedule_instance (id, schedule_task_id, status, schedule_datetime, due_at, run_number, origin,
-            priority, schedule_worker_node_id, gmt_assigned)
+            priority, schedule_worker_node_id, gmt_assigned, creator)
         SELECT {ENDED + PENDING} + seq, 1 + (seq * 23) % {TASKS}, 'assigned', '{now}' + INTERVAL seq % 5 SECOND,
-            '{now}' + INTERVAL seq % 5 SECOND, 0, 'cron', seq DIV 10 % 10, {live_worker}, '{now}'
+            '{now}' + INTERVAL seq % 5 SECOND, 0, 'cron', seq DIV 10 % 10, {live_worker}, '{now}', 'scheduler'
         FROM seq_1_to_{ASSIGNED}
         """,
         f"""

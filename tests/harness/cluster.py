@@ -19,7 +19,7 @@ import psutil
 from pymysql.cursors import DictCursor
 
 from tests.harness import tasks
-from tests.harness.apps import EVIDENCE_FILE, GATE_FOLDER
+from tests.harness.apps import EVIDENCE_FILE, GATE_FOLDER, SERVICE
 from tests.harness.databases import connect, run_sql
 from tests.harness.processes import RotaProcess, wait_until
 
@@ -52,6 +52,7 @@ class Entry:
     event: str
     boottime: float
     pid: int
+    service: str
     instance: int
     attempt: int
     node: str
@@ -74,8 +75,8 @@ class Cluster:
     """The URL that the processes are given, if it is another one."""
 
     processes: list[RotaProcess] = field(default_factory=list)
-    killed: set[int] = field(default_factory=set)
-    """Pids of workers that the test killed or froze: what they ran may have run twice."""
+    killed: set[str] = field(default_factory=set)
+    """The services that the test killed or froze, children and all: what they ran may have run twice."""
 
     clocks_differ: timedelta = timedelta()
     """By how much the clocks of the database's servers differ: what starts on time by one may be early by another."""
@@ -114,15 +115,17 @@ class Cluster:
         return self._start("worker", "--app", app, "--name", name, *options, environment=environment)
 
     def _start(self, *arguments: str, environment: Mapping[str, str] | None) -> RotaProcess:
+        service = f"{len(self.processes)}-{arguments[0]}"
         process = RotaProcess(
             *arguments,
             database_url=self.reached_by or self.url,
             environment={
                 EVIDENCE_FILE: str(self.evidence_file),
                 GATE_FOLDER: str(self.folder / "gates"),
+                SERVICE: service,
                 **(environment or {}),
             },
-            log=self.folder / f"{len(self.processes)}-{arguments[0]}.log",
+            log=self.folder / f"{service}.log",
         )
         self.processes.append(process)
         self._stack.callback(process.discard)
@@ -130,7 +133,7 @@ class Cluster:
 
     def discount(self, worker: RotaProcess) -> None:
         """What a worker runs may be cut short, and run again."""
-        self.killed.update((worker.pid, worker.worker_pid))
+        self.killed.add(worker.log_path.stem)
 
     def kill(self, worker: RotaProcess) -> None:
         """SIGKILL a worker's guardian, with which the kernel ends the worker."""

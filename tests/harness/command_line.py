@@ -13,7 +13,7 @@ def invoke(*arguments: str, url: str | None = None, stdin: str | None = None, **
 
     Not ``worker`` alone: it parts its process in two, which a process with threads cannot bear. See RotaProcess.
     """
-    assert arguments[:1] != ("worker",) or {"list", "show", "--help"} & {*arguments}
+    assert arguments[:1] != ("worker",) or {"list", "show", "drain", "resume", "stop", "--help"} & {*arguments}
     variables: dict[str, str | None] = {**environment}
     if url is not None:
         variables["ROTA_DATABASE_URL"] = url
@@ -21,6 +21,13 @@ def invoke(*arguments: str, url: str | None = None, stdin: str | None = None, **
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
+
+
+def done(*arguments: str, url: str) -> str:
+    """Run the command, which must succeed; returns what it prints on stdout."""
+    result = invoke(*arguments, url=url)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:

@@ -15,7 +15,7 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.util import LRUCache
 
-from rota.shared.database.backend import Backend
+from rota.shared.database.backend import Backend, Limits
 from rota.shared.database.mysql import MySQL
 from rota.shared.database.servers import Servers
 from rota.shared.database.sqlite import SQLite
@@ -36,10 +36,10 @@ def statements_shared() -> Iterator[None]:
 
 
 def _sharing(
-    make: Callable[[Any, URL, float, Servers], Engine], compiled: "LRUCache[Any, Any]"
-) -> Callable[[Backend, URL, float, Servers], Engine]:
-    def engine(self: Backend, url: URL, call_timeout: float, servers: Servers) -> Engine:
-        made = make(self, url, call_timeout, servers)
+    make: Callable[[Any, URL, Limits, Servers], Engine], compiled: "LRUCache[Any, Any]"
+) -> Callable[[Backend, URL, Limits, Servers], Engine]:
+    def engine(self: Backend, url: URL, limits: Limits, servers: Servers) -> Engine:
+        made = make(self, url, limits, servers)
         made._compiled_cache = compiled
         return made
 

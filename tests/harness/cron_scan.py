@@ -7,7 +7,8 @@ tests, and needs no parser, since the expressions come with the sets that they s
 
 import random
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 # --- Random expressions, with what they mean ---------------------------------------------------------------------
@@ -98,8 +99,7 @@ def random_expression(rng: random.Random, near: datetime, *, seconds: bool = Fal
 # --- The scan ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Tick:
+class Tick(NamedTuple):
     """What the clock shows at an instant, whether it showed that before, and what it has just jumped over."""
 
     instant: datetime
@@ -108,12 +108,24 @@ class Tick:
     jumped: tuple[datetime, ...]
 
 
+QUARTER = timedelta(minutes=15)  # no zone's offset changes twice within it
+
+
 def ticks(zone_name: str, start: datetime, end: datetime, unit: timedelta) -> list[Tick]:
     zone, scanned, shown = ZoneInfo(zone_name), [], set()
-    instant, last = start, None
+
+    def offset_at(instant: datetime) -> timedelta:
+        return zone.fromutc(instant.replace(tzinfo=zone)).replace(tzinfo=None) - instant
+
+    instant, last, changes = start, None, start
     while instant <= end:
-        wall = instant.replace(tzinfo=UTC).astimezone(zone).replace(tzinfo=None, fold=0)
-        jumped = () if last is None else tuple(last + unit * n for n in range(1, (wall - last) // unit))
+        if instant >= changes:
+            offset = offset_at(instant)
+            changes = instant + (QUARTER if offset_at(instant + QUARTER) == offset else unit)
+        wall = instant + offset
+        jumped: tuple[datetime, ...] = ()
+        if last is not None and wall - last > unit:
+            jumped = tuple(last + unit * n for n in range(1, (wall - last) // unit))
         scanned.append(Tick(instant, wall, wall in shown, jumped))
         shown.add(wall)
         instant, last = instant + unit, wall

@@ -1,8 +1,9 @@
-"""Where tests get their databases: a MariaDB of their own, in a container, or one that is there already.
+"""Where tests get their databases: a MariaDB or MySQL of their own, in a container, or one that is there already.
 
-`ROTA_TEST_MARIADB` chooses: `container`, `private`, or the URL of a server (`mysql+pymysql://root:…@host:3306`) on
-which databases named rota_test_<uuid> may be created and dropped. Without it a container serves where a Docker engine
-and the image are there, else a private mariadbd on a temporary directory.
+`ROTA_TEST_MARIADB` chooses: `container`, a Docker image (`mysql:8.4`, `mariadb:11.4`), `private`, `private-mysql` (an
+installed mysqld), or the URL of a server (`mysql+pymysql://root:…@host:3306`) on which databases named
+rota_test_<uuid> may be created and dropped. Without it a container serves where a Docker engine and the image are
+there, else a private mariadbd on a temporary directory.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import functools
 import os
 import pwd
 import random
+import re
 import shutil
 import signal
 import socket
@@ -38,6 +40,10 @@ DATABASES = ("sqlite", "mariadb")
 (tests/conftest.py) and emptied_<name>_url (tests/store/conftest.py)."""
 
 IMAGE = "mariadb:10.11"
+IMAGES = re.compile(r"([\w./:-]+/)?(mariadb|mysql)(:[\w.-]+)?")
+"""The Docker images that `ROTA_TEST_MARIADB` may name."""
+
+PRIVATE_MYSQL = "private-mysql"
 USER = "rota"
 PASSWORD = "rota"
 CLIENT_ERRORS = 2000  # and above: the server was not reached at all
@@ -45,7 +51,8 @@ CLIENT_ERRORS = 2000  # and above: the server was not reached at all
 SERVER_OPTIONS = (
     "--innodb-flush-log-at-trx-commit=1",
     "--innodb-buffer-pool-size=256M",
-    "--innodb-log-file-size=64M",
+    "--loose-innodb-log-file-size=64M",  # loose: newer versions of MySQL do not know it
+    "--max-allowed-packet=16M",  # MariaDB's default; MySQL's is 64M
     "--character-set-server=utf8mb4",
     "--collation-server=utf8mb4_general_ci",
     "--default-time-zone=+09:00",
@@ -56,6 +63,23 @@ SERVER_OPTIONS = (
 GRANT = (
     f"CREATE USER IF NOT EXISTS '{USER}'@'%' IDENTIFIED BY '{PASSWORD}'",
     rf"GRANT ALL ON `rota\_test\_%`.* TO '{USER}'@'%'",
+)
+
+
+MARIADB_INSTALLATION = (
+    "mariadb-install-db",
+    "--auth-root-authentication-method=normal",
+    "--skip-test-db",
+    "--force",  # even where the host cannot look up its own name
+    "--skip-name-resolve",
+    "--innodb-log-file-size=64M",
+)
+
+
+SEQUENCE = re.compile(r"\bseq_(\d+)_to_(\d+)\b")
+RECURSION = (
+    r"(WITH RECURSIVE numbers (seq) AS (SELECT \1 UNION ALL SELECT seq + 1 FROM numbers WHERE seq < \2)"
+    r" SELECT seq FROM numbers) AS numbers"
 )
 
 
@@ -87,11 +111,30 @@ def connect(url: str) -> "Connection[Cursor]":
 
 
 def run_sql(url: str, *statements: str) -> list[tuple[Any, ...]]:
-    """Run plain SQL as an operator would and return the rows of the last statement."""
+    """Run plain SQL as an operator would and return the rows of the last statement.
+
+    MySQL gets MariaDB's tables of numbers, such as `seq_1_to_9`, as queries.
+    """
     with contextlib.closing(connect(url)) as connection, connection.cursor() as cursor:
         for statement in statements:
-            cursor.execute(statement)
+            numbers = None if is_mariadb(connection) else SEQUENCE.search(statement)
+            if numbers is not None:
+                cursor.execute(f"SET SESSION cte_max_recursion_depth = {numbers[2]}")
+            cursor.execute(SEQUENCE.sub(RECURSION, statement) if numbers is not None else statement)
         return [tuple(row) for row in cursor.fetchall()]
+
+
+def is_mariadb(connection: Any) -> bool:
+    """Whether the server of a connection is MariaDB, and not MySQL."""
+    return "mariadb" in connection.get_server_info().lower()
+
+
+def is_mysql(url: str) -> bool:
+    """Whether the server of a URL is MySQL, and not MariaDB."""
+    if make_url(url).get_backend_name() == "sqlite":
+        return False
+    with contextlib.closing(connect(url)) as connection:
+        return not is_mariadb(connection)
 
 
 def create_database(server: MariaDBServer) -> str:
@@ -130,7 +173,9 @@ def tables_ddl(url: str) -> list[str]:
         statements = []
         for table in tables:
             cursor.execute(f"SHOW CREATE TABLE `{table}`")
-            statements.append(str(cast("tuple[Any, ...]", cursor.fetchone())[1]))
+            ddl = str(cast("tuple[Any, ...]", cursor.fetchone())[1])
+            # MySQL writes the tables' own collation at each column, too, and then shows it in more words.
+            statements.append(ddl if is_mariadb(connection) else ddl.replace(" COLLATE utf8mb4_bin", ""))
         cursor.execute(
             "SELECT count(*) FROM information_schema.triggers WHERE trigger_schema = %s"
             " UNION ALL SELECT count(*) FROM information_schema.views WHERE table_schema = %s",
@@ -142,11 +187,27 @@ def tables_ddl(url: str) -> list[str]:
     return statements
 
 
+def past_the_checks(url: str) -> list[str]:
+    """The statements behind which a session may write what the CHECKs and the strict mode refuse."""
+    checks = unchecked(url) if is_mysql(url) else ["SET check_constraint_checks = 0"]
+    return ["SET sql_mode = ''", *checks]
+
+
+def unchecked(url: str) -> list[str]:
+    """The statements by which MySQL's tables check nothing any more."""
+    checks = run_sql(
+        url,
+        "SELECT table_name, constraint_name FROM information_schema.table_constraints"
+        " WHERE table_schema = DATABASE() AND constraint_type = 'CHECK'",
+    )
+    return [f"ALTER TABLE `{table}` ALTER CHECK `{check}` NOT ENFORCED" for table, check in checks]
+
+
 def _rows_ddl(connection: "Connection[Cursor]", table: str) -> list[str]:
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT column_name FROM information_schema.columns WHERE table_schema = DATABASE()"
-            " AND table_name = %s AND is_generated = 'NEVER' ORDER BY ordinal_position",
+            " AND table_name = %s AND COALESCE(generation_expression, '') = '' ORDER BY ordinal_position",
             (table,),
         )
         columns = ", ".join(f"`{row[0]}`" for row in cursor.fetchall())
@@ -159,6 +220,8 @@ def _rows_ddl(connection: "Connection[Cursor]", table: str) -> list[str]:
 
 class PrivateMariaDB:
     """A mariadbd of its own on a temporary directory, to be killed, stopped and started at will.
+
+    With `ROTA_TEST_MARIADB=private-mysql` it is a mysqld, so that the tests that need a server of their own try MySQL.
 
     `with PrivateMariaDB() as server:` starts it; the end of the block, or of the tests however they end, removes it.
     `options` are further options of mariadbd, such as `--max-connections=20`. `clock` is how far its clock is wrong,
@@ -291,11 +354,14 @@ class PrivateMariaDB:
 
     def _command(self, *options: str) -> list[str]:
         return [
-            _program("mariadbd"),
+            _program("mysqld" if private_is_mysql() else "mariadbd"),
             "--no-defaults",  # must be first
+            "--loose-mysqlx=OFF",
+            *(["--tls-version="] if private_is_mysql() else []),  # proxies of tests read what is sent
             *_account_options(),
             f"--datadir={self._directory / 'data'}",
             f"--tmpdir={self._directory}",
+            f"--secure-file-priv={self._directory}",
             f"--socket={self.socket}",
             f"--pid-file={self._directory / 'pid'}",
             f"--port={self.port}",
@@ -320,15 +386,17 @@ class PrivateMariaDB:
 
 
 class ContainerMariaDB:
-    """MariaDB in a container, by testcontainers."""
+    """A server in a container, by testcontainers. `image` is one of MariaDB's or of MySQL's."""
 
-    def __init__(self) -> None:
+    def __init__(self, image: str = IMAGE) -> None:
         # The guard removes the container; testcontainers' own way to do so would need one more image.
         os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
         self._container = (
-            DockerContainer(IMAGE, command=" ".join(SERVER_OPTIONS))
+            DockerContainer(image, command=" ".join(SERVER_OPTIONS))
             .with_env("MARIADB_ALLOW_EMPTY_ROOT_PASSWORD", "1")
             .with_env("MARIADB_ROOT_HOST", "%")
+            .with_env("MYSQL_ALLOW_EMPTY_PASSWORD", "1")
+            .with_env("MYSQL_ROOT_HOST", "%")
             .with_exposed_ports(3306)
         )
 
@@ -380,18 +448,24 @@ class ExistingMariaDB:
 def server_for_tests(environment: Mapping[str, str] = os.environ) -> Iterator[MariaDBServer]:
     """The server that `ROTA_TEST_MARIADB` asks for, or the best that this machine has."""
     wanted = environment.get("ROTA_TEST_MARIADB") or ("container" if image_is_here() else "private")
-    if wanted == "container":
-        with ContainerMariaDB() as container:
+    if "://" in wanted:
+        yield ExistingMariaDB(wanted)
+    elif wanted == "container" or IMAGES.fullmatch(wanted):
+        with ContainerMariaDB(IMAGE if wanted == "container" else wanted) as container:
             yield container
-    elif wanted == "private":
+    elif wanted in ("private", PRIVATE_MYSQL):
         with PrivateMariaDB() as private:
             yield private
-    elif "://" in wanted:
-        yield ExistingMariaDB(wanted)
     else:
         pytest.fail(
-            f"ROTA_TEST_MARIADB is {wanted!r}; it takes container, private or mysql+pymysql://user:password@host"
+            f"ROTA_TEST_MARIADB is {wanted!r}; it takes container, a Docker image such as mysql:8.4, private,"
+            f" {PRIVATE_MYSQL} or mysql+pymysql://user:password@host"
         )
+
+
+def private_is_mysql() -> bool:
+    """Whether the servers that tests start for themselves are MySQL."""
+    return os.environ.get("ROTA_TEST_MARIADB") == PRIVATE_MYSQL
 
 
 def image_is_here() -> bool:
@@ -449,23 +523,20 @@ def _program(name: str) -> str:
 
 @functools.cache
 def _data_template() -> Path:
-    """A data directory fresh from mariadb-install-db, made once and copied for each server."""
+    """A data directory fresh from the server's own installation, made once and copied for each server."""
     directory = Path(tempfile.mkdtemp(prefix="rota-mariadb-template-"))
     guard().remove(directory)
     account = _account()
     shutil.chown(directory, account)
+    program, *options = _mysql_installation(directory) if private_is_mysql() else MARIADB_INSTALLATION
     done = subprocess.run(
         [
-            _program("mariadb-install-db"),
+            _program(program),
             "--no-defaults",
             f"--datadir={directory / 'data'}",
             f"--tmpdir={directory}",  # at its start a server deletes what others have in a common one
             f"--user={account}",
-            "--auth-root-authentication-method=normal",
-            "--skip-test-db",
-            "--force",  # even where the host cannot look up its own name
-            "--skip-name-resolve",
-            "--innodb-log-file-size=64M",
+            *options,
         ],
         env=marked_environment(os.environ),
         stdin=subprocess.DEVNULL,
@@ -476,8 +547,15 @@ def _data_template() -> Path:
         check=False,
     )
     if done.returncode != 0:
-        pytest.fail(f"mariadb-install-db failed with {done.returncode}:\n{done.stdout[-4000:]}")
+        pytest.fail(f"{program} failed with {done.returncode}:\n{done.stdout[-4000:]}")
     return directory / "data"
+
+
+def _mysql_installation(directory: Path) -> Sequence[str]:
+    """The program that makes MySQL's data, and its options. Its root may come by TCP, too."""
+    statements = directory / "root.sql"
+    statements.write_text("CREATE USER root@'127.0.0.1';\nGRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n")
+    return ("mysqld", "--initialize-insecure", f"--init-file={statements}", f"--secure-file-priv={directory}")
 
 
 def free_port() -> int:

@@ -5,7 +5,7 @@ can know: from the evidence of the handlers, from the journal of the states, and
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
@@ -45,7 +45,7 @@ def check(cluster: Cluster) -> None:
         *holders_are_alive(cluster),
         *nodes_agree(cluster, instances),
         *transitions_are_legal(cluster.journal()),
-        *each_run_is_alone(evidence, cluster.killed),
+        *each_run_is_alone(evidence, cluster.killed, restarting(cluster)),
         *results_have_evidence(cluster, evidence),
         *handlers_were_not_early(cluster, instances, evidence),
         *no_fire_is_missing(cluster),
@@ -131,10 +131,16 @@ def transitions_are_legal(journal: Iterable[Row]) -> Iterator[str]:
         states[instance_id] = (becomes, row["attempt"])
 
 
-def each_run_is_alone(evidence: Iterable[Entry], killed: set[int]) -> Iterator[str]:
+def restarting(cluster: Cluster) -> set[str]:
+    """The names of the tasks whose further attempts begin with the first node again."""
+    return {row["name"] for row in cluster.rows("SELECT name FROM schedule_task WHERE on_retry = 'restart'")}
+
+
+def each_run_is_alone(evidence: Iterable[Entry], killed: set[str], restarting: Collection[str]) -> Iterator[str]:
     """A handler is entered once for each attempt, and never while another attempt runs or after one returned.
 
-    Except after a worker that was killed or frozen: what it had begun may begin again.
+    Except after a worker that was killed or frozen: what it had begun may begin again. And except in the further
+    attempts of tasks that are ``restarting``.
     """
     runs: dict[tuple[int, str], list[Entry]] = defaultdict(list)
     for entry in evidence:
@@ -143,12 +149,14 @@ def each_run_is_alone(evidence: Iterable[Entry], killed: set[int]) -> Iterator[s
         who = f"{node} of instance {instance_id} ({entries[0].task})"
         entered = Counter(e.attempt for e in entries if e.event == "enter")
         yield from (f"{who} ran {count} times in attempt {a}" for a, count in entered.items() if count > 1)
-        sound = [e for e in entries if e.pid not in killed]
-        returned = [e for e in sound if e.event == "exit"]
-        if len(returned) > 1:
-            yield f"{who} returned {len(returned)} times: {returned}"
+        sound = [e for e in entries if e.service not in killed]
+        again = entries[0].task in restarting
+        returned = Counter(e.attempt if again else 0 for e in sound if e.event == "exit")
+        if any(count > 1 for count in returned.values()):
+            yield f"{who} returned more than once: {[e for e in sound if e.event == 'exit']}"
         for before, after in pairwise(sound):
-            if after.event == "enter" and before.event in ("enter", "exit"):
+            may_follow = again and before.event == "exit" and before.attempt < after.attempt
+            if after.event == "enter" and before.event in ("enter", "exit") and not may_follow:
                 yield f"{who} was entered after {before.event} of attempt {before.attempt}: {after}"
 
 

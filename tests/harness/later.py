@@ -19,18 +19,20 @@ if TYPE_CHECKING:
     from rota.shared.domain.triggers.inputs import TriggerInputs
 
 VERSION = "0.2.0"
-KIND = "interval"
+KIND = "solar"
 """The kind of trigger that the later Rota adds."""
 
 BEGIN = datetime.fromisoformat("1970-01-01")
 
-# What the later Rota's migrations do: the first adds the kind and a column, the second takes no older Rota.
-ADDS_A_KIND = """
+ADDS_A_KIND, TAKES_NO_OLDER = "9001", "9002"
+"""The revisions of the later Rota: the first adds the kind and a column, the second takes no older Rota."""
+
+_ADD_A_KIND = """
 from alembic import op
 from sqlalchemy import Column, String
 from rota.migrations.steps import add_column, runs_on, state_oldest_version
 
-revision, down_revision = "0002", "0001"
+revision, down_revision = "9001", "{before}"
 oldest_version = "0.1.0"
 
 
@@ -38,33 +40,32 @@ def upgrade():
     state_oldest_version(oldest_version)
     add_column("schedule_task", Column("colour", String(31), nullable=False, server_default="blue"))
     if not runs_on("sqlite"):
-        words = "ENUM('cron','manual','interval') NOT NULL DEFAULT 'cron'"
-        op.execute(f"ALTER TABLE schedule_task MODIFY trigger_kind {words}, ALGORITHM=INSTANT")
+        words = "ENUM({words},'solar') NOT NULL DEFAULT 'cron'"
+        op.execute(f"ALTER TABLE schedule_task MODIFY trigger_kind {{words}} /*M!, ALGORITHM=INSTANT*/")
         return
     op.execute("PRAGMA writable_schema = ON")
     op.execute(
-        "UPDATE sqlite_master SET sql = replace(sql, '(''cron'', ''manual'')', '(''cron'', ''manual'', ''interval'')')"
+        "UPDATE sqlite_master SET sql = replace(sql, '(trigger_kind IN (', '(trigger_kind IN (''solar'', ')"
         " WHERE name = 'schedule_task'"
     )
     version = op.get_bind().exec_driver_sql("PRAGMA schema_version").scalar_one()
-    op.execute(f"PRAGMA schema_version = {version + 1}")
+    op.execute(f"PRAGMA schema_version = {{version + 1}}")
     op.execute("PRAGMA writable_schema = RESET")
 """
-TAKES_NO_OLDER = """
+_TAKE_NO_OLDER = """
 from rota.migrations.steps import state_oldest_version
 
-revision, down_revision = "0003", "0002"
+revision, down_revision = "9002", "9001"
 oldest_version = "0.2.0"
 
 
 def upgrade():
     state_oldest_version(oldest_version)
 """
-MIGRATIONS = {"0002": ADDS_A_KIND, "0003": TAKES_NO_OLDER}
 
 
 @dataclass(frozen=True)
-class IntervalTrigger:
+class SolarTrigger:
     """Fires every so many seconds: ``{"seconds": 1}``."""
 
     seconds: int
@@ -95,8 +96,13 @@ class IntervalTrigger:
 
 def migrations_until(revision: str, folder: Path) -> Path:
     """A folder with this Rota's migrations, and the later one's up to a revision."""
+    from rota import migrations  # noqa: PLC0415 - main() sets the version before anything asks for it
+    from rota.shared.domain.states import TriggerKind  # noqa: PLC0415
+
+    words = ",".join(f"'{kind}'" for kind in TriggerKind)
+    sources = {ADDS_A_KIND: _ADD_A_KIND.format(before=migrations.head(), words=words), TAKES_NO_OLDER: _TAKE_NO_OLDER}
     copied = copytree(ROOT / "migrations", folder, ignore=ignore_patterns("__pycache__"))
-    for later, source in MIGRATIONS.items():
+    for later, source in sources.items():
         if later <= revision:
             (copied / "versions" / f"{later}_later.py").write_text(source)
     return copied
@@ -117,7 +123,7 @@ def main(version: str, folder: str, *arguments: str) -> None:
     importlib.metadata.version = later_version
     from rota.shared.domain.triggers import base  # noqa: PLC0415 - before anything that asks which kinds there are
 
-    base.TRIGGERS[KIND] = IntervalTrigger
+    base.TRIGGERS[KIND] = SolarTrigger
     from rota import cli, migrations  # noqa: PLC0415
 
     migrations.FOLDER = Path(folder)

@@ -60,6 +60,7 @@ def stage_fires(url: str) -> Expected:
     staging.insert_row(
         url, "schedule_instance",
         schedule_task_id=edited, schedule_datetime=ahead, due_at=ahead, run_number=0, origin="cron",
+        creator="scheduler",
     )  # fmt: skip
     fires = [(name, first + timedelta(seconds=at), 0) for name in ("planned", "new") for at in range(FIRES)]
     return Expected(rows=fires, runs=fires)
@@ -78,6 +79,29 @@ def stage_pending(url: str) -> Expected:
     insert(schedule_datetime=moment, due_at=moment, origin="manual")
     runs = [("asked", old, 1), ("asked", old, 2), ("asked", missed, 1), ("asked", moment, 1)]
     return Expected(rows=[("asked", old, 0), *runs], runs=runs)
+
+
+def stage_ends(url: str) -> Expected:
+    """Two tasks with a fixed delay, each with a marked run that has ended; their windows have room for one run more."""
+    end = staging.database_second(url)
+    following = end + timedelta(seconds=2)
+    names = ("one", "other")
+    for name in names:
+        spec = {"fixed_delay": 2}
+        task = staging.add_task(
+            url, name, cron_seconds=0, trigger_kind="fixed_delay", trigger_spec=spec, ends_at=following
+        )
+        staging.insert_row(
+            url, "schedule_instance",
+            schedule_task_id=task, schedule_datetime=end, run_number=0, **staging.ended_at(end),
+        )  # fmt: skip
+    run_sql(
+        url,
+        "INSERT INTO schedule_follow_up (schedule_task_id, schedule_instance_id, instance_gmt_create, what)"
+        " SELECT schedule_task_id, id, gmt_create, 'fixed_delay' FROM schedule_instance",
+    )
+    runs = [(name, following, 0) for name in names]
+    return Expected(rows=[*((name, end, 0) for name in names), *runs], runs=runs)
 
 
 class Lives:
@@ -218,6 +242,8 @@ class Life:
         """Wait until they have run and the leases are free."""
         succeed = "SELECT count(*) FROM schedule_instance WHERE status = 'succeed'"
         wait_until(lambda: self.number(succeed) >= len(self.expected.rows), 20, "every fire to have run")
+        marks = "SELECT count(*) FROM schedule_follow_up"
+        wait_until(lambda: not self.number(marks), 10, "all ends to be followed up")
         leases = "SELECT count(*) FROM schedule_task_lock WHERE is_locked = 1"
         wait_until(lambda: not self.number(leases), 10, "the leases to be free")
         plans = "SELECT count(*) FROM schedule_task WHERE next_fire_at IS NOT NULL OR plan_stale = 1"

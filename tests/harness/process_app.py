@@ -1,5 +1,6 @@
 """The app whose functions the tests of the process executor run in processes of their own."""
 
+import atexit
 import ctypes
 import json
 import logging
@@ -8,12 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field, SecretStr, field_validator
 
-from rota import NodeContext, Rota
+from rota import Fail, NodeContext, Retry, Rota, RunAgain
 
 
 class Param(BaseModel):
@@ -27,6 +30,10 @@ class Param(BaseModel):
         if note == "exit":
             sys.exit(3)
         return note
+
+
+class Away(ConnectionError):
+    """An exception of the app."""
 
 
 app = Rota()
@@ -80,12 +87,23 @@ def large(ctx: NodeContext[Any]) -> Any:
     return "x" * ctx.param["size"]
 
 
+@plain.node("AGAIN", execution="process")
+def again(ctx: NodeContext[Any]) -> Any:
+    at = ctx.param.get("at")
+    if at is not None:
+        return RunAgain(at=datetime.fromisoformat(at), result={"at": at})
+    return RunAgain(in_=300, result={"rows": 3})
+
+
 @plain.node("RAISE", execution="process")
 def raise_(ctx: NodeContext[Any]) -> Any:
     raise {
         "value": ValueError("no"),
         "exit": SystemExit(3),
         "interrupt": KeyboardInterrupt(),
+        "retry": Retry("not yet", in_=5),
+        "fail": Fail("no"),
+        "own": Away("no"),
         "long": ValueError("x" * 10_000_000),
     }[ctx.param["what"]]
 
@@ -95,6 +113,22 @@ def end(ctx: NodeContext[Any]) -> Any:
     if isinstance(ctx.param["how"], int):
         os._exit(ctx.param["how"])
     os.kill(os.getpid(), getattr(signal, ctx.param["how"]))
+
+
+@plain.node("BRIEF", execution="process")
+def brief(ctx: NodeContext[Any]) -> Any:
+    time.sleep(0.1)
+
+
+@plain.node("HOOK", execution="process")
+def hook(ctx: NodeContext[Any]) -> Any:
+    """Leaves an exit hook, which hangs or says that it was called."""
+    if ctx.param.get("hangs"):
+        atexit.register(time.sleep, 1000)
+    else:
+        atexit.register(print, "printed by a hook", end=" ")
+        atexit.register(Path(ctx.param["file"]).write_text, "called")
+    return os.getpid()
 
 
 @plain.node("LOG", execution="process")
@@ -118,3 +152,35 @@ def hang(ctx: NodeContext[Any]) -> Any:
     if ctx.param.get("hold_the_lock"):
         ctypes.PyDLL(None).sleep(1000)  # with Python's lock held: no thread of this process runs
     time.sleep(1000)
+
+
+@plain.node("TIDY", execution="process")
+def tidy(ctx: NodeContext[Any]) -> Any:
+    """Waits until it is stopped, and tidies up, or goes on as the param says."""
+    folder = Path(ctx.param["folder"])
+    other = subprocess.Popen(["/bin/sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"])
+    try:
+        (folder / "new").write_text(json.dumps([os.getpid(), other.pid]))
+        (folder / "new").rename(folder / "pids")
+        if ctx.param.get("looks"):
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            while not ctx.cancel_requested:
+                time.sleep(0.01)
+            return "looked"
+        time.sleep(1000)
+    except SystemExit as error:
+        (folder / "tidied").write_text(f"{error} {ctx.cancel_requested if ctx.param.get('asks') else ''}")
+        if ctx.param.get("returns"):
+            return "returned"
+        raise
+    finally:
+        (folder / "left").touch()
+
+
+def remove() -> None:
+    """What ``tempfile.TemporaryDirectory`` does, for example: the finalizer of what the import has made."""
+    if file := os.environ.get("TEST_REMOVED"):
+        Path(file).touch()
+
+
+weakref.finalize(Param, remove)

@@ -76,7 +76,7 @@ class Puller:
         self.clock = clock = clock or database.clock
         settings = Settings.load(capacity=capacity, **given)
         self.slots = WatchedSlots(settings.capacity, settings.batch, clock)
-        self.runner = Runner({}, {}, Reports(), self.slots, clock, result_limit_bytes=1000)
+        self.runner = Runner({}, {}, Reports(), self.slots, clock, result_limit_bytes=1000, grace_seconds=10)
         self.rows = WatchedRows(database, worker)
         self.starter = Starter(self.rows, self.runner, self.slots, clock)
         self.backlog = Backlog(clock, limit)

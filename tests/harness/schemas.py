@@ -39,6 +39,23 @@ def ddl(url: str) -> dict[str, str]:
 
 def _comparable(sql: str) -> str:
     """Without the next id, and with keys and constraints, whose order means nothing, in one order."""
-    lines = [line.strip().rstrip(",") for line in re.sub(r" AUTO_INCREMENT=\d+", "", sql).splitlines()]
-    rules = [line for line in lines if re.match(r"(CONSTRAINT|(PRIMARY |UNIQUE )?KEY) ", line)]
-    return "\n".join([line for line in lines if line not in rules] + sorted(rules))
+    elements = [" ".join(one.split()) for one in _elements(re.sub(r" AUTO_INCREMENT=\d+", "", sql))]
+    rules = [one for one in elements if re.match(r"(CONSTRAINT|(PRIMARY |UNIQUE )?KEY) ", one)]
+    return "\n".join([one for one in elements if one not in rules] + sorted(rules))
+
+
+def _elements(sql: str) -> list[str]:
+    """The parts of a statement between its commas, but for those in inner brackets and in texts.
+
+    SQLite puts an added column behind the last one, on the same line.
+    """
+    depth, begun, quoted, found = 0, 0, False, []
+    for at, sign in enumerate(sql):
+        quoted ^= sign == "'"
+        depth += 0 if quoted else (sign == "(") - (sign == ")")
+        if not quoted and (
+            (sign == "," and depth == 1) or (sign == "(" and depth == 1) or (sign == ")" and depth == 0)
+        ):
+            found.append(sql[begun:at])
+            begun = at + 1
+    return [*found, sql[begun:]]

@@ -51,7 +51,7 @@ def executed(engine: Engine) -> Iterator[list[str]]:
 
 @contextmanager
 def explained(engine: Engine) -> Iterator[list[Statement]]:
-    """The statements executed on `engine` (MariaDB) inside the block, each with its plan and what it read."""
+    """The statements executed on `engine` (MariaDB or MySQL) inside the block, each with its plan and what it read."""
     statements: list[Statement] = []
     before: list[int] = []
 
@@ -77,7 +77,7 @@ def explained(engine: Engine) -> Iterator[list[Statement]]:
 
 
 def _plan(cursor: Any, text: str, parameters: Any) -> list[Step]:
-    cursor.execute(f"EXPLAIN {text}", parameters)
+    cursor.execute(f"EXPLAIN FORMAT=TRADITIONAL {text}", parameters)
     names = [column[0] for column in cursor.description]
     rows: Sequence[Any] = cursor.fetchall()
     return [_step(dict(zip(names, row, strict=True))) for row in rows]
@@ -96,5 +96,5 @@ def _rows_read(cursor: Any) -> int:
     """Rows that the storage engine gave this session so far, and index entries it looked at and did not give."""
     cursor.execute("SHOW SESSION STATUS LIKE 'Handler%'")
     status = {name: int(value) for name, value in cursor.fetchall()}
-    looked_at = status["Handler_icp_attempts"] - status["Handler_icp_match"]
+    looked_at = status.get("Handler_icp_attempts", 0) - status.get("Handler_icp_match", 0)  # MySQL counts neither
     return looked_at + sum(n for name, n in status.items() if name.startswith("Handler_read_"))

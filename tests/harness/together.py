@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Barrier
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, text
 
@@ -31,6 +31,12 @@ def together(*works: Callable[[], T]) -> list[T]:
         return [future.result(DEADLINE) for future in futures]
 
 
+def stays_open(connection: Connection) -> str:
+    """The setting with which a server leaves the session's transaction open, however long it idles."""
+    mariadb: bool = connection.dialect.is_mariadb  # type: ignore[attr-defined]
+    return "idle_transaction_timeout = 0" if mariadb else "wait_timeout = 3600"
+
+
 @contextmanager
 def uncommitted(database: Database, work: Callable[[Connection], T]) -> Iterator[T]:
     """What `work` returns, in a transaction that stands open until the end of the block, and commits then.
@@ -39,7 +45,7 @@ def uncommitted(database: Database, work: Callable[[Connection], T]) -> Iterator
     """
     with database.engine.execution_options(rota_write=True).connect() as connection:
         if database.backend is MYSQL:
-            connection.execute(text("SET idle_transaction_timeout = 0"))
+            connection.execute(text(f"SET {stays_open(connection)}"))
             connection.commit()
         with connection.begin():
             done = work(connection)
@@ -70,3 +76,12 @@ def wait_for_lock_wait(server: MariaDBServer, future: "Future[T]") -> None:
         return bool(number)
 
     wait_until(waits, what="a transaction to wait for a lock")
+
+
+@contextmanager
+def locked(database: Database, table: str, where: str = "1 = 1", **values: Any) -> Iterator[None]:
+    """Another session holds ``SELECT … FOR UPDATE`` on these rows."""
+    with database.engine.execution_options(rota_write=True).begin() as console:
+        console.execute(text(f"SET {stays_open(console)}"))
+        console.execute(text(f"SELECT * FROM {table} WHERE {where} FOR UPDATE"), values).all()
+        yield

@@ -23,10 +23,21 @@ class Told:
         assert len(self.outcomes) == 1
         return self.outcomes[0]
 
+    @property
+    def entered(self) -> float:
+        """When the handler was entered, once the call has ended."""
+        assert self.one.entered is not None
+        return self.one.entered
+
     def stop(self) -> None:
         """Stop the call."""
         assert self.running is not None
         self.running.stop()
+
+    def kill(self) -> None:
+        """Kill the call."""
+        assert self.running is not None
+        self.running.kill()
 
     @property
     def failure(self) -> tuple[str, str]:

@@ -34,7 +34,14 @@ OWN = {
     "schedule_worker_node": "name LIKE 'victim%'",
     "schedule_worker_beat": f"schedule_worker_node_id IN ({WORKERS})",
     "schedule_task_lock": f"schedule_task_id IN ({VICTIMS})",
+    "schedule_skip": f"schedule_task_id IN ({VICTIMS})",
+    "schedule_catch_up": f"schedule_task_id IN ({VICTIMS})",
+    "schedule_follow_up": f"schedule_task_id IN ({VICTIMS})",
+    "schedule_backfill": f"schedule_task_id IN ({VICTIMS})",
+    "schedule_deadline": f"schedule_instance_id IN ({INSTANCES})",
     "schedule_scheduler_node": "name LIKE 'victim%'",
+    "schedule_calendar": "name LIKE 'victim%'",
+    "schedule_calendar_use": f"schedule_task_id IN ({VICTIMS})",
     "schedule_audit": "actor LIKE 'victim%'",
 }
 """Which rows are its own, those of the real type NOTE_THREAD among them. Of other tables, those that it has created."""
@@ -88,6 +95,9 @@ class WrongSql:
             "INSERT INTO schedule_instance (schedule_task_id, schedule_datetime)"
             f" SELECT id, '2026-11-19 02:00:00.000000' FROM ({VICTIMS}) AS v",
             f"INSERT INTO schedule_task_lock (schedule_task_id) {VICTIMS}",
+            "INSERT INTO schedule_backfill (schedule_task_id, from_at, to_at, next_fire, plan_inputs, fires)"
+            " SELECT id, '2026-11-19 02:00:00.000000', '2026-11-19 02:01:00.000000', '2026-11-19 02:00:00.000000',"
+            f" plan_inputs, 61 FROM schedule_task WHERE id IN ({VICTIMS})",
         )
 
     def statement(self) -> list[str]:

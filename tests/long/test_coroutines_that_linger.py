@@ -5,7 +5,7 @@ from rota.worker_service.liveness import EXIT_LEASE_LOST
 from tests.harness.cluster import Cluster
 from tests.harness.processes import wait_until
 
-QUICK = ("--heartbeat-seconds", "1", "--liveness-seconds", "4")
+QUICK = ("--cancel-grace-seconds", "1", "--heartbeat-seconds", "1", "--liveness-seconds", "4")
 
 
 def test_a_worker_whose_event_loop_is_blocked_says_so_and_ends_and_its_run_is_recovered(cluster: Cluster) -> None:

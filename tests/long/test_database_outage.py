@@ -21,10 +21,10 @@ EXPLAINED = ("overlap: instance", "its task was off when it was due")
 
 
 def test_a_database_that_hangs_and_one_that_crashes_lose_and_double_nothing(
-    own_mariadb: PrivateMariaDB, mariadb_template: list[str], tmp_path: Path, request: pytest.FixtureRequest
+    own_mariadb: PrivateMariaDB, own_template: list[str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     url = own_mariadb.create_database()
-    run_sql(url, *mariadb_template)
+    run_sql(url, *own_template)
     with running(url, tmp_path / "cluster", request.session) as cluster:
         workers = [cluster.worker(f"w{number}") for number in range(2)]
         schedulers = [cluster.scheduler() for _ in range(2)]

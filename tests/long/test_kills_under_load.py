@@ -85,10 +85,10 @@ def test_a_scheduler_and_a_worker_lost_under_load_lose_no_fire_and_double_none(
 
 
 def test_a_database_that_crashes_under_load_loses_no_fire_and_doubles_none(
-    own_mariadb: PrivateMariaDB, mariadb_template: list[str], tmp_path: Path, request: pytest.FixtureRequest
+    own_mariadb: PrivateMariaDB, own_template: list[str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     url = own_mariadb.create_database()
-    run_sql(url, *mariadb_template)
+    run_sql(url, *own_template)
     with running(url, tmp_path / "cluster", request.session) as cluster:
         workers = {f"w{number}": cluster.worker(f"w{number}") for number in range(3)}
         schedulers = [cluster.scheduler(environment={"ROTA_BATCH": "20"}) for _ in range(2)]

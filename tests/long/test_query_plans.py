@@ -17,13 +17,21 @@ from rota.shared.database.transactions import Database, opened
 from rota.shared.domain.nodes import PlannedNode
 from rota.shared.domain.planning import PlannedTask
 from rota.shared.domain.states import InstanceStatus, NodeStatus
+from rota.shared.domain.task_filter import TaskFilter
 from rota.shared.store import (
     assignments,
+    backfills,
+    calendars,
+    catch_ups,
     census,
+    deadlines,
+    fire_rows,
     fires,
+    follow_ups,
     gone,
     instances,
     invariants,
+    last_runs,
     loads,
     locks,
     node_types,
@@ -31,16 +39,20 @@ from rota.shared.store import (
     plans,
     polling,
     recovery,
+    replays,
     reports,
     runs,
+    shared_limits,
+    skips,
     strays,
     tasks,
     turns,
     unclaimed,
+    unstarted,
     workers,
 )
 from rota.shared.store.tables import schedule_instance, schedule_task, schedule_task_lock
-from rota.shared.store.transitions import canceling, claiming, giving
+from rota.shared.store.transitions import canceling, claiming, giving, run_again
 from tests.harness import big_tables, leases
 from tests.harness.claims import claim_on
 from tests.harness.databases import MariaDBServer, fresh_database, run_sql
@@ -67,9 +79,9 @@ READ_BY_ID = {("schedule_instance", PRIMARY), ("schedule_task", PRIMARY), ("sche
 
 LARGE = {
     "schedule_task", "schedule_instance", "schedule_task_node", "schedule_worker_node", "schedule_worker_beat",
-    "schedule_task_lock", "is_assigned", "is_running",
+    "schedule_task_lock", "is_assigned", "is_running", "newest",
 }  # fmt: skip
-"""By the names that the statements have for them: two are instances."""
+"""By the names that the statements have for them: three are instances."""
 
 READS_PER_ROW = 6
 """An UPDATE by JSON_TABLE reads its row of the parameter, the row itself and what it looks up beside it; and, as it
@@ -167,7 +179,7 @@ def big(mariadb_server: MariaDBServer, mariadb_template: list[str]) -> Iterator[
 
 @pytest.fixture(scope="module")
 def due(big: Big) -> list[int]:
-    found = big.database.read(lambda c: plans.due(c, big.now, big.horizon, BATCH, LEASE))
+    found = big.database.read(lambda c: plans.due(c, big.now, big.horizon, BATCH, LEASE)).ids
     assert len(found) == BATCH
     return found
 
@@ -233,7 +245,7 @@ def test_the_tables_are_as_large_as_they_claim(big: Big) -> None:
 @pytest.mark.parametrize("known", [False, True], ids=["all kinds", "known kinds"])
 def test_due_tasks_and_stale_plans_are_found_by_index(big: Big, *, known: bool) -> None:
     def ask(connection: Connection) -> None:
-        assert len(plans.due(connection, big.now, big.horizon, BATCH, LEASE, known=known)) == BATCH
+        assert len(plans.due(connection, big.now, big.horizon, BATCH, LEASE, known=known).ids) == BATCH
 
     check_due(big.reads(ask, rows=BATCH, by={DUE, STALE, PRIMARY}))
 
@@ -245,6 +257,121 @@ def check_due(statements: list[Statement]) -> None:
     assert all((step.table == "schedule_task_lock") == (step.key == PRIMARY) for step in steps)
 
 
+def test_a_page_of_the_catch_up_looks_up_each_task_and_the_fire_that_was_written_last(big: Big) -> None:
+    stretches = text(
+        "INSERT INTO schedule_catch_up (schedule_task_id, next_fire, last_fire, written_fire, plan_inputs)"
+        " SELECT seq, :now, :now, :now, '[]' FROM seq_1_to_1000"
+    )
+    big.reads(
+        lambda c: catch_ups.page(c, 0, 200),
+        rows=200,
+        by={FIRE, PRIMARY},
+        before=lambda c: c.execute(stretches, {"now": big.now}),
+    )
+
+
+MARKS = text(
+    "INSERT INTO schedule_follow_up (schedule_task_id, schedule_instance_id, instance_gmt_create, what)"
+    " SELECT schedule_task_id, id, gmt_create, 'fixed_delay' FROM schedule_instance ORDER BY id LIMIT 3000"
+)
+
+
+def test_a_page_of_marks_looks_up_each_instance_and_each_task_and_no_more(big: Big) -> None:
+    big.reads(lambda c: follow_ups.page(c, 0, 200), rows=200, by={PRIMARY}, before=lambda c: c.execute(MARKS))
+
+
+def test_the_marked_runs_of_some_tasks_are_found_by_the_task(big: Big) -> None:
+    tasks_of = big.tell(
+        lambda c: c.scalars(text("SELECT DISTINCT schedule_task_id FROM schedule_instance ORDER BY id LIMIT 20")).all()
+    )
+
+    def ask(connection: Connection) -> None:
+        assert follow_ups.of_tasks(connection, tasks_of)
+
+    statements = big.reads(ask, rows=3_000, by={PRIMARY}, before=lambda c: c.execute(MARKS))
+    assert all(
+        step.key == "ix_schedule_follow_up_task" for s in statements for step in s.plan if "follow" in step.table
+    )
+
+
+def test_fires_are_marked_by_their_key(big: Big) -> None:
+    there = big.tell(
+        lambda c: c.execute(
+            text("SELECT schedule_task_id, schedule_datetime FROM schedule_instance WHERE run_number = 0 LIMIT 200")
+        ).all()
+    )
+    big.reads(lambda c: follow_ups.mark(c, map(tuple, there)), rows=200, by={FIRE})
+
+
+def test_what_a_handler_asks_for_is_written_by_the_ids_of_the_runs_that_asked(big: Big) -> None:
+    ids = big.tell(lambda c: c.scalars(text("SELECT id FROM schedule_instance ORDER BY id LIMIT 200")).all())
+    big.reads(lambda c: run_again.ask(c, WORKER, [(i, 1, big.now) for i in ids]), rows=200, by={PRIMARY})
+
+
+def test_a_page_of_backfills_reads_those_that_are_open_and_looks_up_what_is_in_flight(big: Big) -> None:
+    backfills_of = text(
+        "INSERT INTO schedule_backfill (schedule_task_id, status, from_at, to_at, in_flight, in_flight_fires)"
+        " SELECT 1 + seq % 7, IF(seq <= 20, 'running', 'done'), :now, :now, 0,"
+        " JSON_ARRAY('2026-11-19 02:00:00.000000', '2026-11-19 02:01:00.000000') FROM seq_1_to_3000"
+    )
+
+    def ask(connection: Connection) -> None:
+        found = backfills.page(connection, 0, 20)
+        assert len(found) == 20
+        backfills.in_flight(connection, found[0].backfill)
+        backfills.past(connection, found[0], found[0].backfill.in_flight)
+
+    statements = big.reads(ask, rows=60, by={FIRE, PRIMARY}, before=lambda c: c.execute(backfills_of, {"now": big.now}))
+    keys = {step.key for statement in statements for step in statement.plan if step.table == "schedule_backfill"}
+    assert keys == {"ix_schedule_backfill_open"}
+
+
+USES = text(
+    "INSERT INTO schedule_calendar_use (schedule_task_id, calendar, edition)"
+    " SELECT seq, IF(seq % 2, 'de', 'cn'), IF(seq % 1000 < 2, 'old', 'new') FROM seq_1_to_20000"
+)
+
+
+def test_plans_that_were_made_with_another_edition_of_a_calendar_are_found_without_reading_the_others(big: Big) -> None:
+    def before(connection: Connection) -> None:
+        connection.execute(USES)
+        named = text('UPDATE schedule_task SET trigger_spec = \'{"calendar": "de"}\' WHERE id <= 20000')
+        connection.execute(named)
+        connection.execute(text("UPDATE schedule_task SET planned_inputs = plan_inputs WHERE id <= 20000"))
+
+    def ask(connection: Connection) -> None:
+        using, others = calendars.outdated(connection, "de", "new", BATCH)
+        assert (len(using), others) == (20, [])
+        assert calendars.outdated(connection, "fr", "new", BATCH) == ([], [])
+        calendars.mark(connection, using)
+        assert calendars.outdated(connection, "de", "new", BATCH) == ([], [])
+
+    big.reads(ask, rows=20, by={PRIMARY}, before=before)
+
+
+def test_what_a_batch_of_tasks_was_planned_with_is_read_and_written_by_their_ids(big: Big) -> None:
+    some = range(1, 201)
+
+    def ask(connection: Connection) -> None:
+        assert len(calendars.editions(connection, some)) == len(some)
+        calendars.use(connection, [(task, "de", "newer") for task in some])
+
+    big.reads(ask, rows=2 * len(some), by=set(), before=lambda c: c.execute(USES))
+
+
+def test_the_stretches_in_which_a_moment_lies_are_found_by_their_key(big: Big) -> None:
+    stretches = text(
+        "INSERT INTO schedule_skip (schedule_task_id, reason, first_fire, last_fire, fires)"
+        " SELECT 7, 'off', :now + INTERVAL seq * 2 MINUTE, :now + INTERVAL seq * 2 MINUTE, 1 FROM seq_1_to_1000"
+    )
+
+    def ask(connection: Connection) -> None:
+        assert len(skips.covering(connection, 7, big.now + timedelta(minutes=1980))) == 1
+        assert len(skips.newest(connection, 7, 5)) == 5
+
+    big.reads(ask, rows=20, by=set(), before=lambda c: c.execute(stretches, {"now": big.now}))
+
+
 def test_tasks_that_others_have_leased_are_passed_over_in_the_index(big: Big, due: list[int]) -> None:
     free, leased = due[:10], due[10:]
 
@@ -252,7 +379,7 @@ def test_tasks_that_others_have_leased_are_passed_over_in_the_index(big: Big, du
         assert len(leases.acquire(connection, "other", leased, LEASE)) == len(leased)
 
     def ask(connection: Connection) -> None:
-        found = plans.due(connection, big.now, big.horizon, BATCH, LEASE)
+        found = plans.due(connection, big.now, big.horizon, BATCH, LEASE).ids
         assert found[: len(free)] == free
         assert not set(found) & set(leased)
 
@@ -268,7 +395,7 @@ def test_many_due_tasks_are_found_without_reading_more_than_a_batch_of_them(big:
             connection.execute(delete(schedule_task_lock).where(schedule_task_lock.c.schedule_task_id < 20 * BATCH))
 
     def ask(connection: Connection) -> None:
-        assert len(plans.due(connection, big.now, big.horizon, BATCH, LEASE)) == BATCH
+        assert len(plans.due(connection, big.now, big.horizon, BATCH, LEASE).ids) == BATCH
 
     check_due(big.reads(ask, before=let_many_be_due, rows=BATCH, by={DUE, STALE, PRIMARY}))
 
@@ -281,7 +408,7 @@ def test_looking_for_due_tasks_reads_nothing_when_none_is(big: Big) -> None:
         connection.execute(stale.values(planned_inputs=schedule_task.c.plan_inputs))
 
     def ask(connection: Connection) -> None:
-        assert plans.due(connection, past, past, BATCH, LEASE) == []
+        assert plans.due(connection, past, past, BATCH, LEASE).ids == []
 
     [statement] = big.reads(ask, before=replan, rows=0, by={DUE, STALE, PRIMARY})
     assert statement.rows_read <= 8, "a look into each of three ranges, and the end of each empty table between"
@@ -473,9 +600,19 @@ def test_long_queues_are_counted_up_to_a_limit_from_the_index_alone(big: Big) ->
 def test_assignments_that_were_not_started_are_taken_back_by_index(big: Big) -> None:
     live = range(WORKER, WORKER + big_tables.LIVE_WORKERS)
     soon, past = big.now + timedelta(seconds=60), big.now - timedelta(seconds=60)
-    big.reads(lambda c: assignments.take_back_unstarted(c, live, soon, BATCH), rows=BATCH, by={WORK, PRIMARY})
-    queues = len(live) * 10  # one for each worker and priority
-    big.reads(lambda c: assignments.take_back_unstarted(c, live, past, BATCH), rows=queues, by={WORK})
+    queues = [unstarted.Queue(worker, priority) for worker in live for priority in range(10)]
+    for cutoff in (soon, past):
+        look_for = partial(unstarted.late_queues, workers=live, cutoff=cutoff)
+        [statement] = big.reads(look_for, rows=len(queues), by={WORK})
+        assert all("Using index" in step.extra for step in statement.plan if step.key == WORK)
+    assert big.database.read(lambda c: unstarted.late_queues(c, live, soon)) == queues
+    assert big.database.read(lambda c: unstarted.late_queues(c, live, past)) == []
+    found, place = big.database.read(lambda c: unstarted.overdue(c, queues[0], soon, 20))
+    assert len(found) == 20
+    for after in (unstarted.FRONT, place):
+        look = partial(unstarted.take_back, queue=queues[0], cutoff=soon, limit=20, after=after)
+        big.reads(look, rows=20, by={WORK, PRIMARY})
+    big.reads(partial(unstarted.take_back, queue=queues[0], cutoff=past, limit=20), rows=0, by={WORK})
 
 
 def test_assignments_of_a_worker_are_taken_back_by_index(big: Big, assigned: list[int]) -> None:
@@ -518,9 +655,10 @@ def test_what_is_long_gone_is_found_by_index_a_page_at_a_time(big: Big) -> None:
 
 
 def test_the_census_reads_the_living_and_goes_from_holder_to_holder(big: Big) -> None:
-    [statement] = big.reads(census.take, rows=10 * big_tables.LIVE_WORKERS, by={STATE, PRIMARY, LIVING, WORK})
-    [held] = [step for step in statement.plan if step.key == WORK]
-    assert "Using index for group-by" in held.extra
+    known = big.database.read(census.take).known
+    [statement] = big.reads(
+        lambda c: census.take(c, known), rows=10 * big_tables.LIVE_WORKERS, by={STATE, PRIMARY, LIVING, WORK}
+    )
     assert statement.rows_read <= 20 * big_tables.LIVE_WORKERS
 
 
@@ -572,7 +710,7 @@ def test_a_claim_nearby_updates_what_it_has_read_by_the_ids(big: Big, assigned: 
     ids = assigned[:number]
 
     def claim(connection: Connection) -> None:
-        ready = [row for row in rows if row.may_run]
+        ready = [row for row in rows if row.terms.may_run]
         nodes = [row.first_node for row in ready if row.first_node is not None]
         assert len(nodes) == len(ready) == len(ids)
         half = len(nodes) // 2
@@ -655,7 +793,7 @@ def test_the_invariants_of_what_waits_or_runs_are_checked_without_reading_what_h
     for invariant in invariants.INVARIANTS:
         if invariant.name in OF_WHAT_IS_ACTIVE:
             with explained(big.database.engine) as statements:
-                assert big.database.read(lambda c, i=invariant: invariants.breaches(c, i)) == []  # type: ignore[misc]
+                assert big.database.read(partial(invariants.breaches, invariant=invariant)) == []
             [statement] = [s for s in statements if s.text != "BEGIN"]
             assert statement.plan[0].key == WORK, str(statement)
             assert statement.rows_read <= 3 * active, str(statement)
@@ -663,7 +801,7 @@ def test_the_invariants_of_what_waits_or_runs_are_checked_without_reading_what_h
 
 def test_the_newest_instances_are_read_backwards_and_no_further(big: Big) -> None:
     for after in (None, 1, big_tables.INSTANCES - 1_000):
-        big.reads(lambda c, a=after: instances.listed(c, 50, after_id=a), rows=50, by={PRIMARY})  # type: ignore[misc]
+        big.reads(partial(instances.listed, limit=50, after_id=after), rows=50, by={PRIMARY})
 
 
 @pytest.mark.parametrize("task", [big_tables.BUSY_TASK, 5_000])
@@ -698,3 +836,78 @@ def test_tasks_are_found_and_listed_by_name(big: Big) -> None:
     by = {"uq_schedule_task_live_name"}
     big.reads(lambda c: tasks.find(c, "task-77"), rows=1, by=by)
     big.reads(lambda c: tasks.listed(c, 50), rows=50, by=by)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "index"),
+    [
+        (TaskFilter(owner="ann"), "ix_schedule_task_owner_live_name"),
+        (TaskFilter(group="night"), "ix_schedule_task_task_group_live_name"),
+    ],
+)
+def test_tasks_of_an_owner_or_a_group_are_found_by_an_index(big: Big, chosen: TaskFilter, index: str) -> None:
+    set_some = update(schedule_task).where(schedule_task.c.id <= 20).values(owner="ann", task_group="night")
+    big.reads(lambda c: tasks.listed(c, 50, chosen), rows=20, by={index}, before=lambda c: c.execute(set_some))
+
+
+def test_the_last_runs_of_a_page_of_tasks_are_found_without_their_history(big: Big) -> None:
+    ids = range(1, 101)
+    big.reads(lambda c: last_runs.of_tasks(c, ids), rows=300, by={FIRE, PRIMARY, OVERLAP})
+
+
+def test_what_became_of_a_fire_is_told_from_a_few_rows(big: Big) -> None:
+    newest = big.tell(lambda c: fire_rows.newest_time(c, 7, big.now + timedelta(days=1)))
+    assert newest is not None
+
+    def ask(connection: Connection) -> None:
+        fire_rows.newest_time(connection, 7, big.now)
+        fire_rows.next_written(connection, 7, newest)
+        fire_rows.holders(connection, 7)
+        assert instances.of_fire(connection, 7, newest, fire_rows.LOOKED_AT)
+
+    big.reads(ask, rows=2 * fire_rows.NEWEST, by={FIRE, PRIMARY, OVERLAP})
+
+
+def test_instances_with_a_deadline_are_found_by_when_they_are_looked_at_next(big: Big) -> None:
+    noted = text(
+        "INSERT INTO schedule_deadline (schedule_instance_id, run_timeout_seconds, check_at)"
+        " SELECT id, 60, IF(id % 20 = 0, :now, :now + INTERVAL 1 DAY) FROM schedule_instance LIMIT 20000"
+    )
+
+    def ask(connection: Connection) -> None:
+        assert len(deadlines.due(connection, 200)) == 200
+
+    statements = big.reads(ask, rows=200, by={PRIMARY}, before=lambda c: c.execute(noted, {"now": big.now}))
+    keys = {step.key for one in statements for step in one.plan if step.table == "schedule_deadline"}
+    assert keys == {"ix_schedule_deadline_check_at"}
+
+
+def test_fires_with_a_deadline_are_noted_by_their_keys(big: Big) -> None:
+    there = text("SELECT schedule_task_id, schedule_datetime, schedule_worker_node_id FROM schedule_instance LIMIT 200")
+    given = [(*row, 60) for row in big.tell(lambda c: c.execute(there).all())]
+    big.reads(lambda c: deadlines.note_fires(c, given), rows=200, by={FIRE})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "index"),
+    [
+        (replays.Wanted(InstanceStatus.FAILED), UNSUCCESSFUL),
+        (replays.Wanted(InstanceStatus.SUCCEED, 7), FIRE),
+        (replays.Wanted(InstanceStatus.FAILED, 7, datetime(2020, 1, 1), datetime(2040, 1, 1)), FIRE),  # noqa: DTZ001
+    ],
+)
+def test_a_page_of_what_is_to_be_replayed_is_read_by_an_index(big: Big, wanted: replays.Wanted, index: str) -> None:
+    last = big.database.read(instances.newest_id)
+    with explained(big.database.engine) as statements:
+        next(replays.pages(big.database, wanted, last))
+    assert statements
+    for statement in statements:
+        check(statement, replays.PAGE, {index, FIRE, PRIMARY})
+    assert index in {step.key for step in statements[0].plan}
+
+
+def test_what_waits_for_a_limit_is_looked_for_in_the_queue_and_no_further(big: Big) -> None:
+    limited = text("UPDATE schedule_task SET limit_name = 'warehouse' WHERE id % 2 = 0")
+    rows = shared_limits.LOOKED_AT
+    ask = partial(shared_limits.waiting, name="warehouse", limit=20)
+    big.reads(ask, rows=rows, by={WORK, PRIMARY}, before=lambda c: c.execute(limited))

@@ -11,11 +11,12 @@ import pytest
 
 from tests.harness.databases import MariaDBServer
 from tests.harness.faults import COMMIT
-from tests.harness.lives import Lives, Stage, stage_fires, stage_pending
+from tests.harness.lives import Lives, Stage, stage_ends, stage_fires, stage_pending
 
 DUTIES = [
     pytest.param("materializer", stage_fires, id="materializer"),
     pytest.param("assigner", stage_pending, id="assigner"),
+    pytest.param("follower", stage_ends, id="follower"),
 ]
 
 

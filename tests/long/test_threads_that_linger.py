@@ -4,12 +4,12 @@ import signal
 from datetime import timedelta
 
 from rota.worker_service.app import EXIT_ABANDONED
-from rota.worker_service.running.runner import THREAD_GRACE_SECONDS
 from tests.harness import invariants
 from tests.harness.cluster import Cluster
 from tests.harness.processes import wait_until
 
-QUICK = ("--heartbeat-seconds", "1", "--liveness-seconds", "4")
+GRACE_SECONDS = 1.0
+QUICK = ("--heartbeat-seconds", "1", "--liveness-seconds", "4", "--cancel-grace-seconds", str(GRACE_SECONDS))
 
 
 def overlaps(cluster: Cluster, instances: list[int]) -> list[tuple[int, int]]:
@@ -38,8 +38,8 @@ def test_a_timed_out_thread_with_retries_never_runs_beside_itself(cluster: Clust
         retry_delay_seconds=0,
     )  # fmt: skip
     cluster.scheduler()
-    cluster.worker("w1")
-    cluster.worker("w2")
+    cluster.worker("w1", *QUICK)
+    cluster.worker("w2", *QUICK)
     cluster.wait_live("w1", "w2")
     first, second = cluster.add_instances(task, 2)
     wait_until(lambda: cluster.instance(first)["failures"] == 1, 15, "the timeout")
@@ -57,13 +57,13 @@ def test_a_timed_out_thread_with_retries_never_runs_beside_itself(cluster: Clust
 def test_a_timed_out_thread_without_retries_fails_at_once_and_its_task_waits_for_it(cluster: Cluster) -> None:
     task = cluster.add_task("held", "HOLD_THREAD", param={"gate": "go"}, overlap_policy="queue", timeout_seconds=1)
     cluster.scheduler()
-    cluster.worker("w1")
-    cluster.worker("w2")
+    cluster.worker("w1", *QUICK)
+    cluster.worker("w2", *QUICK)
     cluster.wait_live("w1", "w2")
     first, second = cluster.add_instances(task, 2)
     cluster.wait_status([first], "failed")
     row = cluster.instance(first)
-    assert row["gmt_completed"] - row["gmt_started"] < timedelta(seconds=1 + THREAD_GRACE_SECONDS + 3)
+    assert row["gmt_completed"] - row["gmt_started"] < timedelta(seconds=1 + GRACE_SECONDS + 3)
     began = cluster.now()
     wait_until(lambda: cluster.now() - began > timedelta(seconds=3), 10, "the next to have had its chance")
     assert entered(cluster, second) == 0

@@ -39,7 +39,7 @@ class Upgrade:
         """A process of this Rota."""
         return self._start(*arguments)
 
-    def new(self, *arguments: str, revision: str = "0002") -> RotaProcess:
+    def new(self, *arguments: str, revision: str = later.ADDS_A_KIND) -> RotaProcess:
         """A process of the later Rota, which knows the migrations up to this revision."""
         migrations = self.folder / revision
         if not migrations.exists():
@@ -117,14 +117,14 @@ def stop(*processes: RotaProcess) -> None:
         assert process.wait_exit(40) == 0
 
 
-def add_interval(upgrade: Upgrade, name: str) -> None:
+def add_solar(upgrade: Upgrade, name: str) -> None:
     upgrade.sql(
         "INSERT INTO schedule_task (name, type, trigger_kind, trigger_spec)"
-        f" VALUES ('{name}', 'NOTE', 'interval', '{{\"seconds\": 1}}')"
+        f" VALUES ('{name}', 'NOTE', 'solar', '{{\"seconds\": 1}}')"
     )
 
 
-def migrate(upgrade: Upgrade, revision: str = "0002") -> None:
+def migrate(upgrade: Upgrade, revision: str = later.ADDS_A_KIND) -> None:
     code, said = upgrade.ends(upgrade.new("migrate", revision=revision))
     assert (code, f"to {revision}" in said) == (0, True), said
 
@@ -137,15 +137,15 @@ def test_old_processes_go_on_and_start_again_and_leave_a_new_kind_of_trigger_to_
     upgrade.wait_for_fires("ticking", 2)
 
     migrate(upgrade)
-    add_interval(upgrade, "early")
-    leaves = r"tasks with trigger_kind 'interval', such as 'early', are left to newer schedulers"
+    add_solar(upgrade, "early")
+    leaves = r"tasks with trigger_kind 'solar', such as 'early', are left to newer schedulers"
     wait_until(lambda: any(leaves in old.log for old in schedulers), 20, "an old scheduler to see the task")
     upgrade.wait_for_fires("ticking", 2)
     assert (upgrade.fires("early"), upgrade.set_aside()) == ([], [])
     code, said = upgrade.ends(upgrade.old("doctor"))
-    assert (code, "trigger_kind 'interval': 1 that are on" in said) == (0, True), said
+    assert (code, "trigger_kind 'solar': 1 that are on" in said) == (0, True), said
     code, said = upgrade.ends(upgrade.old("task", "list"))
-    assert (code, "trigger_kind 'interval' is not known to this Rota" in said) == (0, True), said
+    assert (code, "trigger_kind 'solar' is not known to this Rota" in said) == (0, True), said
 
     stop(schedulers.pop())
     for process in workers:
@@ -154,7 +154,7 @@ def test_old_processes_go_on_and_start_again_and_leave_a_new_kind_of_trigger_to_
     schedulers.append(upgrade.scheduler(upgrade.old))
     new = upgrade.scheduler(upgrade.new)
     workers.append(upgrade.worker(upgrade.new, "new"))
-    add_interval(upgrade, "late")
+    add_solar(upgrade, "late")
     upgrade.wait_for_fires("late", 5)
     upgrade.wait_for_fires("early", 5)
     code, said = upgrade.ends(upgrade.old("doctor"))
@@ -182,7 +182,8 @@ def test_an_old_migrate_says_that_the_schema_is_newer_and_changes_nothing(upgrad
     registered = upgrade.sql(types)
     code, said = upgrade.ends(upgrade.old("migrate"))
     assert code == 0, said
-    assert "is at 0002: a newer Rota migrated it, and it takes this Rota 0.1.0, too; nothing was changed" in said
+    said_so = "a newer Rota migrated it, and it takes this Rota 0.1.0, too; nothing was changed"
+    assert f"is at {later.ADDS_A_KIND}: {said_so}" in said
     assert (ddl(upgrade.url), upgrade.sql(types)) == (tables, registered)
 
 
@@ -192,13 +193,13 @@ def test_a_database_that_takes_no_older_rota_is_migrated_without_old_processes_a
     migrate(upgrade)
     old = [upgrade.scheduler(upgrade.old), upgrade.worker(upgrade.old, "old")]
     before = ddl(upgrade.url)
-    code, said = upgrade.ends(upgrade.new("migrate", revision="0003"))
+    code, said = upgrade.ends(upgrade.new("migrate", revision=later.TAKES_NO_OLDER))
     assert (code, ddl(upgrade.url)) == (3, before), said
-    assert "0003 takes no Rota older than 0.2.0, and still at work are scheduler '" in said
+    assert f"{later.TAKES_NO_OLDER} takes no Rota older than 0.2.0, and still at work are scheduler '" in said
     assert f"(Rota {__version__}), worker 'old' (Rota {__version__}); stop them, or upgrade them to 0.2.0" in said
 
     stop(*old)
-    migrate(upgrade, "0003")
+    migrate(upgrade, later.TAKES_NO_OLDER)
     before = ddl(upgrade.url)
     refusal = (
         f"takes no Rota older than 0.2.0 (found Rota {__version__}, wanted 0.2.0 or newer): "
@@ -210,7 +211,7 @@ def test_a_database_that_takes_no_older_rota_is_migrated_without_old_processes_a
     assert ddl(upgrade.url) == before
     code, said = upgrade.ends(upgrade.old("doctor"))
     assert (code, "install Rota 0.2.0 or newer" in said) == (3, True), said
-    stop(upgrade.scheduler(lambda *arguments: upgrade.new(*arguments, revision="0003")))
+    stop(upgrade.scheduler(lambda *arguments: upgrade.new(*arguments, revision=later.TAKES_NO_OLDER)))
 
 
 def test_processes_at_work_stop_when_the_database_takes_them_no_more(upgrade: Upgrade) -> None:

@@ -12,9 +12,9 @@ Start = Callable[..., RotaProcess]
 
 
 @pytest.fixture
-def url(own_mariadb: PrivateMariaDB, mariadb_template: list[str]) -> str:
+def url(own_mariadb: PrivateMariaDB, own_template: list[str]) -> str:
     url = own_mariadb.create_database()
-    run_sql(url, *mariadb_template)
+    run_sql(url, *own_template)
     return url
 
 

@@ -51,7 +51,6 @@ def test_what_a_killed_and_a_frozen_worker_held_runs_elsewhere_and_their_late_re
     killed_at = cluster.now()
     cluster.kill(victim)
     cluster.freeze(frozen)
-    cluster.killed.add(child.pid)
     wait_until(lambda: not psutil.pid_exists(child.pid), 5, "the killed worker's child process to be gone")
     elsewhere = partial(held_by, cluster, mine + theirs, [ids["survivor 0"], ids["survivor 1"]])
     wait_until(elsewhere, RECOVERED_WITHIN_SECONDS + 10, "all to run elsewhere")

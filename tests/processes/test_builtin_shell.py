@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,17 +18,24 @@ from zoneinfo import ZoneInfo
 import psutil
 import pytest
 
-from rota.shared.clock import boottime
+from rota.shared.clock import HostTimer, boottime
 from rota.worker_service import process_groups
-from rota.worker_service.builtin import command as command_module
+from rota.worker_service.authoring import Node
 from rota.worker_service.builtin.command import LAST_BYTES
 from rota.worker_service.builtin.shell import CommandFailed, shell_command
 from rota.worker_service.builtin.shell_param import ShellCommandParam
 from rota.worker_service.context import NodeContext
+from rota.worker_service.executors.base import Call
+from rota.worker_service.executors.event_loop import EventLoopExecutor
+from rota.worker_service.running import endings
 from tests.harness.guard import marked_processes
 from tests.harness.processes import ROOT, marked_environment, wait_until
+from tests.harness.told import Told
 
 DEADLINE = 20
+
+GRACE = 10
+"""For how long a command may tidy up, unless a test says otherwise."""
 
 # Two processes that ignore SIGTERM, the second a child of a child; each adds its pid to $PIDS.
 STUBBORN = "trap '' TERM; (echo $$ >> $PIDS; sh -c 'echo $$ >> $PIDS; while :; do sleep 1000; done') & wait; sleep 1000"
@@ -196,7 +204,7 @@ def test_a_timeout_terminates_politely(tmp_path: Path) -> None:
     said = failure(f"trap 'echo bye > {tmp_path}/bye; exit' TERM; sleep 1000 & wait", timeout_seconds=0.5)
     assert said == "the command did not end within 0.5 s (timeout_seconds) and was terminated"
     assert (tmp_path / "bye").read_text() == "bye\n"
-    assert boottime() - began < command_module.TERM_SECONDS
+    assert boottime() - began < GRACE
 
 
 def test_a_member_of_the_group_has_the_time_to_clean_up_after_its_leader_is_gone(tmp_path: Path) -> None:
@@ -209,12 +217,30 @@ def test_a_member_of_the_group_has_the_time_to_clean_up_after_its_leader_is_gone
 
 
 def test_what_ignores_sigterm_is_killed_with_its_grandchildren(
-    tmp_path: Path, pids: Callable[[int], list[int]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, pids: Callable[[int], list[int]]
 ) -> None:
-    monkeypatch.setattr(command_module, "TERM_SECONDS", 0.3)
-    failure(STUBBORN, env={"PIDS": str(tmp_path / "pids")}, timeout_seconds=1)
-    stubborn = pids(2)
-    wait_until(lambda: gone(stubborn), DEADLINE, "the end of the group")
+    ctx = context(STUBBORN, env={"PIDS": str(tmp_path / "pids")}, timeout_seconds=1)
+    with pytest.raises(CommandFailed):
+        asyncio.run(shell_command(ctx, grace_seconds=0.3))
+    assert gone(pids(2)), "its run has not ended while a process of the group is left"
+
+
+def test_it_ends_though_handlers_have_taken_all_threads_of_the_loop(tmp_path: Path) -> None:
+    leave = threading.Event()
+
+    async def cancel() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(pool := ThreadPoolExecutor(1))
+        pool.submit(leave.wait)
+        task = asyncio.create_task(shell_command(context(f"echo on > {tmp_path}/on; sleep 900")))
+        while not (tmp_path / "on").exists():  # noqa: ASYNC110 - a file tells of it
+            await asyncio.sleep(0.01)
+        task.cancel()
+        done, _ = await asyncio.wait([task], timeout=20)
+        leave.set()
+        assert done
+
+    asyncio.run(cancel())
 
 
 def test_cancellation_ends_it_and_a_second_one_at_once(tmp_path: Path, pids: Callable[[int], list[int]]) -> None:
@@ -231,7 +257,7 @@ def test_cancellation_ends_it_and_a_second_one_at_once(tmp_path: Path, pids: Cal
             await task
         return boottime() - began
 
-    assert asyncio.run(cancel_twice()) < command_module.TERM_SECONDS
+    assert asyncio.run(cancel_twice()) < GRACE
     wait_until(lambda: gone(pids(2)), DEADLINE, "the end of the group")
     wait_until(lambda: not process_groups._groups, DEADLINE, "its being forgotten")
 
@@ -371,3 +397,30 @@ def test_of_a_failure_the_end_of_long_output_is_kept() -> None:
 def test_of_a_failure_no_more_output_is_kept_than_asked_for() -> None:
     assert details("echo secret; exit 1", max_output_bytes=0)["stdout"] == ""
     assert details("echo 12345; exit 1", max_output_bytes=3)["stdout"] == "45\n"
+
+
+def test_a_command_whose_node_is_stopped_keeps_its_output_and_how_it_ended() -> None:
+    loop, told = EventLoopExecutor(HostTimer()), Told()
+    node = Node("SHELL_COMMAND", "SHELL_COMMAND", 1, shell_command, "async", param_model=ShellCommandParam)
+    line = "echo working; echo err >&2; trap 'echo bye; exit 3' TERM; sleep 1000 & wait"
+    given: NodeContext[Any] = NodeContext(param={"command": line})
+    try:
+        running = loop.start(Call(node, given), told)
+        wait_until(lambda: len(process_groups._groups) == 1, DEADLINE, "the command")
+        [group] = process_groups._groups
+        wait_until(lambda: len(psutil.Process(group).children()) == 1, DEADLINE, "its sleep")
+        running.stop()
+        outcome = told.one
+    finally:
+        loop.close()
+    ending = endings.stopped(endings.Stop("SHELL_COMMAND timed out after 1 s", canceled=False), outcome)
+    assert ending.result is not None
+    kept = json.loads(ending.result)
+    assert kept == {
+        "error": "SHELL_COMMAND timed out after 1 s",
+        "exit_code": 3,
+        "stdout": "working\nbye\n",
+        "stderr": "err\n",
+        "truncated": False,
+    }
+    assert endings.stopped(endings.Stop("canceled", canceled=True), outcome).result is None

@@ -67,3 +67,57 @@ def test_what_a_handler_has_started_does_not_outlive_up(rota: Start, tmp_path: P
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait_exit(60) == 0
     wait_until(lambda: all(map(gone, started)), 10, "the processes of the handler to end")
+
+
+def test_what_a_handler_has_forked_does_not_outlive_a_second_ctrl_c(rota: Start, tmp_path: Path) -> None:
+    (tmp_path / "forking.py").write_text(FORKS + "    import time; time.sleep(600)")
+    process = rota("up", "--app", "forking:app", cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
+    wait_until((tmp_path / "pids").exists, 60, "the processes of the handler")
+    started = [int(pid) for pid in wait_until((tmp_path / "pids").read_text().split, 10, "their numbers")]
+    os.killpg(process.pid, signal.SIGINT)
+    process.wait_for_log("once more kills what still runs", 30)
+    assert not any(map(gone, started))
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait_exit(15) == 0
+    wait_until(lambda: all(map(gone, started)), 10, "the processes of the handler to end")
+
+
+IN_PROCESSES = """
+import atexit, os, sys
+from pathlib import Path
+from rota import Rota
+
+app = Rota()
+
+def note(what):
+    with Path("hooks").open("a") as file:
+        print(what, file=file)
+
+def say(word):
+    print(word, end=" ")
+
+@app.task("FORKED", cron="* * * * * *", seconds=True, execution="process")
+def forked(ctx):
+    if not Path("begun").exists():
+        Path("begun").touch()
+        atexit.register(note, f"of the handler in {os.getpid()}")
+        atexit.register(say, "said at the end")
+
+@atexit.register
+def note_import():
+    note(f"of the import in {os.getpid()}")
+"""
+
+
+def test_exit_hooks_run_in_the_processes_of_nodes_when_their_worker_stops(rota: Start, tmp_path: Path) -> None:
+    (tmp_path / "hooking.py").write_text(IN_PROCESSES)
+    environment = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
+    process = rota("up", "--app", "hooking:app", cwd=tmp_path, environment=environment)
+    process.wait_for_log(r"forked .* succeed", 60)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait_exit(60) == 0
+    hooks = (tmp_path / "hooks").read_text().splitlines()
+    [of_the_handler] = [line for line in hooks if line.startswith("of the handler")]
+    assert of_the_handler.replace("handler", "import") not in hooks, "they are the worker's, and it goes on"
+    assert len(hooks) - 1 == len({line for line in hooks if "import" in line}) >= 2, "the worker, and up"
+    assert "said at the end" in process.log

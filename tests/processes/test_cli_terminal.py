@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 SHOW = """
 import sys
-from rota.cli.show.output import show_table
+from rota.cli.show.table import show_table
 rows = [(str(at), name, "succeed", "2026-11-21 10:00:00+08:00", name * 9) for at, name in enumerate(sys.argv[1:])]
 show_table(("id", "task", "status", "schedule time", "result"), rows, empty="", least=("result", "schedule time"))
 """
@@ -67,3 +67,43 @@ def test_no_color_is_heeded_by_help_errors_and_all_else(arguments: list[str]) ->
     lines = shown(command, 80, NO_COLOR="1", ROTA_DATABASE_URL="sqlite:////nowhere/rota.db")
     assert lines
     assert not any("\x1b" in line for line in lines)
+
+
+LISTED = """
+import sys
+from rota.cli.commands.{module} import COLUMNS, LEAST
+from rota.cli.show.table import show_table
+texts = {{
+    "state": "draining", "load": "12", "capacity": "50", "labels": "region=eu, gpu=a100",
+    "last heartbeat": "just now", "last tick": "2 min 3 s ago", "started": "2 d 4 h ago", "host": "vm.example.org",
+    "pid": "26388", "version": "0.1.0", "remark": "blocked by REPORT #7", "when (UTC)": "2026-11-22 15:51:28Z",
+    "who": "root", "by": "cli", "what": "instance.cancel", "id": "17", "changed": "status pending → canceled",
+    "why": "the source is down since this morning, says 日报",
+}}
+rows = [[name * 3 if column == "name" else texts[column] for column in COLUMNS] for name in sys.argv[1:]]
+show_table(COLUMNS, rows, empty="", least=LEAST)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "places", "columns"),
+    [
+        ("workers", 80, ["name", "state", "load", "labels", "last heartbeat", "remark"]),
+        ("workers", 40, ["name", "state", "remark"]),
+        ("schedulers", 80, ["name", "state", "last tick", "started", "version", "remark"]),
+        ("schedulers", 40, ["name", "state", "remark"]),
+        ("audit", 80, ["when (UTC)", "who", "what", "name", "changed"]),
+        ("audit", 40, ["who", "what", "name"]),
+    ],
+)
+def test_each_row_of_a_list_is_one_line_however_narrow_the_terminal_is(
+    module: str, places: int, columns: list[str]
+) -> None:
+    lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in shown(LISTED.format(module=module), places)]
+    rows = [line for line in lines if any(name in line for name in NAMES)]
+    assert len(rows) == len(NAMES)
+    assert all(cell_len(line) <= places for line in lines if "too narrow" not in line)
+    kept = {"audit": "instance.cancel"}.get(module, "draining")
+    assert len({cell_len(line[: line.index(kept)]) for line in rows}) == 1
+    assert [heading for heading in re.split(r" {2,}", lines[0].strip()) if heading] == columns
+    assert "too narrow for: " in lines[-1] or "too narrow for: " in lines[0]

@@ -55,3 +55,36 @@ def test_a_service_logs_with_time_level_and_name_or_as_json(
     as_json = rota(command, "--log-json", database_url=migrated_sqlite_url)
     record = json.loads(as_json.wait_for_log(r"^\{.*\}$")[0])
     assert set(record) == {"time", "level", "name", "message"}
+
+
+def test_an_app_whose_workers_would_end_at_once_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sqlite_url: str
+) -> None:
+    (tmp_path / "jobs_refused.py").write_text(
+        "from rota import Rota\napp = Rota()\napp.schedule('ping', 'HTTP_REQUEST', param={'uri': 'x'})\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    result = invoke("up", "--app", "jobs_refused:app", url=sqlite_url)
+    assert result.exit_code == 1
+    assert "task 'ping': param of HTTP_REQUEST: " in result.stderr
+    assert "Rota is up" not in result.stdout
+
+
+def test_a_type_that_nobody_has_registered_is_told_and_ends_no_worker(
+    rota: Start, tmp_path: Path, migrated_sqlite_url: str
+) -> None:
+    (tmp_path / "jobs_unknown.py").write_text(
+        "from rota import Rota\napp = Rota()\n@app.task('REPORT')\ndef report(ctx): ...\n"
+        "app.schedule('daily', 'REPROT')\napp.schedule('weekly', 'REPORT')\n"
+    )
+    environment = {"PYTHONPATH": str(ROOT)}
+    worker = rota(
+        "worker", "--app", "jobs_unknown:app", cwd=tmp_path, environment=environment, database_url=migrated_sqlite_url
+    )
+    worker.wait_for_log(r"task 'daily': no task type 'REPROT' is registered \(did you mean REPORT\?\)")
+    worker.wait_for_log("started as #")
+    listed = json.loads(invoke("task", "list", "--json", url=migrated_sqlite_url).stdout)
+    assert [task["name"] for task in listed] == ["weekly"]
+    worker.stop_signal(signal.SIGTERM)
+    assert worker.wait_exit(30) == 0

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.harness.processes import ROOT, RotaProcess
 
 
@@ -37,6 +39,37 @@ def test_ctrl_c_while_waiting_is_exit_code_130(tmp_path: Path) -> None:
             process.stop_signal(signal.SIGINT)
             assert process.wait_exit() == 130
         assert process.log == "interrupted\n"
+
+
+INTERRUPTED_AT = """
+import sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupting())
+from rota.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["click", "rota.cli.groups", "rota.shared.domain.errors"])
+def test_ctrl_c_while_the_command_is_imported_shows_no_traceback(module: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_AT, module], cwd=ROOT, capture_output=True, check=False, text=True
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, "", "interrupted\n")
+
+
+@pytest.mark.parametrize("arguments", [("task", "list"), ("migrate",), ("doctor",)])
+def test_that_the_database_is_away_is_said_once(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    url = "mysql://rota@127.0.0.1:1/rota"
+    with RotaProcess(*arguments, database_url=url, log=tmp_path / "log") as process:
+        assert process.wait_exit(30) == 3
+        assert process.log.count("Can't connect") == 1
+        assert "WARNING" not in process.log
 
 
 def test_it_runs_in_a_pipe_without_colour() -> None:

@@ -17,11 +17,11 @@ from rota.shared.control.actor import Actor
 from rota.shared.database.transactions import opened
 from rota.worker_service import process_groups
 from rota.worker_service.app import EXIT_ABANDONED
-from rota.worker_service.authoring import load_app
 from rota.worker_service.context import NodeContext
 from rota.worker_service.executors.base import Call
 from rota.worker_service.executors.fork_server import ForkServer
 from rota.worker_service.executors.process import ProcessExecutor
+from rota.worker_service.loading import load_app
 from tests.harness.processes import RotaProcess, wait_until
 from tests.harness.told import DEADLINE, Told
 
@@ -49,7 +49,7 @@ def probe(ctx):
         "server": os.getppid(),
         "threads": sorted(thread.name for thread in threading.enumerate()),
         "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
-        "on_sigterm": signal.getsignal(signal.SIGTERM) is signal.SIG_DFL,
+        "on_sigterm": signal.getsignal(signal.SIGTERM).__module__,
         "open": [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")[:-1]],
     }
 
@@ -168,7 +168,7 @@ def test_a_child_has_no_connection_no_thread_and_no_signal_handler_of_the_worker
     found = site.probe()
     assert found["threads"] == ["MainThread", "control"]
     assert found["blocked"] == []
-    assert found["on_sigterm"]
+    assert found["on_sigterm"] == "rota.worker_service.executors.process_child", "its own, for the grace"
     sockets = [name for name in found["open"] if name.startswith("socket:")]
     assert len(sockets) == 1, "its own channel"
     assert not [name for name in found["open"] if "rota.db" in name]
@@ -199,12 +199,13 @@ def test_without_an_edit_nothing_is_said(site: Site) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("raise RuntimeError('one is enough')", "app 'jobs:app': its import failed: RuntimeError: one is enough"),
+        ("raise RuntimeError('one is enough')", r"app 'jobs:app': its import failed at \S+:\d+: RuntimeError: one is"),
+        ("raise SystemExit(3)", r"app 'jobs:app': its import failed at \S+:\d+: it ends the process \(SystemExit: 3\)"),
         (
             "os.kill(os.getpid(), signal.SIGSEGV)",
             "app 'jobs:app': the process that imports it .* was killed by SIGSEGV",
         ),
-        ("raise SystemExit(3)", "app 'jobs:app': the process that imports it .* ended by itself with exit code 1"),
+        ("os._exit(4)", "app 'jobs:app': the process that imports it .* ended by itself with exit code 4"),
     ],
 )
 def test_an_import_that_fails_in_the_server_ends_the_worker_with_a_sentence(site: Site, line: str, said: str) -> None:

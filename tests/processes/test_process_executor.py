@@ -1,5 +1,6 @@
 """Functions in processes of their own: what crosses, how they are killed, and that nothing outlives its parent."""
 
+import inspect
 import json
 import logging
 import os
@@ -18,11 +19,14 @@ import pytest
 
 from rota.shared.clock import HostTimer, boottime
 from rota.worker_service import process_groups
-from rota.worker_service.authoring import Rota, load_app
+from rota.worker_service.authoring import Rota
 from rota.worker_service.context import NodeContext
 from rota.worker_service.executors import process
 from rota.worker_service.executors.base import Call, NoThread
 from rota.worker_service.executors.process import ProcessExecutor
+from rota.worker_service.loading import load_app
+from rota.worker_service.verdicts import RunAgain
+from tests.harness import process_app
 from tests.harness.processes import ROOT, marked_environment, wait_until
 from tests.harness.told import DEADLINE, Told
 
@@ -30,10 +34,11 @@ LIMIT = 2000
 
 PARENT = """
 import sys, threading
-from rota.worker_service.authoring import load_app
 from rota.worker_service.context import NodeContext
 from rota.worker_service.executors.base import Call, NoThread
 from rota.worker_service.executors.process import ProcessExecutor
+from rota.worker_service.verdicts import RunAgain
+from rota.worker_service.loading import load_app
 from rota.shared.clock import HostTimer
 
 app = load_app("tests.harness.process_app:app")
@@ -85,7 +90,7 @@ def gone(pids: list[int]) -> bool:
 def test_the_context_crosses_whole(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
     before = boottime()
-    outcome = run(
+    told = run(
         "TYPED_CONTEXT",
         {"in": "us", "secret": "s3cret"},
         schedule_datetime=datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")),
@@ -97,9 +102,10 @@ def test_the_context_crosses_whole(run: Run, monkeypatch: pytest.MonkeyPatch) ->
         run_number=2,
         attempt=3,
         origin="replay",
-    ).one
+    )
+    outcome = told.one
     assert outcome.failure is None, outcome.failure
-    assert before < outcome.entered <= outcome.left < boottime()
+    assert before < told.entered <= outcome.left < boottime()
     pid = outcome.result.pop("pid")
     assert pid != os.getpid()
     assert outcome.result == {
@@ -231,6 +237,26 @@ def test_whatever_a_handler_raises_is_its_failure_and_the_child_goes_on(run: Run
     assert run("PLAIN_PID").one.result == pid
 
 
+def test_a_handlers_own_word_and_the_names_of_an_exception_come_from_the_process(run: Run) -> None:
+    later, never, own = (run("PLAIN_RAISE", {"what": what}).one.failure for what in ("retry", "fail", "own"))
+    assert later is not None
+    assert never is not None
+    assert own is not None
+    assert (later.error, later.final, list(later.kinds), later.retry_in) == ("Retry: not yet", False, [], 5)
+    assert (never.error, never.final) == ("Fail: no", True)
+    assert list(own.kinds)[:2] == ["tests.harness.process_app.Away", "ConnectionError"]
+
+
+@pytest.mark.parametrize("at", [None, "2030-01-01T09:00:00", "2030-01-01T09:00:00+01:00"])
+def test_when_a_handler_wants_to_run_again_comes_from_the_process(run: Run, at: str | None) -> None:
+    again = run("PLAIN_AGAIN", {} if at is None else {"at": at}).one.result
+    assert isinstance(again, RunAgain)
+    if at is None:
+        assert (again.at, again.in_seconds, again.result) == (None, 300, {"rows": 3})
+    else:
+        assert (again.at, again.in_seconds, again.result) == (datetime.fromisoformat(at), None, {"at": at})
+
+
 @pytest.mark.parametrize(
     ("how", "said"),
     [(3, "ended by itself with exit code 3"), (0, "exit code 0"), ("SIGSEGV", "SIGSEGV"), ("SIGKILL", "SIGKILL")],
@@ -242,27 +268,152 @@ def test_a_process_that_dies_by_itself_is_a_failure(run: Run, how: int | str, sa
     assert kind == "ProcessEnded"
     assert said in sentence
     assert "PLAIN_END" in sentence
-    assert before < told.one.entered <= told.one.left
+    assert before < told.entered <= told.one.left
     assert run("PLAIN_PID").one.failure is None
 
 
-def test_stop_kills_the_process_and_what_it_started(run: Run, tmp_path: Path) -> None:
+def test_what_ignores_sigterm_is_killed_with_what_it_started(run: Run, tmp_path: Path) -> None:
     told = run("PLAIN_HANG", {"file": str(tmp_path / "pids")})
     pids = pids_in(tmp_path / "pids")
     assert len(pids) == 3
-    began = boottime()
     told.stop()
     told.stop()
+    assert run("PLAIN_PID").one.failure is None, "another call, while that one goes on"
+    assert told.outcomes == []
+    assert not any(gone([pid]) for pid in pids)
+    told.kill()
     assert told.one.stopped
+    assert gone(pids), "the call has not ended while a process of the group is left"
+
+
+@pytest.mark.parametrize(
+    ("how", "stopped", "tidied"),
+    [
+        ("", True, "its process got SIGTERM "),
+        ("asks", True, "its process got SIGTERM True"),
+        ("returns", False, "its process got SIGTERM "),
+        ("returns asks", True, "its process got SIGTERM True"),
+        ("looks", True, None),
+    ],
+)
+def test_a_process_that_is_stopped_tidies_up_before_its_call_ends(
+    run: Run, tmp_path: Path, how: str, stopped: bool, tidied: str | None
+) -> None:
+    told = run("PLAIN_TIDY", {"folder": str(tmp_path), **dict.fromkeys(how.split(), True)})
+    wait_until((tmp_path / "pids").exists, DEADLINE, "the handler's word")
+    assert told.running is not None
+    told.running.stop(asks=True)
+    outcome = told.one
+    assert (outcome.stopped, outcome.result) == (stopped, None if stopped else "returned")
+    assert (tmp_path / "left").exists()
+    assert tidied is None or (tmp_path / "tidied").read_text() == tidied
+    assert gone(json.loads((tmp_path / "pids").read_text())), "nor is a process left that it has started"
+    assert run("PLAIN_PID").one.failure is None
+
+
+def test_a_sigterm_from_elsewhere_is_a_failure_of_the_handler_and_ends_an_idle_child(run: Run, tmp_path: Path) -> None:
+    told = run("PLAIN_TIDY", {"folder": str(tmp_path), "asks": True})
+    wait_until((tmp_path / "pids").exists, DEADLINE, "the handler's word")
+    pid, other = json.loads((tmp_path / "pids").read_text())
+    os.kill(pid, signal.SIGTERM)
+    assert told.failure == ("SystemExit", "SystemExit: its process got SIGTERM")
+    assert not gone([pid])
+    os.kill(other, signal.SIGKILL)
+    os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: gone([pid]), DEADLINE, "the idle child's end")
+    assert run("PLAIN_PID").one.failure is None
+
+
+def test_a_process_that_times_out_says_where_it_stands_and_since_when(run: Run, tmp_path: Path) -> None:
+    before = boottime()
+    told = run("PLAIN_HANG", {"file": str(tmp_path / "pids")})
+    pids = pids_in(tmp_path / "pids")
+    assert told.running is not None
+    running = told.running
+    entered = wait_until(lambda: running.entered, DEADLINE, "the word that it began")
+    running.stop(asks=True)
+    wait_until(lambda: running._place, DEADLINE, "its answer")  # type: ignore[attr-defined]
+    running.kill()
+    outcome = told.one
+    line = 1 + inspect.getsource(process_app).splitlines().index("    time.sleep(1000)")
+    assert outcome.place == f"{process_app.__file__}:{line} in hang"
+    assert (outcome.stopped, outcome.entered) == (True, entered)
+    assert before < told.entered < boottime()
+    wait_until(lambda: gone(pids), DEADLINE, "the whole group's end")
+    assert run("PLAIN_PID").one.failure is None
+
+
+def test_a_process_that_holds_pythons_lock_is_killed_though_it_does_not_say_where_it_stands(
+    run: Run, tmp_path: Path
+) -> None:
+    told = run("PLAIN_HANG", {"file": str(tmp_path / "pids"), "hold_the_lock": True})
+    pids = pids_in(tmp_path / "pids")
+    assert told.running is not None
+    began = boottime()
+    told.running.stop(asks=True)
+    told.running.kill()
+    assert (told.one.stopped, told.one.place) == (True, None)
     assert boottime() - began < 5
     wait_until(lambda: gone(pids), DEADLINE, "the whole group's end")
+
+
+def test_a_call_that_ends_as_it_is_asked_costs_the_next_call_of_its_child_nothing(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "ANSWER_SECONDS", 0.05)
+    for _ in range(20):
+        told = run("PLAIN_ECHO", 1)
+        assert told.running is not None
+        told.running.stop(asks=True)
+        assert told.one.stopped or told.one.result == 1
+        assert run("PLAIN_BRIEF").one.failure is None
+
+
+def test_a_child_that_is_no_longer_needed_runs_its_exit_hooks_and_writes_what_was_printed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(process, "IDLE_SECONDS", 0.01)
+    pid = run("PLAIN_HOOK", {"file": str(tmp_path / "hook")}).one.result
+    wait_until(lambda: gone([pid]), DEADLINE, "the idle child's end")
+    assert (tmp_path / "hook").read_text() == "called"
+    assert "printed by a hook" in capfd.readouterr().out
+
+
+def test_a_hook_that_hangs_holds_up_the_end_of_its_child_only_so_long(
+    run: Run, executor: ProcessExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "HOOKS_SECONDS", 0.5)
+    pid = run("PLAIN_HOOK", {"hangs": True}).one.result
+    assert not gone([pid])
+    executor.finish(threading.Event())
+    wait_until(lambda: gone([pid]), DEADLINE, "the child's end")
+
+
+def test_who_asks_a_second_time_waits_for_no_hook(run: Run, executor: ProcessExecutor) -> None:
+    run("PLAIN_HOOK", {"hangs": True}).one  # noqa: B018 - it waits
+    asked, began = threading.Event(), boottime()
+    asked.set()
+    executor.finish(asked)
+    assert boottime() - began < process.HOOKS_SECONDS
+    process_groups.kill_all()
+
+
+def test_what_the_import_made_for_all_children_is_removed_by_none(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "IDLE_SECONDS", 0.01)
+    monkeypatch.setenv("TEST_REMOVED", str(tmp_path / "removed"))
+    pid = run("PLAIN_HOOK", {"file": str(tmp_path / "hook")}).one.result
+    wait_until(lambda: gone([pid]), DEADLINE, "the idle child's end")
+    assert (tmp_path / "hook").exists()
+    assert not (tmp_path / "removed").exists()
 
 
 def test_a_call_stopped_while_it_waits_never_runs(run: Run, tmp_path: Path) -> None:
     hanging = [run("PLAIN_HANG", {"file": str(tmp_path / str(at))}) for at in range(2)]
     waiting = run("PLAIN_HANG", {"file": str(tmp_path / "waiting")})
     waiting.stop()
-    assert waiting.one.stopped
+    assert (waiting.one.stopped, waiting.one.entered) == (True, None)
     for told in hanging:
         told.stop()
         assert told.one.stopped
@@ -300,10 +451,19 @@ def test_log_records_reach_the_parents_handlers(
     assert "to stdout" in capfd.readouterr().out
 
 
+def test_a_log_handler_that_raises_ends_no_call(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(record: logging.LogRecord) -> bool:
+        raise OSError("the log's disk is full")
+
+    monkeypatch.setattr(logging.getLogger(), "filters", [refuse])
+    assert run("PLAIN_LOG", task_name="daily").one.failure is None
+
+
 def test_without_a_target_every_call_fails_in_a_sentence(app: Rota) -> None:
     told, executor = Told(), ProcessExecutor(None, 2, LIMIT, HostTimer())
     executor.start(Call(app.nodes["PLAIN_PID"], NodeContext()), told)
     assert "load it as module:app" in told.failure[1]
+    assert told.one.entered is None, "its handler was not entered"
     executor.close()
 
 

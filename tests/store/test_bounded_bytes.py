@@ -112,7 +112,8 @@ def test_runs_that_were_given_large_params_take_little_memory(rows: Scenario, ro
     assert given(rows) == room
     if room and nodes:
         found = rows.sql("SELECT DISTINCT sequence, length(param) FROM schedule_task_node")
-        assert [tuple(row) for row in found] == [(1, len(TEXT))]
+        of_mysql = json.dumps(PARAM)  # its JSON is no text: it writes one with blanks
+        assert [tuple(row) for row in found] in ([(1, len(TEXT))], [(1, len(of_mysql))])
 
 
 def test_tasks_with_large_params_are_planned_with_little_memory(rows: Scenario) -> None:
@@ -298,7 +299,7 @@ def test_a_list_shows_small_values_and_the_beginning_of_a_large_result(rows: Sce
         assert (whole["param"], whole["execution_result"]) == (param, json.loads(result))
         if param is PARAM:
             assert (found["param"], found["execution_result"]) == (None, None)
-            assert outcome(found) == TEXT[:59] + "…"
+            assert outcome(found) in {TEXT[:59] + "…", json.dumps(PARAM)[:59] + "…"}  # MySQL writes blanks
         else:
             assert (found["param"], found["execution_result"], found["result_begins"]) == (param, {"rows": 42}, None)
 

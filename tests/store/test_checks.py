@@ -17,7 +17,7 @@ from rota.shared.database.sqlite import SQLITE
 from rota.shared.database.transactions import Database, opened
 from rota.shared.database.urls import named
 from rota.shared.domain.errors import DatabaseProblem
-from tests.harness.databases import MariaDBServer, PrivateMariaDB, run_sql
+from tests.harness.databases import MariaDBServer, PrivateMariaDB, is_mysql, run_sql
 from tests.harness.schemas import is_sqlite, typed
 
 HEAD = migrations.head()
@@ -88,7 +88,7 @@ def test_a_newer_schema_is_usable_unless_it_states_that_it_takes_no_older_rota(
 
 def test_a_table_that_is_missing_is_noticed(usable: Database, database_url: str) -> None:
     typed(database_url, "DROP TABLE schedule_task_lock")
-    assert "is incomplete (found 0001 without schedule_task_lock" in refusal(usable)
+    assert f"is incomplete (found {HEAD} without schedule_task_lock" in refusal(usable)
 
 
 def test_a_server_that_does_not_answer_is_the_only_news() -> None:
@@ -96,8 +96,8 @@ def test_a_server_that_does_not_answer_is_the_only_news() -> None:
     only = run_checks(database, HEAD)
     assert [(check.name, check.ok) for check in only] == [("reachable", False)]
     sentence = refusal(database)
-    assert sentence.startswith("mysql://rota:***@127.0.0.1:1/rota cannot be used (found Can't connect")
-    assert "no server answers at 127.0.0.1:1" in sentence
+    assert sentence.startswith("mysql://rota:***@127.0.0.1:1/rota: Can't connect")
+    assert sentence.endswith("; no server answers at 127.0.0.1:1")
 
 
 def test_a_database_that_is_not_there_can_be_made(mariadb_url: str) -> None:
@@ -119,8 +119,10 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_a_version_that_is_too_old_is_refused(usable: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mysql_checks, "MARIADB", (99, 0, 0))
+    monkeypatch.setattr(mysql_checks, "MYSQL", (99, 0, 0))
     monkeypatch.setattr(sqlite, "OLDEST", (99, 0, 0))
-    product = "SQLite" if usable.backend is SQLITE else "MariaDB"
+    is_there = is_mysql(usable.url.render_as_string(hide_password=False))
+    product = "SQLite" if usable.backend is SQLITE else "MySQL" if is_there else "MariaDB"
     assert refusal(usable).endswith(f"wanted {product} >= 99.0.0): install {product} >= 99.0.0")
 
 
@@ -130,8 +132,10 @@ def test_a_version_that_is_too_old_is_refused(usable: Database, monkeypatch: pyt
         ("10.6.0-MariaDB", True, ""),
         ("11.4.2-MariaDB-ubu2404", True, ""),
         ("10.5.29-MariaDB-log", False, "install MariaDB >= 10.6.0"),
-        ("8.0.19", None, "untested on MySQL"),
-        ("8.4.3-commercial", None, "untested on MySQL"),
+        ("9.7.4-2", True, ""),
+        ("9.6.0", None, "untested on MySQL, but for 9.7"),
+        ("8.0.19", None, "untested on MySQL, but for 9.7"),
+        ("8.4.3-commercial", None, "untested on MySQL, but for 9.7"),
         ("8.0.18", False, "install MySQL >= 8.0.19"),
         ("5.7.44-log", False, "install MySQL >= 8.0.19"),
         ("8.0.11-TiDB-v7.5.0", None, "untested on TiDB"),
@@ -147,8 +151,8 @@ def test_versions_are_read_as_servers_write_them(
 
 
 def test_a_table_without_transactions_is_refused(usable_mariadb: Database, mariadb_url: str) -> None:
-    run_sql(mariadb_url, "ALTER TABLE schedule_task_lock ENGINE = Aria")
-    assert "has tables without transactions (found schedule_task_lock in Aria, wanted InnoDB)" in refusal(
+    run_sql(mariadb_url, "ALTER TABLE schedule_task_lock ENGINE = MyISAM")
+    assert "has tables without transactions (found schedule_task_lock in MyISAM, wanted InnoDB)" in refusal(
         usable_mariadb
     )
 
@@ -214,7 +218,7 @@ def test_a_server_that_logs_statements_is_refused_and_one_that_does_not_flush_it
         run_sql(server.admin_url(), "SET GLOBAL binlog_format = STATEMENT", "SET GLOBAL sync_binlog = 1")
         with opened(url) as database:
             sentence = refusal(database)
-            assert "takes no writes of Rota's (found " in sentence
+            assert "takes no writes of Rota's: " in sentence
             assert "BINLOG_FORMAT = STATEMENT" in sentence
             assert "; SET GLOBAL binlog_format = ROW, and in the server's configuration" in sentence
             assert next(c for c in run_checks(database, HEAD) if c.name == "sync_binlog").ok
@@ -222,6 +226,25 @@ def test_a_server_that_logs_statements_is_refused_and_one_that_does_not_flush_it
                 database.write(
                     lambda c: c.execute(text("INSERT INTO schedule_task_lock (schedule_task_id) VALUES (1)"))
                 )
+
+
+@pytest.mark.parametrize("option", [{}, {"ssl_disabled": "true"}], ids=["TLS where it is", "no TLS"])
+def test_an_account_with_a_password_connects(
+    mariadb_server: MariaDBServer, mariadb_url: str, option: dict[str, str]
+) -> None:
+    """MySQL takes a password that it has not seen lately only over TLS, or encrypted with its public key."""
+    user, password = f"rota_{uuid.uuid4().hex[:8]}", "p@ss wörd"
+    url = make_url(mariadb_url).set(username=user, password=password).update_query_dict(option)
+    run_sql(
+        mariadb_server.admin_url(),
+        f"CREATE USER {user} IDENTIFIED BY '{password}'",
+        f"GRANT SELECT ON {url.database}.* TO {user}",
+    )
+    try:
+        with opened(url.render_as_string(hide_password=False)) as database:
+            assert database.read(lambda c: c.exec_driver_sql("SELECT CURRENT_USER()").scalar_one()) == f"{user}@%"
+    finally:
+        run_sql(mariadb_server.admin_url(), f"DROP USER {user}")
 
 
 def test_an_account_that_may_only_read_is_refused(own_mariadb: PrivateMariaDB) -> None:
@@ -234,7 +257,7 @@ def test_an_account_that_may_only_read_is_refused(own_mariadb: PrivateMariaDB) -
     )
     with opened(url.set(username="reader", password="secret").render_as_string(hide_password=False)) as database:
         sentence = refusal(database)
-    assert "takes no writes of Rota's (found UPDATE command denied to user 'reader'" in sentence
+    assert "takes no writes of Rota's: UPDATE command denied to user 'reader'" in sentence
     assert f"GRANT SELECT, INSERT, UPDATE, DELETE ON `{url.database}`.* TO 'reader'@'%'" in sentence
 
 
@@ -285,7 +308,7 @@ def test_the_clocks_offset_is_told_and_nothing_is_required(
 
 
 def test_every_fault_is_told_at_once(usable_mariadb: Database, mariadb_url: str) -> None:
-    run_sql(mariadb_url, "ALTER TABLE schedule_task_lock ENGINE = Aria", "DELETE FROM rota_schema_version")
+    run_sql(mariadb_url, "ALTER TABLE schedule_task_lock ENGINE = MyISAM", "DELETE FROM rota_schema_version")
     assert len(refusal(usable_mariadb).splitlines()) == 2
 
 

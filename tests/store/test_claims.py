@@ -10,13 +10,15 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from rota.shared.clock import RESOLUTION
+from rota.shared.database.constructs import written
 from rota.shared.database.transactions import Database
+from rota.shared.domain.planning import CATCH_UP_PRIORITY
 from rota.shared.store import assignments
 from rota.shared.store.claims import Claims
 from rota.shared.store.overlap import SkipCandidate, Waiting
 from rota.shared.store.runs import NO_SKIP_CANDIDATES, Claim
 from rota.shared.store.transitions import canceling
-from tests.harness.scenario import Scenario
+from tests.harness.scenario import Scenario, succeeded
 from tests.harness.together import together, uncommitted
 
 HOUR = timedelta(hours=1)
@@ -158,6 +160,32 @@ def test_a_fire_is_skipped_when_the_run_in_its_way_has_had_time_to_report(rows: 
         assert rows.status(late) == status
     assert rows.row(late).reason == f"overlap: instance {holder.id} still ran when this instance was due"
     assert rows.broken() == {}
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+@pytest.mark.parametrize("past", [{"priority": CATCH_UP_PRIORITY}, {"origin": "replay"}, {"origin": "backfill"}])
+def test_a_fire_is_not_skipped_for_a_run_of_its_tasks_past(
+    rows: Scenario, past: dict[str, Any], has_ended: bool
+) -> None:
+    worker, task = rows.worker(), rows.task()
+    caught_up = rows.running(worker, task, **past)
+    due = rows.now() + timedelta(seconds=1)
+    fire = rows.assigned(worker, task, due)
+    if has_ended:
+        end = written(due + timedelta(seconds=2))
+        rows.report(worker, succeeded(caught_up))
+        rows.sql("UPDATE schedule_instance SET gmt_completed = :end WHERE id = :id", end=end, id=caught_up.id)
+    claims(rows, worker, fire, now=due + SOON, skip_candidates={fire: SkipCandidate(caught_up.id, due)})
+    assert rows.status(fire) != "canceled"
+
+
+def test_a_task_of_the_last_priority_skips_its_fires_all_the_same(rows: Scenario) -> None:
+    worker, task = rows.worker(), rows.task(priority=CATCH_UP_PRIORITY)
+    holder = rows.running(worker, task, priority=CATCH_UP_PRIORITY)
+    due = rows.now() + timedelta(seconds=1)
+    fire = rows.assigned(worker, task, due)
+    claims(rows, worker, fire, now=due + SOON, skip_candidates={fire: SkipCandidate(holder.id, due)})
+    assert rows.status(fire) == "canceled"
 
 
 # What nobody wants

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rota.shared.control import audit, instances
+from rota.shared.control import audit, instances, replays
 from rota.shared.control.actor import Actor
 from rota.shared.domain.errors import NotFound, NotPossible
 from tests.harness.scenario import Scenario
@@ -25,7 +25,7 @@ def test_documents_are_json_as_they_are_and_a_shown_one_has_its_nodes(rows: Scen
     assert [node["type"] for node in shown["nodes"]] == ["REPORT_EXTRACT", "REPORT_SEND"]
     assert (shown["task_name"], shown["worker_name"], shown["status"]) == ("daily", "w", "running")
     got = instances.get(rows.database, run.id)
-    assert shown == got | {"nodes": shown["nodes"], "failed_attempts": []}
+    assert shown == got | {"nodes": shown["nodes"], "failed_attempts": [], "run_again_id": None}
     assert json.loads(json.dumps(shown)) == shown
     assert instances.listed(rows.database, 5, task="daily", status="running", whole=True) == [got]
     assert instances.listed(rows.database, 5, task="daily", status="running") == [got | {"result_begins": None}]
@@ -59,7 +59,7 @@ def test_a_second_request_to_stop_what_runs_changes_nothing_and_is_not_recorded(
 def test_a_replay_is_recorded_for_the_new_instance_and_names_the_old_one(rows: Scenario) -> None:
     task = rows.task("daily")
     old = [rows.ended("failed", task=task), rows.ended("succeed", task=task)]
-    new = instances.replay(rows.database, ANN, old, "once more")
+    new = replays.replay(rows.database, ANN, old, "once more")
     assert [run["origin"] for run in new] == ["replay", "replay"]
     for before, run in zip(old, new, strict=True):
         [(action, why, values, made)] = acts(rows, run["id"])
@@ -77,7 +77,7 @@ def test_of_several_all_are_done_and_recorded_or_none(rows: Scenario) -> None:
     with pytest.raises(NotPossible, match=f"instance {ended} has ended already"):
         instances.cancel(rows.database, ANN, [waiting, ended])
     with pytest.raises(NotPossible, match=f"instance {waiting} is pending, not ended"):
-        instances.replay(rows.database, ANN, [ended, waiting])
+        replays.replay(rows.database, ANN, [ended, waiting])
     with pytest.raises(NotFound):
         instances.cancel(rows.database, ANN, [waiting, 77_777])
     assert rows.statuses() == before

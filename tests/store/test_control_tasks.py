@@ -54,7 +54,7 @@ def test_every_document_is_json_as_it_is(nightly: Scenario) -> None:
 def test_a_saved_task_comes_with_its_next_fires_in_utc_and_in_its_zone(rows: Scenario) -> None:
     saved = tasks.add(rows.database, ANN, {**NIGHTLY, "starts_at": "2027-03-28T00:00"})
     assert saved.document["next_fires"][0] == {"utc": "2027-03-28T01:00:00Z", "local": "2027-03-28T03:00:00+02:00"}
-    assert (len(saved.document["next_fires"]), saved.document["description"]) == (5, "every day at 03:00")
+    assert (len(saved.document["next_fires"]), saved.document["trigger_description"]) == (5, "every day at 03:00")
     assert (saved.document["remark"], saved.remarks) == (None, [])
 
 

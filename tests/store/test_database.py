@@ -7,19 +7,24 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pymysql
 import pytest
+from pymysql.constants import SERVER_STATUS
 from sqlalchemy import Connection, event, text
 from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 
 from rota.shared.control import instances as on_instances
+from rota.shared.control import replays as on_replays
 from rota.shared.control import tasks as control
 from rota.shared.control.actor import Actor
-from rota.shared.database import mysql
-from rota.shared.database.mysql import IDLE_IN_TRANSACTION_SECONDS, IDLE_SECONDS, LOCK_WAIT_SECONDS, MYSQL
+from rota.shared.database import mysql, mysql_session
+from rota.shared.database.checks import check_reachable
+from rota.shared.database.mysql import MYSQL
 from rota.shared.database.mysql_connection import MySQLConnection
+from rota.shared.database.mysql_session import IDLE_IN_TRANSACTION_SECONDS, IDLE_SECONDS, LOCK_WAIT_SECONDS
 from rota.shared.database.transactions import Database, normalised, opened
 from rota.shared.domain.errors import DatabaseProblem
 from rota.shared.domain.states import TaskStatus
@@ -202,10 +207,15 @@ def test_a_read_leaves_no_transaction_open_and_one_that_fails_neither(mariadb_ro
 
     with pytest.raises(KeyError):
         database.write(fail)
-    in_transaction = text("SELECT @@in_transaction")
-    assert database.read(lambda c: c.execute(in_transaction).scalar_one()) == 0
-    assert database.write(lambda c: c.execute(in_transaction).scalar_one()) == 1
-    assert database.read(lambda c: c.execute(in_transaction).scalar_one()) == 0
+    assert [database.read(is_in_transaction), database.write(is_in_transaction)] == [False, True]
+    assert not database.read(is_in_transaction)
+
+
+def is_in_transaction(connection: Connection) -> bool:
+    """What the server says of this session with the answer to a statement."""
+    connection.execute(text("SELECT 1"))
+    driver: Any = connection.connection.driver_connection
+    return bool(driver.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)
 
 
 @contextmanager
@@ -349,7 +359,7 @@ def test_an_act_and_its_audit_row_are_there_once_though_the_answer_was_lost(
         "task.off": lambda: control.switch(database, ann, ["nightly"], TaskStatus.OFF)[0]["changed"],
         "task.run": lambda: control.run(database, ann, "nightly").document["status"],
         "instance.cancel": lambda: on_instances.cancel(database, ann, [max(mariadb_rows.statuses())])[0]["canceled"],
-        "instance.replay": lambda: on_instances.replay(database, ann, [ended_before])[0]["status"],
+        "instance.replay": lambda: on_replays.replay(database, ann, [ended_before])[0]["status"],
         "task.remove": lambda: control.remove(database, ann, "nightly")["removed"],
     }
     answers = {}
@@ -408,11 +418,44 @@ def variables(database: Database, *names: str) -> tuple[Any, ...]:
     return database.read(lambda c: tuple(c.execute(text(f"SELECT {asked}")).one()))
 
 
+def on_mariadb(database: Database) -> bool:
+    return bool(database.engine.dialect.is_mariadb)  # type: ignore[attr-defined]
+
+
 def test_sessions_are_read_committed_in_utc_and_wait_shortly(mariadb_rows: Scenario) -> None:
     database = mariadb_rows.database
-    assert variables(database, "tx_isolation", "time_zone") == ("READ-COMMITTED", "+00:00")
-    timeouts = variables(database, "wait_timeout", "innodb_lock_wait_timeout", "idle_transaction_timeout")
-    assert timeouts == (IDLE_SECONDS, LOCK_WAIT_SECONDS, IDLE_IN_TRANSACTION_SECONDS)
+    isolation = "tx_isolation" if on_mariadb(database) else "transaction_isolation"
+    assert variables(database, isolation, "time_zone") == ("READ-COMMITTED", "+00:00")
+    timeouts = variables(database, "wait_timeout", "innodb_lock_wait_timeout")
+    assert timeouts == (IDLE_SECONDS, LOCK_WAIT_SECONDS)
+    if on_mariadb(database):
+        assert variables(database, "idle_transaction_timeout") == (IDLE_IN_TRANSACTION_SECONDS,)
+
+
+@pytest.mark.parametrize(
+    ("constant", "value", "said"),
+    [
+        (
+            "SQL_MODE",
+            "NO_SUCH_MODE",
+            "SET sql_mode = 'NO_SUCH_MODE', which Rota's sessions need: Variable 'sql_mode' can't",
+        ),
+        (
+            "ISOLATION",
+            "no_such_variable = 1",
+            "SET no_such_variable = 1, which Rota's sessions need: Unknown system vari",
+        ),
+        ("LONGEST_IDS", "'x'", "SET group_concat_max_len = 'x', which Rota's sessions need: Incorrect argument type"),
+    ],
+)
+def test_a_setting_that_the_server_refuses_is_named(
+    migrated_mariadb_url: str, monkeypatch: pytest.MonkeyPatch, constant: str, value: str, said: str
+) -> None:
+    monkeypatch.setattr(mysql_session, constant, value)
+    with opened(migrated_mariadb_url) as database:
+        check = check_reachable(database)
+    assert check.found.startswith(f"the server refuses {said}")
+    assert check.found.endswith("let the server take it from this user, or connect past the proxy that refuses it")
 
 
 def test_a_transaction_sees_what_others_commit_meanwhile(mariadb_rows: Scenario) -> None:
@@ -422,7 +465,7 @@ def test_a_transaction_sees_what_others_commit_meanwhile(mariadb_rows: Scenario)
     def look_twice(connection: Connection) -> list[int]:
         seen = []
         for priority in (1, 2):
-            together(lambda p=priority: rows.database.write(lambda c: set_priority(c, task, p)))  # type: ignore[misc]
+            together(partial(rows.database.write, partial(set_priority, task=task, priority=priority)))
             found = connection.execute(text("SELECT priority FROM schedule_task WHERE id = :task"), {"task": task})
             seen.append(int(found.scalar_one()))
         return seen
@@ -455,11 +498,17 @@ def test_a_row_inserted_by_sql_in_another_zone_has_utc_in_its_audit_columns(mari
 
 
 def test_a_process_that_is_frozen_in_a_transaction_frees_its_locks(mariadb_rows: Scenario) -> None:
+    """After IDLE_IN_TRANSACTION_SECONDS on MariaDB; after IDLE_SECONDS on MySQL, which has no limit of its own."""
     rows = mariadb_rows
     task = rows.task(priority=0)
-    with rows.database.engine.execution_options(rota_write=True).connect() as frozen:
+    url = rows.database.url.render_as_string(hide_password=False)
+    patient = Database(url, retry_seconds=5 if on_mariadb(rows.database) else 2 * IDLE_SECONDS)
+    with (
+        closing(patient),
+        rows.database.engine.execution_options(rota_write=True).connect() as frozen,
+    ):
         raise_priority(frozen, task)
-        rows.database.write(lambda c: raise_priority(c, task))  # it waits, is refused, and tries again
+        patient.write(lambda c: raise_priority(c, task))  # it waits, is refused, and tries again
         with pytest.raises(DBAPIError):
             raise_priority(frozen, task)
     assert rows.task_row(task).priority == 1
@@ -477,7 +526,9 @@ def test_a_connection_reads_the_machines_certificates_only_to_verify_the_servers
     assert read == []
     with (
         opened(f"{migrated_mariadb_url}?ssl_verify_cert=true") as database,
-        pytest.raises(OperationalError, match="SSL is required but the server doesn't support it"),
+        pytest.raises(
+            OperationalError, match=r"SSL is required but the server doesn't support it|certificate verify failed"
+        ),
         database.engine.connect(),
     ):
         pass

@@ -1,6 +1,7 @@
 """The tests' own databases: what the fixtures promise."""
 
 import signal
+from contextlib import nullcontext
 from pathlib import Path
 
 import psutil
@@ -90,6 +91,15 @@ def test_the_url_of_an_existing_server_is_taken(mariadb_server: MariaDBServer) -
         fresh_database(server) as url,
     ):
         assert run_sql(url, "SELECT DATABASE() LIKE 'rota\\_test\\_%'") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "image", ["mariadb", "mariadb:11.4", "mysql:8.0", "docker.io/library/mysql:8.4.6-oraclelinux9"]
+)
+def test_a_docker_image_is_taken(monkeypatch: pytest.MonkeyPatch, image: str) -> None:
+    monkeypatch.setattr("tests.harness.databases.ContainerMariaDB", nullcontext)
+    with server_for_tests({"ROTA_TEST_MARIADB": image}) as server:
+        assert str(server) == image
 
 
 def test_an_unknown_kind_of_server_is_refused_in_a_sentence() -> None:

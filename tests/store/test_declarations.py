@@ -9,10 +9,12 @@ import pytest
 from rota.shared.control import tasks
 from rota.shared.control.actor import Actor
 from rota.shared.database.constructs import written
+from rota.shared.domain.errors import InvalidInput
 from rota.shared.domain.task import TaskDefinition
 from rota.shared.domain.versions import version_of
 from rota.shared.settings import Settings
-from rota.shared.store import declarations
+from rota.shared.store import declarations, node_types
+from rota.shared.store.node_types import NodeTypeDeclaration
 from rota.worker_service.declarations import Declarations
 from tests.harness.scenario import Scenario
 
@@ -125,7 +127,10 @@ def test_versions_that_sql_has_spoiled_are_as_if_only_that_in_force_were_known(r
     assert declare(rows, OLD)
 
 
-@pytest.mark.parametrize("spoiled", ["5", "[[1]]", '"x"', "true", "{not json", '{"cron": [[1]]}'])
+NO_JSON = pytest.param("{not json", marks=pytest.mark.mariadb_only("its JSON columns take no text that is no JSON"))
+
+
+@pytest.mark.parametrize("spoiled", ["5", "[[1]]", '"x"', "true", NO_JSON, '{"cron": [[1]]}'])
 def test_a_declaration_that_sql_has_spoiled_is_declared_anew_and_stops_no_worker(rows: Scenario, spoiled: str) -> None:
     declare(rows, OLD)
     rows.sql("UPDATE schedule_task SET declared = :spoiled", spoiled=spoiled)
@@ -207,3 +212,40 @@ def test_the_oldest_versions_are_forgotten(rows: Scenario, monkeypatch: pytest.M
     [(kept,)] = rows.sql("SELECT declared_versions FROM schedule_task")
     assert str(kept).count(",") == 1
     assert declare(rows, OLD)
+
+
+def of_type(name: str, task_type: str, param: Any = None) -> TaskDefinition:
+    return TaskDefinition.of(name=name, type=task_type, param=param)
+
+
+def test_a_task_of_an_unknown_type_is_told_at_load_holds_up_no_other_and_waits_for_its_type(
+    rows: Scenario, caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted = [
+        of_type("daily", "REPROT"),
+        of_type("listed", "REPORT", {"nodes": ["LATER_A"]}),
+        of_type("good", "REPORT"),
+    ]
+    worker = Declarations(rows.database, wanted, "w", Settings.load(liveness_seconds=LIMIT))
+    worker.declare()
+    told = "\n".join(record.getMessage() for record in caplog.records)
+    assert "task 'daily': no task type 'REPROT' is registered (did you mean REPORT?); there are: REPORT" in told
+    assert "it is declared when a worker has registered its type" in told
+    assert """task 'listed': "nodes" in param names 'LATER_A', which is no registered node type""" in told
+    assert [task["name"] for task in tasks.listed(rows.database, 10)] == ["good"]
+    assert worker.look() == LIMIT
+    rows.database.write(lambda c: node_types.register(c, [NodeTypeDeclaration("REPROT", "REPROT")], "other"))
+    worker.look()
+    worker.look()
+    assert [task["name"] for task in tasks.listed(rows.database, 10)] == ["daily", "good"]
+    assert len(caplog.records) == 2, "each is told once"
+
+
+def test_a_task_whose_param_does_not_fit_a_registered_type_ends_its_worker_with_a_sentence(rows: Scenario) -> None:
+    schema = {"type": "object", "required": ["region"]}
+    declared = [NodeTypeDeclaration("MAIL", "MAIL", param_schema=schema)]
+    rows.database.write(lambda c: node_types.register(c, declared, "other"))
+    worker = Declarations(rows.database, [of_type("daily", "MAIL")], "w", Settings.load(liveness_seconds=LIMIT))
+    with pytest.raises(InvalidInput, match="task 'daily': param of MAIL: 'region' is a required property"):
+        worker.declare()
+    assert tasks.listed(rows.database, 10) == []

@@ -1,6 +1,7 @@
 """Many values in one statement: listed, or as JSON; what comes out is what went in."""
 
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -67,9 +68,12 @@ def test_what_is_listed_reaches_the_server_as_it_is(mariadb_rows: Scenario) -> N
 def test_ids_are_found_among_a_list_and_none_in_an_empty_one(rows: Scenario) -> None:
     tasks = [rows.task() for _ in range(4)]
     statement = select(_task.id).where(among(_task.id)).order_by(_task.id)
+
+    def found(connection: Connection, ids: list[int]) -> list[int]:
+        return list(connection.scalars(statement, {"ids": ids}))
+
     for ids in (tasks[:1], tasks[1:3], [*tasks, 999_999], []):
-        found = rows.database.read(lambda c, i=ids: list(c.scalars(statement, {"ids": i})))  # type: ignore[misc]
-        assert found == [task for task in tasks if task in ids]
+        assert rows.database.read(partial(found, ids=ids)) == [task for task in tasks if task in ids]
 
 
 write_all = RowsUpdate(

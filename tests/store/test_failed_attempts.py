@@ -4,10 +4,15 @@ import json
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
+from rota.shared.database.constructs import written
 from rota.shared.domain.states import InstanceStatus, NodeStatus
+from rota.shared.store import instances, recovery
 from rota.shared.store.failed_attempts import ERROR_CHARACTERS, MOST, OUTPUT_CHARACTERS, TRACEBACK_CHARACTERS
 from rota.shared.store.reports import InstanceReport, NodeReport, Report
 from rota.shared.store.runs import Run
+from rota.shared.store.transitions import canceling
 from tests.harness.scenario import Scenario, succeeded
 
 
@@ -16,10 +21,14 @@ def kept(rows: Scenario, run: Run) -> list[dict[str, Any]]:
     return found
 
 
+def recover(rows: Scenario, worker: int) -> int:
+    return rows.database.write(lambda c: recovery.recover(c, worker, 100))
+
+
 def report(run: Run, status: InstanceStatus, due: Any = None, **result: Any) -> Report:
     """A failure of the first node with this result: for good, or to be retried."""
     node = NodeReport(run.nodes[0].id, NodeStatus(status.value), json.dumps(result), run.due_at, run.due_at)
-    end = InstanceReport(status, None, "node N failed: no", None, None, run.failures + 1, due)
+    end = InstanceReport(status, None, "node N failed: no", run.due_at, None, run.failures + 1, due)
     return Report(run.id, run.attempt, [node], end)
 
 
@@ -51,6 +60,7 @@ def test_a_retry_that_succeeds_keeps_how_the_earlier_attempts_failed(rows: Scena
     assert one == shared | {
         "attempt": 1,
         "worker_id": first,
+        "gmt_started": before,
         "gmt_completed": before,
         "error": "ValueError: no",
         "type": "ValueError",
@@ -65,6 +75,57 @@ def test_the_last_attempt_is_kept_too(rows: Scenario) -> None:
     run = rows.running(worker)
     assert rows.report(worker, report(run, InstanceStatus.FAILED, error="no")) == set()
     assert [(end["attempt"], end["error"]) for end in kept(rows, run)] == [(1, "no")]
+
+
+def test_an_attempt_whose_worker_was_lost_is_kept_with_its_node_its_start_and_its_end(rows: Scenario) -> None:
+    worker, other = rows.worker(name="worker-7"), rows.worker()
+    run = rows.running(worker)
+    began = rows.database.read(lambda c: instances.nodes(c, run.id))[0].gmt_started
+    rows.bury(worker)
+    before = written(rows.now() - timedelta(seconds=1))
+    assert recover(rows, worker) == 1
+    run = again(rows, other, run)
+    assert rows.report(other, succeeded(run)) == set()
+    [end] = kept(rows, run)
+    assert str(before) < end.pop("gmt_completed") <= str(written(rows.now() + timedelta(seconds=1)))
+    assert end == {
+        "attempt": 1,
+        "worker_id": worker,
+        "node_id": run.nodes[0].id,
+        "gmt_started": written(began),
+        "reason": "worker 'worker-7' was lost while it ran this; it runs again",
+        "error": "worker 'worker-7' was lost while it ran this",
+    }
+
+
+@pytest.mark.parametrize("columns", [{"worker_losses": 2}, {}], ids=["poison", "at most once"])
+def test_a_lost_attempt_that_ended_its_run_is_kept_behind_the_others(rows: Scenario, columns: dict[str, int]) -> None:
+    worker, task = rows.worker(), rows.task() if columns else rows.task(on_worker_lost="fail")
+    run = rows.begun(worker, task, failed_attempts=[{"attempt": 0}], **columns)
+    rows.bury(worker)
+    assert recover(rows, worker) == 1
+    row = rows.row(run.id)
+    assert [(end["attempt"], end.get("reason")) for end in kept(rows, run)] == [(0, None), (1, row.reason)]
+    assert row.status == "failed"
+
+
+def test_what_a_live_worker_holds_and_does_not_run_has_failed_with_the_reason(rows: Scenario) -> None:
+    worker = rows.worker()
+    run = rows.begun(worker, rows.task(on_worker_lost="fail"))
+    assert rows.database.write(lambda c: recovery.disown(c, worker, [(run.id, 1)], "nobody runs it")) == {run.id}
+    assert [(end["attempt"], end["worker_id"], end["error"]) for end in kept(rows, run)] == [
+        (1, worker, "nobody runs it")
+    ]
+
+
+def test_a_lost_run_that_never_began_or_was_canceled_is_no_failed_attempt(rows: Scenario) -> None:
+    worker = rows.worker()
+    waiting, canceled = rows.running(worker, rows.task(on_worker_lost="fail")), rows.running(worker)
+    rows.database.write(lambda c: canceling.request_cancel(c, canceled.id, rows.now(), "by hand"))
+    rows.bury(worker)
+    assert recover(rows, worker) == 2
+    assert [rows.status(run.id) for run in (waiting, canceled)] == ["pending", "canceled"]
+    assert [rows.row(run.id).failed_attempts for run in (waiting, canceled)] == [None] * 2
 
 
 def test_success_cancel_and_hand_back_are_no_failed_attempts(rows: Scenario) -> None:
@@ -94,7 +155,7 @@ def test_the_attempts_that_are_kept_are_bounded_in_number_and_in_bytes(rows: Sce
 
 def test_what_sql_wrote_there_stops_no_report(rows: Scenario) -> None:
     worker = rows.worker()
-    for odd in ("{}", "5", '"x"', "null"):
+    for odd in ("{}", "5", '"x"', "null", "{not json", "[" * 40 + "]" * 40):
         run = rows.running(worker)
         rows.sql("UPDATE schedule_instance SET failed_attempts = :odd WHERE id = :id", odd=odd, id=run.id)
         assert rows.report(worker, report(run, InstanceStatus.FAILED, error="no")) == set()

@@ -4,12 +4,13 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, delete, insert, text, update
+from sqlalchemy import Connection, delete, insert, update
 
 from rota.shared.control import following
 from rota.shared.control.following import Follower
 from rota.shared.database.transactions import Database
 from rota.shared.store.tables import schedule_instance
+from tests.harness.statements import explained
 
 NOON = datetime.fromisoformat("2026-11-21 12:00:00")
 RUNNING = {"status": "running", "schedule_worker_node_id": 1, "run_number": 0, "due_at": NOON}
@@ -125,13 +126,6 @@ def test_a_look_reads_by_the_primary_key(mariadb_database: Database) -> None:
         made(mariadb_database, status="succeed")
     follower = Follower(mariadb_database)
     made(mariadb_database, status="succeed")
-
-    def rows_read(connection: Connection) -> int:
-        counters = connection.execute(text("SHOW SESSION STATUS LIKE 'Handler_read%'"))
-        return sum(int(value) for _, value in counters)
-
-    with mariadb_database.engine.connect() as connection:
-        before = rows_read(connection)
-    assert len(ended(follower)) == 1
-    with mariadb_database.engine.connect() as connection:
-        assert rows_read(connection) - before < 100
+    with explained(mariadb_database.engine) as statements:
+        assert len(ended(follower)) == 1
+    assert sum(statement.rows_read for statement in statements) <= 20, "\n".join(map(str, statements))

@@ -57,6 +57,19 @@ def test_a_task_without_a_limit_keeps_nothing(rows: Scenario) -> None:
     assert rows.sql("SELECT COUNT(*) FROM schedule_kept_slot")[0][0] == 0
 
 
+def test_a_limit_has_its_slot_back_when_the_thread_of_a_run_that_timed_out_returns(rows: Scenario) -> None:
+    rows.sql("INSERT INTO schedule_limit (name, max_running) VALUES ('warehouse', 1)")
+    worker, other = rows.worker(), rows.worker()
+    one, two = rows.tasks(2, overlap_policy="allow", limit_name="warehouse")
+    first = rows.running(worker, one)
+    rows.report(worker, failed_while_its_thread_runs(first))
+    waiting = rows.assigned(other, two)
+    [left] = rows.claim(other, waiting).waiting
+    assert (left.id, left.limit_name) == (waiting, "warehouse")
+    free(rows, first.id)
+    assert [run.id for run in rows.claim(other, waiting).runs] == [waiting]
+
+
 def test_a_report_that_is_written_twice_keeps_one_slot(rows: Scenario) -> None:
     worker, run = (worker := rows.worker()), rows.running(worker)
     assert rows.report(worker, failed_while_its_thread_runs(run)) == set()

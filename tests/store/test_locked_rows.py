@@ -5,12 +5,8 @@ The locks are those of a console that was left open in a transaction. SQLite has
 """
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import pytest
-from sqlalchemy import text
 
 from rota.scheduler_service.duties.assigner import Assigner
 from rota.scheduler_service.duties.reaper import Reaper
@@ -23,17 +19,9 @@ from rota.worker_service import registration
 from rota.worker_service.rows import WorkerRows
 from rota.worker_service.running.reporter import Reporter
 from tests.harness.scenario import Scenario, ended
+from tests.harness.together import locked
 
 LIVE, DEAD = "live", "dead"
-
-
-@contextmanager
-def locked(rows: Scenario, table: str, where: str = "1 = 1", **values: Any) -> Iterator[None]:
-    """Another session holds ``SELECT … FOR UPDATE`` on these rows."""
-    with rows.database.engine.execution_options(rota_write=True).begin() as console:
-        console.execute(text("SET idle_transaction_timeout = 0"))
-        console.execute(text(f"SELECT * FROM {table} WHERE {where} FOR UPDATE"), values).all()
-        yield
 
 
 def state(rows: Scenario, worker: int) -> str:
@@ -67,7 +55,7 @@ def test_a_lock_on_all_workers_kills_no_healthy_worker(mariadb_rows: Scenario, r
     rows.sql("UPDATE schedule_worker_node SET last_heartbeat = '2020-01-01 00:00:00'")
     run = rows.running(silent)
     silence(rows, silent)
-    with locked(rows, "schedule_worker_node"):
+    with locked(rows.database, "schedule_worker_node"):
         assert rows.database.write_one(lambda c: workers.heartbeat(c, healthy, Load(busy=2)))
         reaper.step()
         assert (is_dead(rows, healthy), is_dead(rows, silent)) == (False, True)
@@ -86,7 +74,7 @@ def test_a_lock_on_one_dead_workers_beat_stops_no_other_recovery(mariadb_rows: S
     first, stuck, last = rows.worker(), rows.worker(), rows.worker()
     runs = {worker: rows.running(worker).id for worker in (first, stuck, last)}
     silence(rows, first, stuck, last)
-    with locked(rows, "schedule_worker_beat", "schedule_worker_node_id = :id", id=stuck):
+    with locked(rows.database, "schedule_worker_beat", "schedule_worker_node_id = :id", id=stuck):
         reaper.step()
         assert {worker: rows.status(run) for worker, run in runs.items()} == {
             first: "pending", stuck: "running", last: "pending",
@@ -103,7 +91,7 @@ def test_a_lock_on_one_instance_of_a_dead_worker_stops_no_other_recovery(
     stuck, beside, elsewhere = rows.running(worker).id, rows.running(worker).id, rows.running(other).id
     held, given = rows.assigned(worker), rows.assigned(worker)
     silence(rows, worker, other)
-    with locked(rows, "schedule_instance", "id IN (:running, :assigned)", running=stuck, assigned=held):
+    with locked(rows.database, "schedule_instance", "id IN (:running, :assigned)", running=stuck, assigned=held):
         reaper.step()
         seen = [rows.status(instance) for instance in (stuck, beside, elsewhere, held, given)]
         assert seen == ["running", "pending", "pending", "assigned", "pending"]
@@ -117,7 +105,7 @@ def test_a_lock_on_a_node_of_one_dead_worker_stops_no_other_recovery(mariadb_row
     worker, other = rows.worker(), rows.worker()
     stuck, elsewhere = rows.running(worker).id, rows.running(other).id
     silence(rows, worker, other)
-    with locked(rows, "schedule_task_node", "schedule_instance_id = :id", id=stuck):
+    with locked(rows.database, "schedule_task_node", "schedule_instance_id = :id", id=stuck):
         reaper.step()
         assert (rows.status(stuck), rows.status(elsewhere)) == ("running", "pending")
     reaper.step()
@@ -137,7 +125,7 @@ def test_a_lock_on_one_run_holds_up_no_other_report_of_its_worker(
     reporter = Reporter(WorkerRows(hasty, worker), hasty.clock)
     thread = threading.Thread(target=reporter.run)
     try:
-        with locked(rows, table, where, id=stuck.id):
+        with locked(rows.database, table, where, id=stuck.id):
             reporter.put(ended(stuck, InstanceStatus.FAILED), lambda ours: None)
             reporter.put(ended(other, InstanceStatus.FAILED), lambda ours: done.set())
             thread.start()
@@ -167,7 +155,7 @@ def test_a_lock_on_one_pending_instance_holds_up_no_other(mariadb_rows: Scenario
         rows.sql("UPDATE schedule_task SET is_deleted = 1")
     others = [rows.by_sql(rows.task()) for _ in range(2)]
     assigner = Assigner(rows.database, Settings.load(batch=1))
-    with locked(rows, "schedule_instance", "id = :id", id=stuck):
+    with locked(rows.database, "schedule_instance", "id = :id", id=stuck):
         assigner.step()
         assigner.step()
         assert [rows.status(i) for i in (stuck, *others)] == ["pending", "assigned", "assigned"]
@@ -183,7 +171,7 @@ def test_a_lock_on_a_run_that_is_to_be_replaced_holds_up_nothing_else_of_the_cla
     task, worker = rows.task(overlap_policy="replace"), rows.worker()
     run = rows.running(worker, task, rows.past())
     newer, other = rows.assigned(worker, task, rows.start), rows.assigned(worker)
-    with locked(rows, "schedule_instance", "id = :id", id=run.id):
+    with locked(rows.database, "schedule_instance", "id = :id", id=run.id):
         claim = rows.claim(worker, newer, other)
         assert ([one.id for one in claim.runs], [one.id for one in claim.waiting]) == ([other], [newer])
     rows.claim(worker, newer)
@@ -193,7 +181,7 @@ def test_a_lock_on_a_run_that_is_to_be_replaced_holds_up_nothing_else_of_the_cla
 def test_a_worker_waits_for_the_name_of_a_dead_one_whose_row_is_locked(mariadb_rows: Scenario) -> None:
     rows = mariadb_rows
     dead = rows.worker("twin")
-    with locked(rows, "schedule_worker_node", "id = :id", id=dead):
+    with locked(rows.database, "schedule_worker_node", "id = :id", id=dead):
         rows.bury(dead)
         assert (is_dead(rows, dead), state(rows, dead)) == (True, LIVE)
         assert rows.database.read(workers.alive) == []

@@ -13,16 +13,18 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import create_engine, make_url
+from sqlalchemy.exc import IntegrityError
 
 from rota import __version__, migrations
 from rota.migrations.__main__ import new
 from rota.migrations.migration_lock import STATEMENT_SECONDS, TURN_SECONDS, exclusive, migration_engine
 from rota.shared.database.mysql_migration import LOCK_TABLE
+from rota.shared.database.sqlite_migration import SCRIPT_HEAD, words_added
 from rota.shared.database.transactions import Database, normalised
 from rota.shared.domain.errors import DatabaseProblem, InvalidInput
 from rota.shared.domain.releases import is_older
-from tests.harness.databases import MariaDBServer, fresh_database, run_sql
+from tests.harness.databases import MariaDBServer, fresh_database, is_mysql, run_sql
 from tests.harness.processes import ROOT, marked_environment, wait_until
 from tests.harness.schemas import ddl, typed
 
@@ -200,11 +202,9 @@ def test_a_long_statement_is_not_cut(mariadb_url: str) -> None:
         assert connection.connection.dbapi_connection._read_timeout == STATEMENT_SECONDS  # type: ignore[union-attr]
         names = "'wait_timeout', 'idle_transaction_timeout', 'innodb_lock_wait_timeout'"
         found = connection.exec_driver_sql(f"SHOW VARIABLES WHERE Variable_name IN ({names}) ").all()
-        assert {name: int(value) for name, value in found} == {
-            "idle_transaction_timeout": 0,
-            "innodb_lock_wait_timeout": TURN_SECONDS,
-            "wait_timeout": STATEMENT_SECONDS,
-        }
+        limits = {"innodb_lock_wait_timeout": TURN_SECONDS, "wait_timeout": STATEMENT_SECONDS}
+        on_mariadb = {} if is_mysql(mariadb_url) else {"idle_transaction_timeout": 0}
+        assert {name: int(value) for name, value in found} == limits | on_mariadb
 
 
 # --- as SQL -----------------------------------------------------------------------------------------------------------
@@ -225,10 +225,37 @@ def test_the_printed_sql_makes_the_same_schema_on_mariadb(mariadb_url: str, mari
 def test_the_printed_sql_makes_the_same_schema_on_sqlite(sqlite_url: str, tmp_path: Path) -> None:
     by_hand = tmp_path / "by_hand.db"
     with contextlib.closing(sqlite3.connect(by_hand)) as connection:
-        connection.executescript(migrations.sql("sqlite://"))
+        connection.executescript(migrations.sql("sqlite://").removeprefix(SCRIPT_HEAD))
     migrations.upgrade(sqlite_url)
     assert ddl(f"sqlite:///{by_hand}") == ddl(sqlite_url)
     assert not migrations.upgrade(f"sqlite:///{by_hand}").changed
+
+
+@pytest.mark.skipif(shutil.which("sqlite3") is None, reason="the shell of SQLite is not installed")
+@pytest.mark.parametrize("is_odd", [False, True])
+def test_the_shell_of_sqlite_runs_all_of_the_printed_sql_or_none(tmp_path: Path, *, is_odd: bool) -> None:
+    file, script = tmp_path / "by_hand.db", migrations.sql("sqlite://")
+    odd = script.replace("CHECK (trigger_kind IN", "CHECK (trigger_kind NOT NULL AND trigger_kind IN")
+    assert odd != script
+    settings = ".dbconfig defensive on\n"  # as a shell may have it in its sqliterc
+    given = settings + (odd if is_odd else script)
+    done = subprocess.run(["sqlite3", file], input=given, text=True, capture_output=True, check=False)
+    assert (done.returncode, "is not defined as a migration of Rota expects" in done.stderr) == (int(is_odd), is_odd)
+    assert migrations.current(f"sqlite:///{file}") == (None if is_odd else migrations.head())
+
+
+def test_a_column_that_is_not_as_a_migration_expects_stops_it_and_changes_nothing(sqlite_url: str) -> None:
+    migrations.upgrade(sqlite_url)
+    engine = create_engine(sqlite_url)
+    with engine.connect() as connection:
+        before = ddl(sqlite_url)
+        *changing, checking, _ = words_added("schedule_task", "trigger_kind", (["cron"], ["cron", "moon"]), "")
+        for statement in changing:
+            connection.exec_driver_sql(statement)
+        with pytest.raises(IntegrityError, match=r"schedule_task.trigger_kind is not defined as a migration"):
+            connection.exec_driver_sql(checking)
+    engine.dispose()
+    assert ddl(sqlite_url) == before
 
 
 def test_sql_is_printed_without_a_database() -> None:
@@ -319,7 +346,7 @@ def test_a_schema_that_a_newer_rota_migrated_is_left_as_it_is(database_url: str)
 def test_a_revision_that_is_none(database_url: str) -> None:
     migrations.upgrade(database_url)
     typed(database_url, "UPDATE rota_schema_version SET version_num = '0000'")
-    refused(database_url, r"is at 0000, which is no revision; there are 0001$")
+    refused(database_url, r"is at 0000, which is no revision; there are 0001")
 
 
 def test_each_migration_states_an_oldest_version_and_none_an_older_one_than_that_before() -> None:
@@ -333,3 +360,24 @@ def test_a_table_of_our_name_that_is_not_ours(database_url: str) -> None:
     typed(database_url, "CREATE TABLE schedule_task (id INTEGER PRIMARY KEY, title VARCHAR(9))")
     refused(database_url, "a table schedule_task is there already and is not Rota's: it differs in .*, title")
     assert typed(database_url, "SELECT count(*) FROM schedule_task") == [(0,)]
+
+
+def test_of_two_revisions_that_processes_wrote_at_once_the_newest_is_true(mariadb_url: str) -> None:
+    migrations.upgrade(mariadb_url)
+    run_sql(mariadb_url, "INSERT INTO rota_schema_version (version_num, oldest_version) VALUES ('0000', '0.0.1')")
+    assert migrations.current(mariadb_url) == migrations.head()
+    assert not migrations.upgrade(mariadb_url).changed
+    run_sql(mariadb_url, "UPDATE rota_schema_version SET version_num = '0001' WHERE version_num > '0001'")
+    assert migrations.upgrade(mariadb_url).changed
+    assert run_sql(mariadb_url, "SELECT version_num FROM rota_schema_version") == [(migrations.head(),)]
+
+
+def test_each_revision_is_greater_than_the_one_before_because_they_are_compared() -> None:
+    files = sorted((ROOT / "migrations" / "versions").glob("0*.py"))
+    texts = [file.read_text() for file in files]
+    revisions = [re.search(r'^revision = "(\d{4})"$', text, re.M) for text in texts]
+    before = [re.search(r'^down_revision: str \| None = "?(\d{4}|None)"?$', text, re.M) for text in texts]
+    found = [one and one[1] for one in revisions]
+    assert found == [file.name[:4] for file in files]
+    assert [one and one[1] for one in before] == ["None", *found[:-1]]
+    assert found[-1] == migrations.head()

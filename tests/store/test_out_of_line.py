@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from rota.scheduler_service import fleet
-from rota.scheduler_service.duties.assigner import AHEAD, Assigner
+from rota.scheduler_service.duties.assigner import Assigner
+from rota.scheduler_service.stretches import AHEAD
 from rota.shared.settings import Settings
 from rota.shared.store import node_types, reports
 from rota.shared.store.node_types import NodeTypeDeclaration

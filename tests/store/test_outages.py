@@ -16,7 +16,7 @@ from rota.shared.database.outage import Outage
 from rota.shared.database.transactions import database_time, is_refusal, opened
 from rota.shared.settable_clock import SettableClock
 from rota.shared.store.tables import schedule_task_lock
-from tests.harness.databases import PrivateMariaDB, connect, run_sql
+from tests.harness.databases import PrivateMariaDB, connect, private_is_mysql, run_sql
 from tests.harness.processes import wait_until
 
 
@@ -65,12 +65,19 @@ def test_an_outage_is_one_line_when_it_begins_and_one_when_it_ends(caplog: pytes
     ]
 
 
+only_mysql = pytest.mark.skipif(not private_is_mysql(), reason="MariaDB has no offline mode")
+
+
 @pytest.mark.parametrize(
     ("setting", "said"),
-    [("read_only", "--read-only option"), ("max_user_connections", "max_user_connections")],
+    [
+        ("read_only", "--read-only option"),
+        ("max_user_connections", "max_user_connections"),
+        pytest.param("offline_mode", "offline mode", marks=only_mysql),
+    ],
 )
 def test_a_server_that_takes_no_work_for_now_is_waited_for(
-    mariadb_template: list[str],
+    own_template: list[str],
     caplog: pytest.LogCaptureFixture,
     setting: str,
     said: str,
@@ -78,7 +85,7 @@ def test_a_server_that_takes_no_work_for_now_is_waited_for(
     caplog.set_level(logging.INFO)
     with PrivateMariaDB("--max-user-connections=100") as server:
         url, admin = server.create_database(), server.admin_url()
-        run_sql(url, *mariadb_template)
+        run_sql(url, *own_template)
         with opened(url) as database, closing(connect(url)):
             run_sql(admin, f"SET GLOBAL {setting} = 1")
             mending = threading.Thread(target=mend, args=(admin, setting, caplog))

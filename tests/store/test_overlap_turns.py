@@ -11,9 +11,10 @@ from sqlalchemy.exc import DataError, OperationalError
 from rota.scheduler_service import fleet
 from rota.scheduler_service.duties import assigner as assigner_module
 from rota.scheduler_service.duties import materializer as materializer_module
-from rota.scheduler_service.duties.assigner import AHEAD, Assigner
+from rota.scheduler_service.duties.assigner import Assigner
 from rota.scheduler_service.duties.materializer import Materializer
 from rota.scheduler_service.duties.reaper import Reaper
+from rota.scheduler_service.stretches import AHEAD
 from rota.shared.database.transactions import Database
 from rota.shared.settings import Settings
 from rota.shared.store import instances, locks, node_types, overlap, plans, recovery, reports
@@ -152,7 +153,7 @@ def test_a_scheduler_that_is_outrun_again_and_again_looks_less_and_less_often(
     rows.planned_task()
     monkeypatch.setattr(locks, "take_new", lambda *_: None)
     assert [materializer.step() for _ in range(2)] == [0.02, 0.04]
-    monkeypatch.setattr(plans, "due", lambda *_, **__: [])
+    monkeypatch.setattr(plans, "due", lambda *_, **__: ([], False))
     materializer.step()
     monkeypatch.undo()
     monkeypatch.setattr(random, "uniform", lambda _, longest: longest)

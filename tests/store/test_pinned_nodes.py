@@ -13,7 +13,7 @@ from rota.scheduler_service import fleet
 from rota.scheduler_service.duties.assigner import Assigner
 from rota.scheduler_service.placement import FULL
 from rota.shared.settings import Settings
-from rota.shared.store import assignments, fires, instances, node_types, reports
+from rota.shared.store import assignments, fires, instances, node_types, reports, unstarted
 from rota.shared.store.node_types import NodeTypeDeclaration
 from rota.shared.store.runs import Run
 from tests.harness.scenario import NODE_TYPES, Scenario
@@ -96,7 +96,7 @@ def test_what_a_worker_did_not_start_in_time_gets_a_new_list(rows: Scenario, ass
     old = rows.worker()
     instance = rows.assigned(old, rows.task(overlap_policy="allow"))
     later = rows.now() + timedelta(minutes=1)
-    rows.database.write(lambda c: assignments.take_back_unstarted(c, [old], later, 10))
+    rows.database.write(lambda c: unstarted.take_back(c, unstarted.Queue(old, 5), later, 10))
     rows.bury(old)
     new = deployed(rows)
     assign()

@@ -20,7 +20,7 @@ LEASE = 2.0
 
 
 def due(rows: Scenario, now: datetime, limit: int = 100) -> list[int]:
-    return rows.database.read(lambda c: plans.due(c, now, now + timedelta(seconds=5), limit, LEASE))
+    return rows.database.read(lambda c: plans.due(c, now, now + timedelta(seconds=5), limit, LEASE)).ids
 
 
 def read(rows: Scenario, *task_ids: int) -> list[PlannedTask]:
@@ -210,6 +210,7 @@ def test_a_plan_whose_inputs_cannot_be_read_is_made_anew(rows: Scenario, text: s
     assert planned.terms.needs_replan
 
 
+@pytest.mark.mariadb_only("its JSON takes no number beyond a double")
 def test_inputs_that_cannot_be_read_spoil_their_own_task_alone(rows: Scenario) -> None:
     healthy, odd = rows.planned_task(), rows.planned_task()
     rows.sql(

@@ -14,6 +14,8 @@ from rota.shared.settings import Settings
 from rota.shared.store import instances
 from tests.harness.scenario import Scenario
 
+pytestmark = pytest.mark.mariadb_only("its JSON takes no number beyond a double, and refuses what Python cannot read")
+
 TOO_LONG = '{"n": ' + "9" * 4301 + "}"
 WHY = "it holds an integer of more than 4,300 digits"
 UNWRITABLE = '{"n": 1e999}'

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -97,7 +98,7 @@ def test_where_claims_take_long_more_are_claimed_for_slots_to_come(rows: Scenari
         rows.assigned(worker)
         puller.rows.meanwhile = lambda: None
         puller.fetcher.fetch()
-        puller.rows.meanwhile = lambda took=took: clock.advance(took)  # type: ignore[misc]
+        puller.rows.meanwhile = partial(clock.advance, took)
         puller.claimer.claim()
         clock.advance(rest)
         puller.claimer._room()

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from sqlalchemy import Connection
@@ -16,7 +17,7 @@ from sqlalchemy import Connection
 from rota.shared.database.later import Unexpected
 from rota.shared.domain.errors import NotFound, NotPossible
 from rota.shared.domain.states import TERMINAL, TRANSITIONS, InstanceStatus, NodeStatus
-from rota.shared.store import assignments, fires, instances, overlap, recovery, reports, unclaimed
+from rota.shared.store import assignments, fires, instances, overlap, recovery, reports, unclaimed, unstarted
 from rota.shared.store.reports import InstanceReport, NodeReport, Report
 from rota.shared.store.transitions import canceling, giving
 from tests.harness.examples import examples
@@ -117,7 +118,8 @@ class Player:
 
     def take_back_unstarted(self) -> None:
         cutoff = self._rows.now()
-        self._write(lambda c: assignments.take_back_unstarted(c, self._workers, cutoff, 3))
+        for queue in self._rows.database.read(lambda c: unstarted.late_queues(c, self._workers, cutoff)):
+            self._write(partial(unstarted.take_back, queue=queue, cutoff=cutoff, limit=3))
 
     def claim(self) -> None:
         worker, some = self._rng.choice(self._own), self._some()
@@ -173,19 +175,21 @@ class Player:
         for instance in self._some()[:1]:
             try:
                 row = self._rows.row(instance)
-                self._write(lambda c, row=row: instances.cancel(c, row, self._rows.start, "test"))  # type: ignore[misc]
+                self._write(partial(instances.cancel, instance=row, now=self._rows.start, by="test"))
             except (NotPossible, NotFound, Unexpected):
                 continue
 
     def ask_to_cancel(self) -> None:
         for instance in self._some():
             with contextlib.suppress(Unexpected):  # it does not run
-                self._write(lambda c, i=instance: canceling.request_cancel(c, i, self._rows.start, "test"))  # type: ignore[misc]
+                self._write(
+                    partial(canceling.request_cancel, instance_id=instance, now=self._rows.start, reason="test")
+                )
 
     def replay(self) -> None:
         for instance in self._some()[:1]:
             try:
-                self._write(lambda c, i=instance: instances.replay(c, i, "test"))  # type: ignore[misc]
+                self._write(partial(instances.replay, instance_id=instance, by="test"))
             except (NotPossible, NotFound):
                 continue
 

@@ -148,7 +148,7 @@ def test_however_long_a_tick_is_the_silent_are_declared_dead_once_the_limit_has_
 
 def beat(rows: Scenario, *worker_ids: int) -> None:
     for worker in worker_ids:
-        rows.database.write(lambda c, worker=worker: workers.heartbeat(c, worker, workers.Load()))  # type: ignore[misc]
+        rows.database.write(partial(workers.heartbeat, worker_id=worker, load=workers.Load()))
 
 
 def test_a_worker_that_died_before_the_databases_clock_was_set_back_is_declared_dead(

@@ -4,7 +4,7 @@ from datetime import timedelta
 from functools import partial
 
 from rota.shared.domain.states import NodeStatus
-from rota.shared.store import assignments, instances, recovery
+from rota.shared.store import assignments, instances, recovery, workers
 from rota.shared.store.reports import NodeReport, Report
 from rota.shared.store.transitions import canceling
 from rota.worker_service.running import endings
@@ -148,6 +148,17 @@ def test_a_worker_that_was_killed_for_one_run_counts_a_loss_for_that_one_alone(r
     assert recover(rows, worker) == 3
     found = [(rows.status(i), rows.row(i).worker_losses) for i in (culprit, innocent, almost_poison)]
     assert found == [("pending", 1), ("pending", 0), ("pending", 2)]
+
+
+def test_a_worker_that_was_killed_while_it_stopped_says_so_and_counts_a_loss(rows: Scenario) -> None:
+    worker = rows.worker()
+    culprit, innocent = (rows.running(worker).id for _ in range(2))
+    rows.database.write(lambda c: workers.leave(c, worker))
+    rows.bury(worker, culprits=[culprit])
+    [row] = rows.sql("SELECT state, reason FROM schedule_worker_node")
+    assert tuple(row) == ("dead", "test")
+    assert recover(rows, worker) == 2
+    assert [rows.row(i).worker_losses for i in (culprit, innocent)] == [1, 0]
 
 
 def test_three_losses_are_poison(rows: Scenario) -> None:

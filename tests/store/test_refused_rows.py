@@ -10,6 +10,7 @@ from sqlalchemy import Connection, text
 from rota.scheduler_service.app import Scheduler
 from rota.scheduler_service.duties.reaper import Reaper
 from rota.scheduler_service.duties.strays import Strays
+from rota.shared.database.sqlite import SQLITE
 from rota.shared.settings import Settings
 from rota.shared.store import recovery, strays
 from tests.harness.scenario import Scenario
@@ -40,6 +41,22 @@ def test_a_row_of_one_dead_worker_that_is_refused_stops_no_recovery_of_the_other
         reaper.step()
     assert (rows.status(stuck), rows.status(other)) == ("running", "pending")
     assert len([r for r in caplog.records if r.levelno == logging.ERROR]) == 1
+
+
+def test_what_sql_wrote_into_one_row_of_a_dead_worker_stops_no_recovery(rows: Scenario) -> None:
+    worker, on_sqlite = rows.worker(), rows.database.backend is SQLITE
+    spoiled = {
+        rows.running(worker).id: "worker_losses = 'many'" if on_sqlite else "worker_losses = 32767",
+        rows.running(worker).id: "failed_attempts = '{not json'",
+        rows.running(worker).id: f"failed_attempts = '{'[' * 40}{']' * 40}'",
+    }
+    other = rows.running(worker).id
+    for instance, change in spoiled.items():
+        rows.sql(f"UPDATE schedule_instance SET {change} WHERE id = :id", id=instance)
+    rows.bury(worker)
+    Reaper(rows.database, Settings.load(), "test").step()
+    ended = "pending" if on_sqlite else "failed"
+    assert [rows.status(i) for i in (*spoiled, other)] == [ended, "pending", "pending", "pending"]
 
 
 def test_a_stray_that_is_refused_stops_no_end_of_the_others(rows: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:

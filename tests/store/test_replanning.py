@@ -7,6 +7,7 @@ import pytest
 
 from rota.scheduler_service.duties.materializer import Materializer
 from rota.shared.database.transactions import Database
+from rota.shared.domain.planning import PlanInputs
 from rota.shared.settings import Settings
 from rota.shared.store.tables import plan_inputs_text
 from tests.harness.scenario import Scenario
@@ -96,6 +97,57 @@ def test_on_again_after_an_outage_runs_no_fire_of_the_time_that_the_task_was_off
     row = rows.task_row(task)
     assert (row.misfires, row.fires_held_back in (10, 11, 12)) == (0, True)
     assert min(instances(rows, task)) > rows.start
+
+
+def waiting_for_its_jitter(rows: Scenario) -> tuple[int, int]:
+    """A task whose fire has passed, and the fire, which jitter makes due later."""
+    fire = rows.start - MINUTE
+    while True:
+        task = rows.planned_task(fire, cron=None, every="1d", starts_at=fire, jitter_seconds=86_400)
+        inputs = PlanInputs("interval", trigger_spec={"every": "1d", "jitter_seconds": 86_400}, starts_at=fire)
+        due_at = inputs.due_at(task, fire)
+        if due_at is not None and due_at > rows.start + 10 * MINUTE:
+            break
+        edit(rows, task, "next_fire_at = NULL")  # this one is due too soon
+    edit(rows, task, "misfire_grace_seconds = 3600")
+    materialize(rows)
+    assert instances(rows, task) == {fire: "pending"}
+    return task, rows.sql("SELECT id FROM schedule_instance WHERE schedule_task_id = :task", task=task)[0].id
+
+
+@pytest.mark.parametrize("taken_away", ["starts_at = NULL", "is_deleted = 1", "trigger_kind = 'manual'"])
+def test_an_edit_takes_back_a_fire_that_has_passed_and_that_jitter_makes_due_later(
+    rows: Scenario, taken_away: str
+) -> None:
+    task, fire = waiting_for_its_jitter(rows)
+    edit(rows, task, taken_away)
+    materialize(rows)
+    row = rows.row(fire)
+    assert (row.status, row.reason) == ("canceled", "its task was edited before it was due")
+
+
+WITHOUT_JITTER = """trigger_spec = '{"every": "1d"}'"""
+
+
+@pytest.mark.parametrize("left", ["timezone = 'Etc/GMT'", WITHOUT_JITTER, "status = 'off'", "description = 'x'"])
+def test_a_fire_that_jitter_makes_due_later_stays_if_the_edit_has_it_too(rows: Scenario, left: str) -> None:
+    task, fire = waiting_for_its_jitter(rows)
+    edit(rows, task, left)
+    materialize(rows)
+    assert rows.row(fire).status == "pending"
+
+
+def test_a_once_task_that_was_edited_a_moment_after_its_time_fires_if_the_time_stays(rows: Scenario) -> None:
+    at = rows.start - timedelta(seconds=3)
+    kept, moved, toggled = (rows.planned_task(at, cron=None, at=f"{at.isoformat()}Z") for _ in range(3))
+    edit(rows, kept, "timezone = 'Asia/Tokyo'")
+    edit(rows, moved, f"""trigger_spec = '{{"at": "{(at - MINUTE).isoformat()}Z"}}'""")
+    edit(rows, toggled, "status = 'off'")
+    edit(rows, toggled, "status = 'on'")
+    materialize(rows)
+    assert [list(instances(rows, task)) for task in (kept, moved, toggled)] == [[at], [], [at]]
+    [skip] = rows.sql("SELECT reason, first_fire, last_fire FROM schedule_skip")
+    assert (rows.task_row(moved).misfires, skip.reason, skip.first_fire == skip.last_fire) == (1, "edited", True)
 
 
 @pytest.mark.parametrize("rewritten", [True, False], ids=["plans rewritten first", "plans left as they are"])

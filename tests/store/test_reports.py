@@ -4,6 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -303,8 +304,8 @@ def test_a_late_report_and_the_recovery_at_once_leave_one_of_both(rows: Scenario
         run = rows.running(worker)
         rows.bury(worker)
         lost, recovered = together(
-            lambda w=worker, r=run: rows.report(w, form(r)),  # type: ignore[misc]
-            lambda w=worker: rows.database.write(lambda c: recovery.recover(c, w, 10)),  # type: ignore[misc]
+            partial(rows.report, worker, form(run)),
+            partial(rows.database.write, partial(recovery.recover, worker_id=worker, limit=10)),
         )
         row, nodes = everything(rows, run)
         statuses = [node.status for node in nodes]

@@ -151,9 +151,9 @@ def test_a_lease_that_another_scheduler_has_taken_over_keeps_only_its_own_task_f
     materializer = Materializer(mariadb_rows.database, Settings.load())
     decide = Materializer._decide
 
-    def lose_one(self: Materializer, *given: Any) -> Any:
+    def lose_one(self: Materializer, *given: Any, paused: bool) -> Any:
         mariadb_rows.sql("UPDATE schedule_task_lock SET locked_by = 'another' WHERE schedule_task_id = :id", id=taken)
-        return decide(self, *given)
+        return decide(self, *given, paused=paused)
 
     monkeypatch.setattr(Materializer, "_decide", lose_one)
     materializer.step()

@@ -6,12 +6,13 @@ are tried again.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import Connection, event, text
 
-from rota.shared.control import acts, audit, instances, tasks
+from rota.shared.control import acts, audit, instances, tasks, workers
 from rota.shared.control.actor import Actor
 from rota.shared.database.transactions import Database, opened
 from rota.shared.domain.errors import NameTaken, NotFound, NotPossible
@@ -36,6 +37,7 @@ COMMANDS: dict[str, Work] = {
     "remove": lambda d: tasks.remove(d, ANN, "nightly"),
     "declare": lambda d: declare(d, retries=2),
     "cancel": lambda d: instances.cancel(d, ANN, live(d)),
+    "drain": lambda d: workers.drain(d, ANN, workers.listed(d, 1)[0]["name"]),
 }
 
 
@@ -82,13 +84,17 @@ def test_a_command_reads_and_then_writes_in_one_packet(nightly: Scenario, packet
     assert not any(b"FOR UPDATE" in packet for packet in packets)
 
 
+def lock_whole(connection: Connection, table: str) -> None:
+    connection.execute(text(f"SELECT id FROM {table} FOR UPDATE NOWAIT")).all()
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_that_is_frozen_between_two_statements_holds_up_nobody(nightly: Scenario, name: str) -> None:
     with another_of(nightly) as another:
 
         def lock_all(_: str) -> None:
-            for table in ("schedule_task", "schedule_instance"):
-                another.write(lambda c, table=table: c.execute(text(f"SELECT id FROM {table} FOR UPDATE NOWAIT")).all())  # type: ignore[misc]
+            for table in ("schedule_task", "schedule_instance", "schedule_worker_node"):
+                another.write(partial(lock_whole, table=table))
 
         another._retry_seconds = 0
         with after_each_statement(nightly.database, lock_all):

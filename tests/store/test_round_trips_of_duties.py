@@ -6,6 +6,7 @@ another zone, holds up nobody.
 
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -151,7 +152,7 @@ def test_the_plans_of_edited_tasks_are_written_in_one_packet(
     rows.sql("UPDATE schedule_task SET status = 'on' WHERE id = :id", id=turned_on)
     rows.sql("UPDATE schedule_task SET cron = '0 3 1 1 *' WHERE id = :id", id=replanned)
     moment = (rows.now() - timedelta(seconds=5)).strftime("%Y-%m-%d %H:%M:%S.%f")
-    rows.sql("UPDATE schedule_instance SET schedule_datetime = :at WHERE id = :id", at=moment, id=passed)
+    rows.sql("UPDATE schedule_instance SET schedule_datetime = :at, due_at = :at WHERE id = :id", at=moment, id=passed)
     packets.clear()
     duty.step()
     assert_one_packet_each(packets)
@@ -208,8 +209,8 @@ def test_what_runs_elsewhere_since_it_was_read_is_not_recovered_once_more(rows: 
     rows.give(second, run.id)
     rows.claim(second, run.id)
     for holder, attempt in ((first, 1), (second, 1), (first, 2)):
-        verdict = Verdict(run.id, attempt, RECOVER, "too late")
-        rows.database.write(lambda c, v=verdict, h=holder: recovering.recover(c, [v], h, "", "test"))  # type: ignore[misc]
+        verdicts = [Verdict(run.id, attempt, RECOVER, "too late")]
+        rows.database.write(partial(recovering.recover, verdicts=verdicts, holder=holder, worker="", by="test"))
     assert (rows.status(run.id), rows.row(run.id).schedule_worker_node_id) == ("running", second)
     assert rows.node_statuses(run.id)[0] == "running"
 

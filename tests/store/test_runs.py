@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from rota.shared.database.later import Unexpected
+from rota.shared.domain.retry import RetryPolicy
 from rota.shared.domain.states import InstanceStatus
 from rota.shared.store import overlap, polling, recovery, reports, runs, tasks
 from rota.shared.store.tables import OVERLAP_SLOTS
@@ -84,7 +85,12 @@ def test_a_claim_starts_the_instance_and_its_first_node_and_brings_all_that_is_n
         "Asia/Shanghai",
     )
     assert (run.schedule_datetime, run.due_at, run.run_number, run.origin) == (at, at, 0, "cron")
-    assert (run.param, run.failures, run.retries, run.timeout_seconds) == ({"region": "eu"}, 0, 3, 60)
+    assert (run.param, run.failures, run.retry, run.timeout_seconds) == (
+        {"region": "eu"},
+        0,
+        RetryPolicy(retries=3),
+        60,
+    )
     assert run.on_worker_lost == "fail"
     assert [(n.type, n.category, n.sequence) for n in run.nodes] == [
         ("REPORT_EXTRACT", "REPORT", 1),
@@ -94,6 +100,47 @@ def test_a_claim_starts_the_instance_and_its_first_node_and_brings_all_that_is_n
     assert (row.status, row.attempt) == ("running", 1)
     assert rows.start - MINUTE < row.gmt_started <= rows.now()
     assert rows.node_statuses(instance) == ["running", "pending"]
+
+
+def test_a_claim_brings_how_the_task_is_retried(rows: Scenario) -> None:
+    fields: dict[str, Any] = {
+        "retries": 3, "retry_delay_seconds": 5, "retry_backoff": "fixed", "max_retry_delay_seconds": 60,
+        "retry_jitter_percent": 20, "on_retry": "restart",
+    }  # fmt: skip
+    worker = rows.worker()
+    run = rows.running(worker, rows.task(**fields, retry_on=[OSError], never_retry=[TimeoutError]))
+    named = RetryPolicy(**fields, retry_on=("OSError",), never_retry=("TimeoutError",))
+    assert (run.retry, rows.running(worker).retry) == (named, RetryPolicy())
+
+
+@pytest.mark.parametrize(
+    ("edit", "policy"),
+    [
+        ("retry_on = '{not json'", RetryPolicy()),
+        ("retry_on = '5'", RetryPolicy()),
+        ("never_retry = '[[1], \"OSError\", null]'", RetryPolicy(never_retry=("OSError",))),
+        (f"never_retry = '{'[' * 40}{']' * 40}'", RetryPolicy(never_retry=())),
+        ("retry_jitter_percent = 32767", RetryPolicy(retry_jitter_percent=100)),
+        ("retry_jitter_percent = -5", RetryPolicy()),
+        ("retry_on = '[]'", RetryPolicy(retry_on=())),
+    ],
+)
+def test_what_sql_has_spoiled_of_it_spoils_no_claim(rows: Scenario, edit: str, policy: RetryPolicy) -> None:
+    worker, task = rows.worker(), rows.task(overlap_policy="allow")
+    rows.sql(f"UPDATE schedule_task SET {edit} WHERE id = :task", task=task)  # past the checks
+    spoiled, other = rows.assigned(worker, task), rows.assigned(worker)
+    claimed = {run.id: run.retry for run in rows.claim(worker, spoiled, other).runs}
+    assert claimed == {spoiled: policy, other: RetryPolicy()}
+
+
+def test_what_is_handed_back_uses_up_no_retry(rows: Scenario) -> None:
+    worker = rows.worker()
+    run = rows.running(worker, rows.task(retries=1))
+    fence = [(run.id, run.attempt)]
+    assert rows.database.write(lambda c: reports.hand_back(c, worker, fence, "the worker stops")) == 1
+    rows.give(worker, run.id)
+    [again] = rows.claim(worker, run.id).runs
+    assert (again.attempt, again.failures, [node.failures for node in again.nodes]) == (2, 0, [0, 0])
 
 
 def test_a_run_claimed_ahead_counts_from_its_due_time(rows: Scenario) -> None:
@@ -275,7 +322,7 @@ def test_a_fire_is_skipped_when_a_run_that_was_under_way_still_goes_on(rows: Sce
         rows.claim(b, second),
         rows.claim(b, second, now=until - timedelta(milliseconds=1), skip_candidates=skip_candidates),
     ):
-        assert (claim.runs, claim.waiting) == ([], [(second, due, first, None)]), "it may have ended"
+        assert (claim.runs, claim.waiting) == ([], [(second, due, first, None, None)]), "it may have ended"
     claim = rows.claim(b, second, now=until, skip_candidates=skip_candidates)
     assert (claim.runs, claim.waiting) == ([], [])
     row = rows.row(second)
@@ -557,7 +604,7 @@ def test_only_what_runs_is_asked_to_stop(rows: Scenario) -> None:
     others = [rows.pending(), rows.assigned(worker), rows.ended(worker=worker)]
     for other in others:
         with pytest.raises(Unexpected):
-            rows.database.write(lambda c, i=other: canceling.request_cancel(c, i, rows.start, "test"))  # type: ignore[misc]
+            rows.database.write(partial(canceling.request_cancel, instance_id=other, now=rows.start, reason="test"))
     assert all(instances_row.gmt_cancel_requested is None for instances_row in map(rows.row, others))
 
 

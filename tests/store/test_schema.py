@@ -15,7 +15,7 @@ from rota import migrations
 from rota.shared.database.transactions import opened
 from rota.shared.store import tables
 from rota.shared.store.tables import metadata
-from tests.harness.databases import MariaDBServer, fresh_database, run_sql
+from tests.harness.databases import MariaDBServer, fresh_database, is_mysql, run_sql
 from tests.harness.schemas import BOOKKEEPING, ddl, is_sqlite, typed
 
 
@@ -155,10 +155,11 @@ def test_the_indexes_that_work_moves_through_have_a_low_merge_threshold(
 ) -> None:
     migrations.upgrade(mariadb_url)  # not copied tables: a migration makes its indexes by statements of their own
     database = str(make_url(mariadb_url).database)
+    innodb = "innodb_" if is_mysql(mariadb_url) else "innodb_sys_"
     thresholds = run_sql(
         mariadb_server.admin_url(),
-        "SELECT i.name, i.merge_threshold FROM information_schema.innodb_sys_indexes i"
-        " JOIN information_schema.innodb_sys_tables t USING (table_id)"
+        f"SELECT i.name, i.merge_threshold FROM information_schema.{innodb}indexes i"
+        f" JOIN information_schema.{innodb}tables t USING (table_id)"
         f" WHERE t.name IN ('{database}/schedule_instance', '{database}/schedule_task')",
     )
     assert {"ix_schedule_instance_work", "ix_schedule_task_due"} <= {name for name, _ in thresholds}

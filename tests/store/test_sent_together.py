@@ -1,6 +1,7 @@
 """Statements that wait for the next one: a transaction of them is one packet, and fails as a whole."""
 
 import pytest
+from pymysql.constants import SERVER_STATUS
 from sqlalchemy import Connection, TextClause, text
 from sqlalchemy.exc import DataError, DBAPIError
 
@@ -38,7 +39,10 @@ def priorities(rows: Scenario, *tasks: int) -> list[int]:
 
 
 def in_transaction(connection: Connection) -> tuple[MySQLConnection, int]:
-    return driver(connection), int(connection.scalar(text("SELECT @@in_transaction")) or 0)
+    """The session's connection, and whether the server says with an answer that it is in a transaction."""
+    connection.execute(text("SELECT 1"))
+    used = driver(connection)
+    return used, int(bool(used.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS))
 
 
 def test_a_transaction_of_later_statements_is_one_packet(mariadb_rows: Scenario, packets: Packets) -> None:

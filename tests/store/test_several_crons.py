@@ -47,6 +47,19 @@ def test_sql_writes_several_and_a_wrong_one_sets_the_task_aside_by_its_name(rows
     assert "'61 * * * *' is refused" in rows.task_row(task).plan_error
 
 
+def test_what_an_older_scheduler_has_set_aside_fires_again_after_its_cron_is_spelled_otherwise(rows: Scenario) -> None:
+    task = rows.planned_task(cron="0 * * * *; 30 * * * *")
+    aside = "UPDATE schedule_task SET next_fire_at = NULL, plan_error = 'refused', planned_inputs = plan_inputs"
+    rows.sql(f"{aside} WHERE id = :id", id=task)
+    materialize(rows, seconds=1)
+    assert rows.task_row(task).next_fire_at is None
+    rows.sql("UPDATE schedule_task SET cron = '0 * * * *;  30 * * * *' WHERE id = :id", id=task)
+    materialize(rows, seconds=1)
+    row = rows.task_row(task)
+    assert row.plan_error is None
+    assert row.next_fire_at - rows.start <= 31 * MINUTE
+
+
 @pytest.mark.parametrize("bad", ["0 3 * * *; 61 * * * *", "0 3 * * *;", "0 3 * * *; 0 0 31 2 *"])
 def test_a_wrong_one_is_refused_and_changes_nothing(rows: Scenario, bad: str) -> None:
     tasks.add(rows.database, ANN, {"name": "nightly", "type": "REPORT", "cron": "0 3 * * *; 0 15 * * *"})

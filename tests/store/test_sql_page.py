@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 import sqlite3
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -14,10 +15,12 @@ import pymysql
 import pytest
 
 from rota.scheduler_service.duties.assigner import Assigner
+from rota.scheduler_service.duties.backfiller import Backfiller
 from rota.scheduler_service.duties.materializer import Materializer
 from rota.scheduler_service.duties.reaper import Reaper
 from rota.scheduler_service.duties.sweeper import Sweeper
 from rota.shared.control import instances as control_instances
+from rota.shared.control import steering as control_steering
 from rota.shared.control import tasks as control_tasks
 from rota.shared.control.actor import Actor
 from rota.shared.database.constructs import TIME_FORMAT, written
@@ -162,12 +165,14 @@ def test_what_runs_is_seen_with_its_worker_and_its_nodes(page: Page) -> None:
 
 def test_how_an_instance_failed_is_seen_with_the_worker(page: Page) -> None:
     page.ended_17("failed")
-    end = '[{"attempt":1,"worker_id":WORKER,"gmt_completed":"2026-11-23 10:00:00.000000","error":"no"}]'
+    times = '"gmt_started":"2026-11-23 09:59:00.000000","gmt_completed":"2026-11-23 10:00:00.000000"'
+    end = f'[{{"attempt":1,"worker_id":WORKER,{times},"error":"no"}}]'
     end = end.replace("WORKER", str(page.worker))
     page.rows.sql("UPDATE schedule_instance SET failed_attempts = :end WHERE id = 17", end=end)
     [seen] = page.seen("failed-attempts")
     assert (seen["id"], seen["attempt"], seen["worker"], seen["error"]) == (17, 1, "worker-1", "no")
-    assert (seen["gmt_completed"], seen["traceback"]) == ("2026-11-23 10:00:00.000000", None)
+    assert (seen["gmt_started"], seen["gmt_completed"]) == ("2026-11-23 09:59:00.000000", "2026-11-23 10:00:00.000000")
+    assert seen["traceback"] is None
 
 
 def test_what_waits_is_seen_with_its_reason(page: Page) -> None:
@@ -552,6 +557,40 @@ def test_the_schedulers_that_tick_are_seen_and_no_others(page: Page) -> None:
     assert [(row["name"], row["state"]) for row in page.seen("schedulers")] == [("ticks", "active")]
 
 
+def test_while_scheduling_is_paused_nothing_fires(page: Page) -> None:
+    page.rows.sql("UPDATE schedule_task SET cron = '0 0 1 2 *', starts_at = NULL, planned_inputs = NULL")
+    page.materialize()
+    page.rows.sql("UPDATE schedule_task SET next_fire_at = :past", past=written(page.rows.past()))
+    assert page.changed("pause") == 1
+    page.materialize()
+    assert page.rows.statuses() == {}
+    assert page.changed("resume") == 1
+    page.materialize()
+    assert len(page.rows.statuses()) == 1
+
+
+def test_the_next_fire_is_skipped_and_no_scheduler_writes_it(page: Page) -> None:
+    _steered(page, lambda: page.changed("skip-fire"), "canceled")
+
+
+def test_the_next_fire_is_moved_and_no_scheduler_writes_it(page: Page) -> None:
+    _steered(page, lambda: page.changed("move-fire"), "pending")
+
+
+def _steered(page: Page, steer: Callable[[], int], status: str) -> None:
+    fire = datetime.fromisoformat("2030-01-03T02:00:00")
+    page.rows.sql("UPDATE schedule_task SET cron = '0 2 * * *', starts_at = '2030-01-03 02:00:00.000000'")
+    page.materialize()
+    assert steer() == 1
+    page.rows.sql("UPDATE schedule_task SET cron = '0 2 3 * *'")
+    page.materialize()
+    page.rows.fire(NIGHTLY, fire, page.worker)
+    [instance] = page.rows.statuses()
+    assert (page.rows.status(instance), page.rows.row(instance).schedule_datetime) == (status, fire)
+    assert control_steering.next_fires(page.database, "nightly")["next_fires"][0]["instance"] == instance
+    assert page.rows.broken() == {}
+
+
 # History
 
 
@@ -581,6 +620,28 @@ def test_what_was_ended_by_hand_is_deleted_as_old_history_too(page: Page) -> Non
     page.rows.sql("UPDATE schedule_instance SET gmt_modified = :ago WHERE id = 17", ago=ago)
     assert page.seen("old-history") == [{"first": 17, "last": 17}]
     assert page.changed("delete-history") == 1
+
+
+def test_whoever_deletes_history_says_since_when_it_is_complete(page: Page) -> None:
+    assert page.changed("history-complete-from") == 1
+    assert page.changed("history-complete-from") == 0
+    assert page.rows.task_row(NIGHTLY).history_complete_from == datetime.fromisoformat("2026-11-20T00:00:00")
+
+
+def test_a_backfill_is_inserted_seen_and_paused(page: Page) -> None:
+    page.set("cron = '0 2 * * *'")
+    page.changed("backfill")
+    backfiller = Backfiller(page.database, page.settings)
+    backfiller.step()
+    backfiller.step()
+    [seen] = page.seen("backfills")
+    assert (seen["name"], seen["status"], seen["fires"], seen["in_flight"]) == ("nightly", "running", 19, 4)
+    assert seen["next_fire"] == "2026-11-05 02:00:00.000000"
+    page.rows.sql("UPDATE schedule_backfill SET id = 1")
+    assert page.changed("pause-backfill") == 1
+    assert page.changed("pause-backfill") == 0
+    page.assign()
+    assert {run.origin for run in page.claim()} == {"backfill"}
 
 
 def test_old_rows_of_the_audit_are_deleted_in_portions(page: Page) -> None:

@@ -59,7 +59,8 @@ def run(database: Database, name: str) -> tuple[Statement, int]:
 
 def check(statement: Statement, table: str, key: str, rows: int) -> None:
     """Assert that the statement reads a table by this index, and no more than so many rows in all."""
-    keys = [step.key for step in statement.plan if step.table == table or step.table == table[0]]
+    steps = [step for step in statement.plan if step.table == table or step.table == table[0]]
+    keys = [key for step in steps for key in str(step.key).split(",")]  # MySQL may read what two indexes have in common
     assert "index" not in {step.type for step in statement.plan}, f"a whole index:\n{statement}"
     large = [step for step in statement.plan if not step.table.startswith("<")]
     assert all(step.type != "ALL" for step in large), f"a full scan:\n{statement}"

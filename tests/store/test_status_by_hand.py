@@ -8,6 +8,7 @@ import pymysql
 import pytest
 
 from rota.scheduler_service.duties.assigner import Assigner
+from rota.shared.database.transactions import Database
 from rota.shared.domain.states import InstanceStatus
 from rota.shared.settings import Settings
 from rota.shared.store import recovery, reports
@@ -152,8 +153,8 @@ def test_the_table_is_found_and_each_outcome_has_a_check() -> None:
 
 
 @pytest.mark.parametrize(("status", "edit", "outcome"), ROWS)
-def test_what_happens_is_what_the_page_says(rows: Scenario, status: str, edit: str, outcome: str) -> None:
-    hand = Hand(rows)
+def test_what_happens_is_what_the_page_says(database: Database, status: str, edit: str, outcome: str) -> None:
+    hand = Hand(Scenario(database))
     hand.is_in(status)
     [check] = [check for words, check in CHECKS.items() if outcome.startswith(words)]
     check(hand, edit)

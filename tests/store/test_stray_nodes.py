@@ -11,7 +11,7 @@ from rota.scheduler_service.duties.sweeper import PAGE_SECONDS, Sweeper
 from rota.shared.database.sqlite import SQLITE
 from rota.shared.domain.states import InstanceStatus
 from rota.shared.settings import Settings
-from rota.shared.store import instances, node_types, stray_nodes
+from rota.shared.store import instances, node_types, recovery, stray_nodes
 from rota.shared.store.node_types import NodeTypeDeclaration
 from tests.harness.scenario import Scenario, ended
 
@@ -53,6 +53,16 @@ def old_nodes(rows: Scenario, at: int, status: str) -> None:
 
 def node_types_of(rows: Scenario, instance: int) -> list[str]:
     return [node.type for node in rows.database.read(lambda c: instances.nodes(c, instance))]
+
+
+def test_old_nodes_do_not_tell_that_a_run_has_begun(rows: Scenario) -> None:
+    old_nodes(rows, 1, "succeed")
+    holder = worker(rows)
+    run = rows.running(holder, rows.task(on_worker_lost="fail"))
+    assert run.id == 1, "the id is given again"
+    rows.bury(holder)
+    assert rows.database.write(lambda c: recovery.recover(c, holder, 10)) == 1
+    assert rows.status(run.id) == "pending", "nobody has entered a handler of it: another worker may run it"
 
 
 @pytest.mark.parametrize("status", ["assigned", "succeed"])
@@ -151,7 +161,8 @@ def test_a_round_over_very_many_nodes_ends_within_a_day(rows: Scenario) -> None:
     able = worker(rows)
     rows.assigned(able)
     rows.assigned(able)
-    rows.sql("UPDATE schedule_task_node SET id = 100000000 WHERE id = (SELECT max(id) FROM schedule_task_node)")
+    [(newest,)] = rows.sql("SELECT max(id) FROM schedule_task_node")
+    rows.sql("UPDATE schedule_task_node SET id = 100000000 WHERE id = :newest", newest=newest)
     sweeper = Sweeper(rows.database, Settings.load(batch=1000))
     assert sweeper.step() == PAGE_SECONDS, "all in one page"
     rest = Sweeper(rows.database, Settings.load(batch=2)).step()

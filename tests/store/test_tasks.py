@@ -12,6 +12,7 @@ from rota.shared.control.actor import Actor
 from rota.shared.domain.errors import InvalidInput, InvalidParam, NameTaken, NotFound
 from rota.shared.domain.states import TaskStatus
 from rota.shared.domain.task import TaskDefinition
+from rota.shared.domain.task_filter import TaskFilter
 from rota.shared.store import node_types, tasks
 from tests.harness.scenario import Scenario
 from tests.harness.together import together
@@ -76,13 +77,41 @@ def test_tasks_are_listed_by_name_status_and_part_of_the_name(rows: Scenario) ->
     rows.database.write(lambda c: tasks.switch(c, tasks.find(c, "a_1"), TaskStatus.OFF, "test"))
 
     def listed(limit: int = 10, **chosen: Any) -> list[str]:
-        return [row.name for row in rows.database.read(lambda c: tasks.listed(c, limit, **chosen))]
+        return [row.name for row in rows.database.read(lambda c: tasks.listed(c, limit, TaskFilter(**chosen)))]
 
     assert sorted(listed()) == ["a_1", "bX1", "b_1"]
     assert listed() == sorted(listed())
     assert len(listed(limit=2)) == 2
     assert listed(status="off") == ["a_1"]
     assert listed(like="b_") == ["b_1"]
+
+
+def test_tasks_are_listed_by_owner_group_and_tags(rows: Scenario) -> None:
+    rows.task(name="a", owner="ann", task_group="night", tags=["finance", 'with "quotes"'])
+    rows.task(name="b", owner="ann", tags=["finance"])
+    rows.task(name="c", owner="bob", task_group="night", tags=["Finance", "ü", "%"])
+    rows.task(name="d")
+
+    def listed(**chosen: Any) -> list[str]:
+        return [row.name for row in rows.database.read(lambda c: tasks.listed(c, 10, TaskFilter(**chosen)))]
+
+    assert listed(owner="ann") == ["a", "b"]
+    assert listed(owner="Ann") == []
+    assert listed(group="night") == ["a", "c"]
+    assert listed(owner="ann", group="night") == ["a"]
+    assert listed(tags=["finance"]) == ["a", "b"]
+    assert listed(tags=["finance", 'with "quotes"']) == ["a"]
+    assert listed(tags=["ü"]) == listed(tags=["%"]) == ["c"]
+    assert listed(tags=["fin"]) == []
+
+
+@pytest.mark.parametrize("spoiled", ["{not json", '{"finance": 1}', '"finance"', "5", "[[1], null, 7]"])
+def test_tags_that_sql_has_spoiled_concern_their_own_task_alone(rows: Scenario, spoiled: str) -> None:
+    rows.task(name="a", tags=["finance"])
+    bad = rows.task(name="b", tags=["x"])
+    rows.sql("UPDATE schedule_task SET tags = :spoiled WHERE id = :bad", spoiled=spoiled, bad=bad)
+    found = rows.database.read(lambda c: tasks.listed(c, 10, TaskFilter(tags=["finance"])))
+    assert "a" in [row.name for row in found]
 
 
 # Checks

@@ -23,6 +23,7 @@ from rota.shared.domain.states import (
     PROCEED,
     RECOVER,
     REFUSE,
+    RESTART,
     RETRY,
     SKIP,
     STOP,
@@ -98,6 +99,7 @@ WAYS: Sequence[tuple[str, Move, Make]] = (
     ("by policy", CLAIM, lambda c, i: claiming.claim_unread(c, i.worker, [i.id], HOUR_SECONDS)),
     ("for a slot", CLAIM, lambda c, i: claiming.claim_unread(c, i.worker, [i.id], HOUR_SECONDS, [(i.id, 0)])),
     ("reported", BEGIN, reported(BEGIN.target, (1, NodeStatus.RUNNING))),
+    ("reported", RESTART, reported(RESTART.target, (0, NodeStatus.RUNNING), (1, NodeStatus.PENDING))),
     ("reported", PROCEED, reported(None, (1, NodeStatus.SUCCEED), (2, NodeStatus.RUNNING))),
     ("plain", SUCCEED, reported(SUCCEED.target, (1, NodeStatus.SUCCEED))),
     ("all nodes", SUCCEED, reported(SUCCEED.target, (0, NodeStatus.SUCCEED), (1, NodeStatus.SUCCEED))),
@@ -177,7 +179,11 @@ def test_a_move_changes_what_it_declares_and_nothing_from_another_state(
     for status in InstanceStatus:
         staged, other = (stage(rows, status, 2 if move is SUCCEED else 3) for _ in range(2))
         before, bystander = seen(rows, staged.id), seen(rows, other.id)
-        rows.database.write(lambda c, i=staged: make(c, i))  # type: ignore[misc]
+
+        def make_it(connection: Connection, instance: Staged = staged) -> None:
+            make(connection, instance)
+
+        rows.database.write(make_it)
         row, nodes = seen(rows, staged.id)
         told = f"{move.name}, {way}, of an instance that is {status}"
         assert seen(rows, other.id) == bystander, told

@@ -2,6 +2,7 @@
 
 import random
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -148,7 +149,7 @@ def test_after_an_outage_the_fires_run_in_their_order_whatever_comes(
             due += sorted(wait[instance] for instance in ran(claim))
             running += [(worker, run) for run in claim.runs]
         elif rng.random() < 0.1:
-            rows.database.write(lambda c, w=worker: assignments.take_back_assigned(c, w, 3))  # type: ignore[misc]
+            rows.database.write(partial(assignments.take_back_assigned, worker_id=worker, limit=3))
             for row in rows.sql(SEEN):
                 if row.status == "pending":
                     rows.give(rng.choice(workers), row.id)

@@ -7,7 +7,7 @@ from itertools import product
 import pymysql
 import pytest
 
-from tests.harness.databases import run_sql
+from tests.harness.databases import is_mysql, run_sql
 from tests.harness.schemas import is_sqlite, typed
 
 Refused = (pymysql.err.IntegrityError, sqlite3.IntegrityError)
@@ -112,6 +112,9 @@ SESSIONS = (
 
 @pytest.mark.parametrize("session", SESSIONS)
 def test_the_inputs_are_one_text_whatever_session_writes_them(migrated_mariadb_url: str, session: str) -> None:
+    sessions = [one for one in SESSIONS if "ORACLE" not in one or not is_mysql(migrated_mariadb_url)]
+    if session not in sessions:
+        pytest.skip("MySQL has no such mode")
     odd = "CONVERT(X'2A20C3BC27225CF09F98802C' USING utf8mb4)"
     when = "'2026-11-19 02:00:00.25'"
     run_sql(
@@ -120,7 +123,7 @@ def test_the_inputs_are_one_text_whatever_session_writes_them(migrated_mariadb_u
         f"INSERT INTO schedule_task (name, type, cron, timezone, starts_at) VALUES ('a', 'B', {odd}, {odd}, {when})",
         PLAN,
     )
-    others = (other for other in ("SET NAMES utf8mb4", *SESSIONS))
+    others = (other for other in ("SET NAMES utf8mb4", *sessions))
     for priority, other in enumerate(others, 6):
         again = f"UPDATE schedule_task SET cron = {odd}, starts_at = {when}, priority = {priority % 10}"
         assert run_sql(migrated_mariadb_url, other, again, "SELECT plan_stale FROM schedule_task") == [(None,)], other

@@ -14,7 +14,7 @@ from rota.shared.control import schedulers as control
 from rota.shared.control import tasks as control_tasks
 from rota.shared.database.constructs import written
 from rota.shared.database.transactions import opened
-from rota.shared.domain.planning import known_kinds
+from rota.shared.domain.deciding import known_kinds
 from rota.shared.settings import Settings
 from rota.shared.store import kinds, processes, schedulers
 from rota.shared.store.schedulers import SchedulerDeclaration
@@ -26,8 +26,8 @@ from tests.harness.schemas import is_sqlite, typed
 
 @pytest.fixture
 def migrated(migrated_url: str, tmp_path: Path, rota: Callable[..., RotaProcess]) -> str:
-    """The URL of a database that a later Rota has migrated: it takes the kind ``interval``."""
-    folder = later.migrations_until("0002", tmp_path / "migrations")
+    """The URL of a database that a later Rota has migrated: it takes the kind ``solar``."""
+    folder = later.migrations_until(later.ADDS_A_KIND, tmp_path / "migrations")
     process = rota("migrate", database_url=migrated_url, command=later.command(later.VERSION, folder))
     assert process.wait_exit(30) == 0, process.log
     return migrated_url
@@ -40,11 +40,10 @@ def later_rows(migrated: str) -> Iterator[Scenario]:
         yield Scenario(database)
 
 
-def of_interval(rows: Scenario, name: str = "of-interval") -> int:
+def of_solar(rows: Scenario, name: str = "of-solar") -> int:
     """A task of the kind that this Rota does not know, as SQL inserts it."""
     rows.sql(
-        "INSERT INTO schedule_task (name, type, trigger_kind, trigger_spec)"
-        " VALUES (:name, 'REPORT', 'interval', :spec)",
+        "INSERT INTO schedule_task (name, type, trigger_kind, trigger_spec) VALUES (:name, 'REPORT', 'solar', :spec)",
         name=name,
         spec='{"seconds": 1}',
     )
@@ -67,17 +66,17 @@ def test_a_task_of_a_kind_that_a_newer_rota_added_is_left_as_it_is(
     rows = later_rows
     caplog.set_level(logging.INFO)
     rows.worker()
-    known, unknown = rows.planned_task(), of_interval(rows)
+    known, unknown = rows.planned_task(), of_solar(rows)
     before = rows.task_row(unknown)
     materializer = Materializer(rows.database, Settings.load())
     materializer.step()
     said = [message for message in caplog.messages if "are left to newer schedulers" in message]
     assert len(said) == 1
-    assert "tasks with trigger_kind 'interval', such as 'of-interval', are left" in said[0]
+    assert "tasks with trigger_kind 'solar', such as 'of-solar', are left" in said[0]
     assert (rows.task_row(unknown), leased(rows)) == (before, [])
     assert {rows.row(i).schedule_task_id for i in rows.statuses()} == {known}
 
-    another = of_interval(rows, "another")
+    another = of_solar(rows, "another")
     rows.sql("DELETE FROM schedule_task_lock")
     materializer.step()
     locks = {task for (task,) in rows.sql("SELECT schedule_task_id FROM schedule_task_lock")}
@@ -87,7 +86,7 @@ def test_a_task_of_a_kind_that_a_newer_rota_added_is_left_as_it_is(
 
 def test_a_task_that_others_planned_keeps_its_plan(later_rows: Scenario) -> None:
     rows = later_rows
-    task = of_interval(rows)
+    task = of_solar(rows)
     late = rows.start - timedelta(seconds=30)
     rows.sql(
         "UPDATE schedule_task SET planned_inputs = plan_inputs, next_fire_at = :late WHERE id = :task",
@@ -105,7 +104,7 @@ def test_each_scheduler_that_does_not_know_a_kind_says_so_where_nobody_plans_its
     later_rows: Scenario, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = later_rows
-    task = of_interval(rows)
+    task = of_solar(rows)
     materializer = Materializer(rows.database, Settings.load())
     unknown = materializer.unknown_kinds
     assert unknown.step() == LOOK_SECONDS
@@ -118,26 +117,26 @@ def test_each_scheduler_that_does_not_know_a_kind_says_so_where_nobody_plans_its
         unknown.step()
     told = [message for message in caplog.messages if "do not fire" in message]
     assert len(told) == 1
-    assert "tasks with trigger_kind 'interval' do not fire: this Rota 0.1.0 does not know it" in told[0]
+    assert "tasks with trigger_kind 'solar' do not fire: this Rota 0.1.0 does not know it" in told[0]
     rows.sql("UPDATE schedule_task SET planned_inputs = plan_inputs, next_fire_at = :at", at=written(rows.now()))
     assert rows.database.read(lambda c: kinds.neglected(c, rows.now() - timedelta(seconds=5))) == set()
     assert rows.database.read(lambda c: kinds.neglected(c, rows.now() + timedelta(seconds=5))) == {
-        ("trigger_kind", "interval")
+        ("trigger_kind", "solar")
     }
 
 
 def test_doctor_tells_which_kinds_no_scheduler_at_work_knows(later_rows: Scenario) -> None:
     rows = later_rows
     rows.task()
-    of_interval(rows)
+    of_solar(rows)
 
     nobody = control.check_kinds(rows.database)
     assert (nobody.ok, nobody.found) == (None, "not known: no scheduler is at work")
     register(rows, SchedulerDeclaration("old", "vm", 7, "0", 15, known_kinds()))
     told = control.check_kinds(rows.database)
-    assert (told.ok, told.found) == (None, "trigger_kind 'interval': 1 that are on")
+    assert (told.ok, told.found) == (None, "trigger_kind 'solar': 1 that are on")
     assert "start one of the Rota that migrated the database" in told.help
-    more = {**known_kinds(), "trigger_kind": ["cron", "manual", "interval"]}
+    more = {**known_kinds(), "trigger_kind": ["cron", "manual", "solar"]}
     register(rows, SchedulerDeclaration("new", "vm", 8, "0", 15, more))
     assert control.check_kinds(rows.database).ok
     rows.sql("UPDATE schedule_scheduler_node SET state = 'paused' WHERE name = 'new'")
@@ -148,12 +147,12 @@ def test_doctor_tells_which_kinds_no_scheduler_at_work_knows(later_rows: Scenari
 
 def test_this_rota_shows_such_a_task_and_all_others(later_rows: Scenario) -> None:
     rows = later_rows
-    of_interval(rows)
+    of_solar(rows)
     rows.task(name="of-cron")
     listed = {task["name"]: task for task in control_tasks.listed(rows.database, 10)}
-    assert set(listed) == {"of-interval", "of-cron"}
-    assert "trigger_kind 'interval' is not known to this Rota" in listed["of-interval"]["remark"]
-    assert "not known" in control_tasks.show(rows.database, "of-interval")["remark"]
+    assert set(listed) == {"of-solar", "of-cron"}
+    assert "trigger_kind 'solar' is not known to this Rota" in listed["of-solar"]["remark"]
+    assert "not known" in control_tasks.show(rows.database, "of-solar")["remark"]
 
 
 def write_past_the_checks(rows: Scenario, task: int, column: str) -> None:

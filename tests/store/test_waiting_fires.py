@@ -11,6 +11,7 @@ from rota.scheduler_service.duties.materializer import Materializer
 from rota.shared.database.transactions import Database
 from rota.shared.settings import Settings
 from rota.shared.store import assignments
+from tests.harness.databases import is_mysql, run_sql, unchecked
 from tests.harness.scenario import Scenario
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
@@ -101,19 +102,23 @@ def test_fires_that_pass_in_the_queue_of_a_busy_worker_while_their_task_is_off_d
     passed = rows.assigned(worker, task, rows.start - SECOND)
     ahead = rows.assigned(worker, task, rows.start + 30 * SECOND)
     asked = rows.assigned(worker, task, rows.start - 2 * SECOND, origin="manual", run_number=1)
+    jittered = rows.assigned(worker, task, rows.start - 3 * SECOND, due_at=rows.start + 30 * SECOND)
     materialize = Materializer(rows.database, Settings.load()).step
     for status in ("off", "on"):
         rows.sql(f"UPDATE schedule_task SET status = '{status}'")
         materialize()
     assert (rows.status(passed), rows.row(passed).reason) == ("canceled", "its task was off when it was due")
     assert rows.node_statuses(passed) == ["canceled"] * 2
-    assert [rows.status(i) for i in (ahead, asked)] == ["assigned"] * 2
+    assert [rows.status(i) for i in (ahead, asked, jittered)] == ["assigned"] * 3
 
 
 def test_fires_of_a_queue_that_fell_due_while_no_worker_could_run_it_are_missed_and_those_before_keep_their_turns(
     rows: Scenario, assign: Callable[[], float]
 ) -> None:
     task = rows.task(overlap_policy="queue")
+    url = rows.database.url.render_as_string(hide_password=False)
+    if is_mysql(url):
+        run_sql(url, *unchecked(url))
     rows.sql("UPDATE schedule_task SET misfire_grace_seconds = 0")
     had_a_worker = ages(rows, 300, 200, 100, task=task)
     assign()

@@ -21,10 +21,11 @@ from rota.shared.control import instances as control_instances
 from rota.shared.control import tasks as control_tasks
 from rota.shared.control import workers as control_workers
 from rota.shared.database.transactions import Database, opened
-from rota.shared.domain.planning import Decision, decide
+from rota.shared.domain.deciding import decide
+from rota.shared.domain.planning import Decision
 from rota.shared.settings import Settings
 from tests.harness.command_line import invoke
-from tests.harness.databases import PrivateMariaDB, run_sql
+from tests.harness.databases import PrivateMariaDB, past_the_checks, run_sql
 from tests.harness.puller import Puller
 from tests.harness.scenario import Scenario
 from tests.harness.schemas import is_sqlite, typed
@@ -41,7 +42,9 @@ WORKER = (
     "INSERT INTO schedule_worker_node (name, host, pid, process_identity, version, capacity, prefetch, node_types)"
     " VALUES ('w', 'h', 1, 'x', '0', 1, 0, '[]')"
 )
+NO_JSON = pytest.param("{not json", marks=pytest.mark.mariadb_only("its JSON columns take no text that is no JSON"))
 BEAT = "INSERT INTO schedule_worker_beat (schedule_worker_node_id) VALUES (1)"
+RUNNING = "status = 'running', due_at = schedule_datetime, run_number = 0"
 LOCK = "INSERT INTO schedule_task_lock (schedule_task_id) VALUES (1)"
 
 
@@ -77,7 +80,7 @@ def fire_statuses(rows: Scenario, task: int) -> set[str]:
         (INSTANCE, "schedule_instance", "schedule_datetime = '1969-12-31 00:00:00.000000'", "schedule_datetime_from"),
         (INSTANCE, "schedule_instance", "due_at = '0001-01-01 00:00:00.000000'", "due_at_from_1970_to_9999"),
         (INSTANCE, "schedule_instance", "attempt = -1", "attempt_from_0_to_1000000000"),
-        (INSTANCE, "schedule_instance", "status = 'running'", "running_has_a_worker"),
+        (INSTANCE, "schedule_instance", RUNNING, "running_has_a_worker"),
         (INSTANCE, "schedule_instance", "status = 'assigned'", "assigned_has_a_worker"),
         (INSTANCE, "schedule_instance", "schedule_worker_node_id = 1", "pending_has_no_worker"),
         (
@@ -106,6 +109,27 @@ def test_a_check_refuses_it_and_its_name_says_what_is_right(
     typed(migrated_url, row)
     with pytest.raises(Refused, match=f"ck_{table}_{name}"):
         typed(migrated_url, f"UPDATE {table} SET {edit}")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "max_retry_delay_seconds = 0",
+        "max_retry_delay_seconds = 31536001",
+        "retry_jitter_percent = 101",
+        "retry_on = '{}'",
+        "retry_on = 'OSError'",
+        "never_retry = '\"OSError\"'",
+        "never_retry = 'null'",
+        f"retry_on = '[\"{'x' * 4000}\"]'",
+        "on_retry = 'again'",
+        "on_retry = ''",
+    ],
+)
+def test_a_check_of_a_column_that_was_added_names_the_column(migrated_url: str, edit: str) -> None:
+    typed(migrated_url, TASK)
+    with pytest.raises(Refused, match=edit.split(maxsplit=1)[0]):
+        typed(migrated_url, f"UPDATE schedule_task SET {edit}")
 
 
 @pytest.mark.parametrize("moment", ["0000-00-00", "2026-00-10", "2026-10-00"])
@@ -174,7 +198,7 @@ def test_a_worker_row_with_capacity_0_stops_no_task(rows: Scenario) -> None:
 
 
 @pytest.mark.parametrize("column", ["labels", "node_types", "type_versions", "schedules"])
-@pytest.mark.parametrize("written", ["[[1]]", '[{"a": 1}, 5, null]', "5", '{"REPORT": [1]}', "{not json"])
+@pytest.mark.parametrize("written", ["[[1]]", '[{"a": 1}, 5, null]', "5", '{"REPORT": [1]}', NO_JSON])
 def test_a_workers_lists_that_sql_spoiled_concern_that_worker_alone(rows: Scenario, column: str, written: str) -> None:
     good, bad = rows.worker(), rows.worker("bad")
     rows.sql(f"UPDATE schedule_worker_node SET {column} = :written WHERE id = :id", id=bad, written=written)
@@ -189,9 +213,7 @@ def test_a_workers_lists_that_sql_spoiled_concern_that_worker_alone(rows: Scenar
     assert "bad" in invoke("worker", "list", url=url).output
 
 
-@pytest.mark.parametrize(
-    "schema", ["5", '{"type": 5}', '{"type": "nothing"}', "[[1]]", '{"$ref": "nowhere"}', "{not json"]
-)
+@pytest.mark.parametrize("schema", ["5", '{"type": 5}', '{"type": "nothing"}', "[[1]]", '{"$ref": "nowhere"}', NO_JSON])
 @pytest.mark.parametrize("table", ["schedule_task_node_type", "schedule_task_type_version"])
 def test_a_schema_that_sql_spoiled_refuses_no_param(rows: Scenario, table: str, schema: str) -> None:
     if table == "schedule_task_node_type":
@@ -244,10 +266,10 @@ def test_a_task_whose_plan_fails_unexpectedly_is_left_alone_for_a_lease_and_said
     rows.worker()
     healthy, odd = rows.planned_task(), rows.planned_task(priority=7)
 
-    def broken(terms: Any, *rest: Any) -> Decision:
+    def broken(terms: Any, *rest: Any, **options: Any) -> Decision:
         if terms.priority == 7:
             raise KeyError("a fault of Rota's")
-        return decide(terms, *rest)
+        return decide(terms, *rest, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(materializer, "decide", broken)
@@ -289,10 +311,10 @@ def test_a_time_of_the_schedulers_own_that_sql_spoiled_is_made_anew(rows: Scenar
 
 
 def test_a_zero_date_stops_no_other_task_where_the_server_has_no_zero_date(
-    own_mariadb: PrivateMariaDB, mariadb_template: list[str]
+    own_mariadb: PrivateMariaDB, own_template: list[str]
 ) -> None:
     url = own_mariadb.create_database()
-    run_sql(url, *mariadb_template)
+    run_sql(url, *own_template)
     run_sql(own_mariadb.admin_url(), "SET GLOBAL sql_mode = 'TRADITIONAL'")
     with opened(url) as database:
         rows = Scenario(database)
@@ -301,7 +323,7 @@ def test_a_zero_date_stops_no_other_task_where_the_server_has_no_zero_date(
         waiting, zero = rows.by_sql(rows.task()), rows.by_sql(rows.task())
         run_sql(
             url,
-            "SET sql_mode = '', check_constraint_checks = 0",
+            *past_the_checks(url),
             f"UPDATE schedule_task SET starts_at = '{ZERO}', next_fire_at = '{ZERO}' WHERE id = {bad}",
             f"UPDATE schedule_instance SET schedule_datetime = '{ZERO}' WHERE id = {zero}",
         )

@@ -188,15 +188,37 @@ def test_of_a_heartbeat_and_a_burial_at_once_one_wins_and_both_know(rows: Scenar
 
 
 def test_whoever_holds_something_is_counted_among_the_holders_the_dead_too(rows: Scenario) -> None:
-    live, dead = rows.worker(), rows.worker()
+    live, dead, idle = rows.worker(), rows.worker(), rows.worker()
     rows.assigned(live)
     rows.running(live)
     rows.ended(worker=live)
     rows.pending()
     rows.running(dead)
     rows.bury(dead)
-    assert [(found.id, found.load) for found in rows.database.read(loads.fleet)] == [(live, 2)]
-    assert rows.database.read(census.take).holders == {live, dead}
+    assert [(found.id, found.load) for found in rows.database.read(loads.fleet)] == [(live, 2), (idle, 0)]
+    seen = rows.database.read(census.take)
+    assert (seen.holders, seen.known) == ({live, dead}, {live, dead, idle})
+    for known in ([live], [dead], [idle, 2**40], [live, dead, idle]):
+        assert rows.database.read(partial(census.take, known=known)).holders == {live, dead}
+
+
+def test_a_holder_that_nobody_knows_is_among_the_holders_also_between_those_that_are_known(rows: Scenario) -> None:
+    first = rows.worker()
+    holders = {first, first + 500, first + 1000, first + 5000, 2**62}
+    for holder in sorted(holders):
+        given = {"holder": holder, "id": rows.assigned(first)}
+        rows.sql("UPDATE schedule_instance SET schedule_worker_node_id = :holder WHERE id = :id", **given)
+    assert rows.database.read(census.take).holders == holders
+    for known in ([first], [first + 1000], range(first, first + 2000), sorted(holders)):
+        assert rows.database.read(partial(census.take, known=known)).holders == holders
+
+
+def test_a_holder_that_is_no_number_stops_no_census(sqlite_rows: Scenario) -> None:
+    worker = sqlite_rows.worker()
+    sqlite_rows.assigned(worker)
+    spoiled = sqlite_rows.assigned(worker)
+    sqlite_rows.sql("UPDATE schedule_instance SET schedule_worker_node_id = 'many' WHERE id = :id", id=spoiled)
+    assert sqlite_rows.database.read(census.take).holders == {worker}
 
 
 def test_the_fleet_is_who_is_live_and_was_heard_of(rows: Scenario) -> None:

@@ -7,6 +7,9 @@ from typing import Any, NoReturn
 
 import pytest
 
+from rota.shared.clock import HostTimer
+from rota.worker_service.executors.event_loop import EventLoopExecutor
+from rota.worker_service.executors.threads import ThreadExecutor
 from tests.harness.processes import wait_until
 
 
@@ -32,3 +35,17 @@ def no_thread_left() -> Iterator[None]:
 def left_since(before: set[threading.Thread]) -> list[threading.Thread]:
     """The threads that were not there before, but for the guardian's, which ends with its process."""
     return [thread for thread in threading.enumerate() if thread not in before and thread.name != "blocked"]
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadExecutor]:
+    executor = ThreadExecutor(2, HostTimer())
+    yield executor
+    executor.close()
+
+
+@pytest.fixture
+def loop() -> Iterator[EventLoopExecutor]:
+    executor = EventLoopExecutor(HostTimer())
+    yield executor
+    executor.close()

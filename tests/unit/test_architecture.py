@@ -26,7 +26,8 @@ CLOCK_READS = {
 }
 STATEMENTS = {"select", "insert", "update", "delete", "text", "table"}
 TABLES = (
-    "(?:schedule_(?:task|instance|kept_slot|task_node|task_node_type|worker_node|worker_beat|task_lock|scheduler_node|audit)"
+    "(?:schedule_(?:task|instance|kept_slot|task_node|task_node_type|worker_node|worker_beat|task_lock|scheduler_node|audit"
+    "|skip|catch_up|backfill|calendar|calendar_use)"
     "|rota_[a-z_]+)"
 )
 SQL_ON_TABLES = re.compile(rf"\b(?:FROM|INTO|UPDATE|JOIN|TABLE|REPLACE|TRUNCATE)\s+[`\"]?{TABLES}\b")
@@ -36,7 +37,9 @@ DATABASE = re.compile(r"mysql|mariadb|sqlite|postgres", re.IGNORECASE)
 IN_TEXT = re.compile(rf"(?:{DATABASE.pattern})(?!\w*\+?\w*://)", re.IGNORECASE)
 """The name of a database in a text, but for the scheme of a URL, which people are shown how to write."""
 
-OWN_FILES = re.compile(rf"rota\.shared\.database\.(?:backends$|{DATABASE.pattern})|rota\.migrations\.versions\.")
+OWN_FILES = re.compile(
+    rf"rota\.shared\.database\.(?:backends$|{DATABASE.pattern})|rota\.migrations\.(versions\.|steps$)"
+)
 """Where databases are told apart: each one's own files, and the one way to them; and migrations, which are frozen."""
 
 ASKS_THE_DIALECT = {

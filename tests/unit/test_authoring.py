@@ -1,18 +1,15 @@
 """What a task author declares, and how it is refused."""
 
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
 from rota import NodeContext, Rota
-from rota.shared.domain.errors import ConfigurationError, InvalidInput, InvalidParam, NameTaken
-from rota.worker_service.authoring import load_app
+from rota.shared.domain.errors import InvalidInput, InvalidParam, NameTaken
 
 
 class Param(BaseModel):
@@ -65,7 +62,8 @@ def test_without_cron_a_task_type_declares_no_task(app: Rota) -> None:
 @pytest.mark.parametrize("fields", [{"name": "nightly"}, {"priority": 3}])
 def test_fields_of_a_task_without_cron_are_refused_not_dropped(app: Rota, fields: dict[str, Any]) -> None:
     with pytest.raises(
-        InvalidInput, match="task type CLEANUP_TEMP: name, param_value and task fields go with cron"
+        InvalidInput,
+        match=r"task type CLEANUP_TEMP: name, param_value and task fields go with a trigger \(cron, every",
     ) as refused:
         app.task("CLEANUP_TEMP", **fields)
     assert f"given without it: {next(iter(fields))}" in str(refused.value)
@@ -88,6 +86,38 @@ def test_the_nodes_of_a_type_are_in_the_order_of_their_declaration(app: Rota) ->
     ]
     assert declared[0].defaults == {"execution": "thread", "timeout": 60, "retries": 3}
     assert declared[1].defaults == {"execution": "async"}
+
+
+def test_a_node_may_say_how_it_is_retried(app: Rota) -> None:
+    report = app.task_type("REPORT")
+    report.node("SEND", retries=0, retry_on=(ConnectionError,), retry_backoff="fixed", retry_jitter_percent=None)(plain)  # type: ignore[arg-type]
+    own = {"retries": 0, "retry_on": ["ConnectionError"], "retry_backoff": "fixed"}
+    assert app.nodes["REPORT_SEND"].own_retry == own
+    assert app.nodes["REPORT_SEND"].declaration().defaults == {"execution": "thread", **own}
+
+
+@pytest.mark.parametrize("cron", [{}, {"cron": "0 3 * * *"}])
+def test_a_task_of_one_node_chooses_its_exceptions_with_and_without_cron(app: Rota, cron: Any) -> None:
+    app.task("REPORT", retries=2, retry_on=[OSError], never_retry=[TimeoutError], **cron)(plain)
+    own = {"retries": 2, "retry_on": ["OSError"], "never_retry": ["TimeoutError"]}
+    assert app.nodes["REPORT"].own_retry == own
+    assert [task.retry_on for task in app.schedules] == [None] * len(cron)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"retry_on": ["Timeout"]}, "REPORT_SEND: retry_on 'Timeout': no built-in exception has that name"),
+        ({"retry_jitter_percent": 101}, "REPORT_SEND: retry_jitter_percent 101: Input should be less than or equal"),
+        ({"max_retry_delay_seconds": 5, "retry_delay_seconds": 6}, "REPORT_SEND: max_retry_delay_seconds 5 is less"),
+        ({"retry_backoff": "linear"}, "REPORT_SEND: retry_backoff 'linear'"),
+    ],
+)
+def test_a_node_that_cannot_be_retried_so_is_refused(app: Rota, fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        app.task_type("REPORT").node("SEND", **fields)
+    assert str(refused.value).startswith(said)
+    assert app.nodes == {}
 
 
 def test_a_declared_param_is_registered_as_a_schema(app: Rota) -> None:
@@ -170,7 +200,24 @@ def test_a_field_that_a_node_does_not_have_is_refused_with_those_that_it_has(app
     told = (
         "REPORT_SEND: max_retries is no field of a node (did you mean retries?); there are: timeout, retries, execution"
     )
-    assert str(refused.value) == told
+    assert str(refused.value).startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("field", "told"),
+    [
+        ("retries", '; give it to its nodes, .node("NAME", retries=…) or to the task, app.schedule'),
+        ("timeout", '; give it to its nodes, .node("NAME", timeout=…)'),
+        ("cron", "; give it to the task, app.schedule"),
+        ("parm", " (did you mean param?); there are: param, replace"),
+    ],
+)
+def test_a_field_that_a_task_type_does_not_have_is_refused_with_where_it_belongs(
+    app: Rota, field: str, told: str
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        app.task_type("REPORT", **{field: 3})  # type: ignore[call-overload]
+    assert str(refused.value) == f"task type REPORT: {field} is no field of a task type{told}"
 
 
 @pytest.mark.parametrize("cron", [{}, {"cron": "0 3 * * *"}])
@@ -239,6 +286,25 @@ def test_a_schedule_holds_its_param_as_json(app: Rota, param: Any, held: dict[st
     assert (task.param, task.cron_seconds, task.retries, task.trigger_kind) == (held, True, 2, "cron")
 
 
+def test_a_naive_time_is_local_time_of_the_tasks_zone(app: Rota) -> None:
+    app.task_type("REPORT")
+    nine = datetime(2030, 1, 1, 9)  # noqa: DTZ001 - as people write it
+    given: list[tuple[datetime | str, int]] = [(nine, 1), ("2030-01-01T09:00", 1), (nine.replace(tzinfo=UTC), 9)]
+    for number, (starts_at, hour) in enumerate(given):
+        app.schedule(f"daily-{number}", "REPORT", every="1d", timezone="Asia/Shanghai", starts_at=starts_at)
+        assert app.schedules[-1].starts_at == nine.replace(hour=hour)
+    app.schedule("once", "REPORT", at=nine, timezone="Asia/Shanghai")
+    assert app.schedules[-1].inputs.next_after(nine - timedelta(days=9)) == nine.replace(hour=1)
+    with pytest.raises(InvalidInput, match="task 'odd': 'soon' is not a time"):
+        app.schedule("odd", "REPORT", ends_at="soon")
+
+
+def test_one_function_may_have_any_trigger(app: Rota) -> None:
+    app.task("POLL", every=timedelta(minutes=15))(plain)
+    app.task("LAUNCH", name="the-launch", at="2030-01-01")(plain)
+    assert [(task.name, task.trigger_kind) for task in app.schedules] == [("poll", "interval"), ("the-launch", "once")]
+
+
 @pytest.mark.parametrize("param", [{"region": 7}, {}, {"region": "eu", "rows": "many"}])
 def test_a_schedules_param_that_does_not_fit_is_refused_in_a_sentence(app: Rota, param: dict[str, Any]) -> None:
     report = app.task_type("REPORT", param=Param)
@@ -267,7 +333,10 @@ def test_the_one_node_form_takes_the_param_of_its_task(app: Rota, value: Any) ->
 def test_a_param_value_that_does_not_fit_or_has_no_task_is_refused(app: Rota) -> None:
     with pytest.raises(InvalidParam, match=r"param of task 'report': region: Input should be a valid string"):
         app.task("REPORT", cron="0 3 * * *", param=Param, param_value={"region": 7})
-    with pytest.raises(InvalidInput, match="task type OTHER: name, param_value and task fields go with cron"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"task type OTHER: name, param_value and task fields go with a trigger \(cron, every",
+    ):
         app.task("OTHER", param=Param, param_value=Param(region="eu"))
 
 
@@ -375,54 +444,3 @@ def test_a_schedule_is_refused_with_every_fault(app: Rota) -> None:
     lines = str(refused.value).splitlines()
     assert len(lines) == 3
     assert all(line.startswith("task 'daily': ") for line in lines)
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder on the path, whose modules are forgotten afterwards."""
-    monkeypatch.syspath_prepend(tmp_path)
-    before = set(sys.modules)
-    yield tmp_path
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
-
-
-def test_an_app_is_loaded_by_its_name_and_knows_it(folder: Path) -> None:
-    (folder / "jobs_a.py").write_text("from rota import Rota\napp = Rota()\n")
-    assert load_app("jobs_a:app").target == "jobs_a:app"
-
-
-def test_without_a_name_it_is_an_empty_app() -> None:
-    app = load_app(None)
-    assert (app.nodes, app.target) == ({}, None)
-
-
-@pytest.mark.parametrize(
-    ("source", "target", "said"),
-    [
-        ("", "jobs_b", "write module:app, for example jobs:app"),
-        ("", ":app", "write module:app"),
-        ("", "jobs_b:", "write module:app"),
-        ("", "nowhere:app", "there is no module 'nowhere' in this folder or on PYTHONPATH"),
-        ("", "nowhere.jobs:app", "there is no module 'nowhere'"),
-        ("", "jobs_b.deeper:app", "there is no module 'jobs_b.deeper'"),
-        ("import nowhere", "jobs_b:app", "its import failed: No module named 'nowhere'"),
-        ("1 / 0", "jobs_b:app", "its import failed: ZeroDivisionError"),
-        ("def f(:", "jobs_b:app", "its import failed: SyntaxError"),
-        ("", "jobs_b:app", "jobs_b holds nothing of that name where a rota.Rota is needed"),
-        (
-            "import rota\napp = rota.Rota()\nempty = app.task_type('EMPTY')\napp.schedule('nightly', empty)",
-            "jobs_b:app",
-            'task type EMPTY has no node; declare it with .node("NAME")',
-        ),
-        ("app = 7", "jobs_b:app", "jobs_b holds a int where a rota.Rota is needed"),
-    ],
-)
-def test_a_path_to_an_app_that_is_wrong_is_refused_with_what_is_wrong(
-    folder: Path, source: str, target: str, said: str
-) -> None:
-    (folder / "jobs_b.py").write_text(source)
-    with pytest.raises(ConfigurationError) as refused:
-        load_app(target)
-    assert said in str(refused.value)
-    assert f"app {target!r}" in str(refused.value)

@@ -5,7 +5,7 @@ from sqlalchemy import ColumnElement, Engine, create_engine, literal_column, sel
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.engine.default import DefaultDialect
 
-from rota.shared.database.backend import Backend
+from rota.shared.database.backend import Backend, Limits
 from rota.shared.database.backends import BACKENDS, Entry, all_backends, backend_of
 from rota.shared.database.constructs import RowsUpdate, by_index, by_primary_key, read_by, unindexed
 from rota.shared.database.servers import Servers
@@ -24,7 +24,7 @@ class Third(SQLite):
     def with_driver(self, url: URL) -> URL:
         return url.set(drivername="postgresql+psycopg")
 
-    def engine(self, url: URL, call_timeout: float, servers: Servers) -> Engine:
+    def engine(self, url: URL, limits: Limits, servers: Servers) -> Engine:
         return create_engine("sqlite://")
 
 

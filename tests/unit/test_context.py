@@ -1,10 +1,26 @@
-"""The log that a handler gets."""
+"""What a handler gets, and its log."""
 
+import dataclasses
 import logging
 
 import pytest
 
 from rota import NodeContext
+from rota.worker_service.running.active import Active, context_of
+from tests.harness.runs import run
+
+
+def test_each_field_of_the_context_is_set() -> None:
+    given = run()
+    context = context_of(Active(given), given.nodes[0], {"rows": 1})
+    assert set(vars(context)) == {field.name for field in dataclasses.fields(NodeContext)}
+    assert (context.param, context.task_name, context.due_at.replace(tzinfo=None)) == (
+        {"rows": 1},
+        "daily",
+        given.due_at,
+    )
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        context.attempt = 2  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -15,7 +31,7 @@ from rota import NodeContext
             "nightly\n2026-11-19 WARNING rota: forged",
             "nightly\\n2026-11-19 WARNING rota: forged",
         ),
-        ("\x1b[31mred\u2028", "\\x1b[31mred\\x2028"),
+        ("\x1b[31mred\u2028", "\\x1b[31mred\\u2028"),
         ("50% off", "50% off"),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 
 from rota import NodeContext
 from rota.cli import cli
+from rota.cli.commands.backfills import START, StartingGroup
 from rota.shared.settings import Settings
 from tests.harness.processes import ROOT
 
@@ -71,6 +72,8 @@ def fault_of(arguments: str) -> str | None:
                 return f"there is no option {word}"
         elif isinstance(command, click.Group):
             below = command.get_command(context, word)
+            if below is None and isinstance(command, StartingGroup):  # the name of a task
+                below = command.get_command(context, START)
             if below is None and is_value(arguments, word):
                 continue
             if below is None:
@@ -254,3 +257,19 @@ def test_the_tests_that_hold_mended_faults_are_there() -> None:
         if not (ROOT / path).is_file() or (test and f"def {test}(" not in (ROOT / path).read_text())
     ]
     assert not missing
+
+
+def links_of(page: Path) -> set[Path]:
+    """The files to which a page links."""
+    links = (link.partition("#")[0] for link in LINK.findall(page.read_text()))
+    return {(page.parent / link).resolve() for link in links if link and not re.match(r"[a-z]+:", link)}
+
+
+@pytest.mark.parametrize("folder", [ROOT / "docs", ROOT / "docs" / "decisions"], ids=name)
+def test_the_list_of_a_folder_names_each_of_its_pages(folder: Path) -> None:
+    assert {page for page in folder.glob("*.md") if page.name != "README.md"} <= links_of(folder / "README.md")
+
+
+def test_the_changelog_says_nothing_twice() -> None:
+    lines = [line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.strip() and line[0] != "#"]
+    assert [line for line in lines if lines.count(line) > 1] == []

@@ -12,7 +12,7 @@ from rota.worker_service.authoring import Node
 from rota.worker_service.builtin.http import RequestFailed
 from rota.worker_service.executors.base import Done, Failure, Outcome
 from rota.worker_service.pulling.slots import Slots
-from rota.worker_service.running.runner import THREAD_GRACE_SECONDS, Runner
+from rota.worker_service.running.runner import Runner
 from tests.harness.http_server import Server, answer
 from tests.harness.http_server import run as request
 from tests.harness.runs import NOON, Reports, run
@@ -25,14 +25,19 @@ NODES = {
     for name, timeout in (("EXTRACT", 60), ("LOG", None))
 }
 
+GRACE = 10
+LIMITS: dict[str, Any] = {"result_limit_bytes": 1000, "grace_seconds": GRACE}
+
 
 class Running:
     """A call that runs until the test ends it."""
 
     def __init__(self, done: Done, clock: SettableClock) -> None:
-        self.done, self.clock = done, clock
+        self.done, self.clock, self.entered = done, clock, clock.monotonic()
 
-    def stop(self) -> None: ...
+    def stop(self, *, asks: bool = False) -> None: ...
+
+    def kill(self) -> None: ...
 
     def standing(self) -> None: ...
 
@@ -48,7 +53,8 @@ class World:
         self.clock = SettableClock(NOON)
         self.calls: list[Running] = []
         slots = Slots(10, 1000, self.clock)
-        self.runner = Runner(NODES, {"thread": self}, Reports(), slots, self.clock, result_limit_bytes=1000)
+        self.reports = Reports()
+        self.runner = Runner(NODES, {"thread": self}, self.reports, slots, self.clock, **LIMITS)
 
     def start(self, call: Any, done: Done, *, later: bool = False) -> Running:
         self.calls.append(Running(done, self.clock))
@@ -113,7 +119,7 @@ def test_a_run_that_times_out_is_logged_once_although_its_thread_returns_later(
     world.clock.advance(60)
     world.runner.expire()
     running.end(stopped=True, lingers=True)
-    world.clock.advance(THREAD_GRACE_SECONDS)
+    world.clock.advance(GRACE)
     world.runner.expire()
     assert len(said(caplog)) == 1
     running.end(stopped=True)
@@ -151,3 +157,13 @@ def test_what_http_request_hides_is_in_no_line_of_the_log(world: World, caplog: 
     assert "500" in said(caplog)[0]
     assert said(caplog, logging.DEBUG) != []
     assert not any(secret in caplog.text for secret in ("pa-ssw0rd", "k3y-of-mine", "t0ken-of-mine"))
+
+
+def test_a_log_handler_that_raises_hangs_no_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(record: logging.LogRecord) -> bool:
+        raise OSError("the log's disk is full")
+
+    monkeypatch.setattr(logging.getLogger(NAME), "filters", [refuse])
+    world.claim(run("EXTRACT"))
+    world.calls[-1].end(ValueError("no"))
+    assert len(world.reports.seen) == 1

@@ -62,7 +62,9 @@ def test_listed_nodes_need_no_registered_task_type() -> None:
 @pytest.mark.parametrize(
     ("task_type", "param", "said"),
     [
-        ("NIGHT", None, "no task type 'NIGHT' is registered; there are: CLEANUP, HTTP_REQUEST, REPORT"),
+        ("NIGHT", None, "no task type 'NIGHT' is registered; there are: CLEANUP, HTTP_REQUEST, REPORT; a worker"),
+        ("REPROT", None, r"no task type 'REPROT' is registered \(did you mean REPORT\?\); there are: "),
+        ("REPORT", {"nodes": ["CLEANU"]}, r"no registered node type \(did you mean CLEANUP\?\); there are: "),
         ("REPORT", {"nodes": []}, "not empty"),
         ("REPORT", {"nodes": "CLEANUP"}, "must be a list"),
         ("REPORT", {"nodes": ["NIGHT"]}, "names 'NIGHT'"),

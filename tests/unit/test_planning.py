@@ -9,17 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.shared.domain.errors import InvalidCron, InvalidTimezone
+from rota.shared.domain.counting import COUNTED_EXACTLY, count
+from rota.shared.domain.deciding import FIRES_AT_ONCE, decide
+from rota.shared.domain.errors import InvalidCron, InvalidInput, InvalidTimezone
 from rota.shared.domain.planning import (
-    COUNTED_EXACTLY,
-    FIRES_AT_ONCE,
     Decision,
+    Missed,
     PlanInputs,
     Planned,
+    Skipped,
     TaskTerms,
-    count,
-    decide,
 )
+from rota.shared.domain.states import SkipReason
 
 NOON = datetime.fromisoformat("2026-11-19T12:00:00")
 AHEAD = timedelta(seconds=5)
@@ -61,6 +62,13 @@ def task(inputs: PlanInputs = EVERY_SECOND, next_fire_at: datetime | None = NOON
 
 def at(task: Plan, now: datetime, ahead: timedelta = AHEAD) -> Decision:
     return decide(task.terms, task.next_fire_at, now, now + ahead)
+
+
+def test_a_window_that_ends_before_it_starts_is_refused() -> None:
+    inputs = replace(EVERY_MINUTE, starts_at=NOON, ends_at=NOON - s(1))
+    for ask in (inputs.next_after, inputs.newest_until):
+        with pytest.raises(InvalidInput, match="is before starts_at 2026-11-19 12:00:00: the task would never fire"):
+            ask(NOON)
 
 
 def test_fires_up_to_the_horizon_are_materialized_and_it_itself_is_one_of_them() -> None:
@@ -110,6 +118,34 @@ def test_after_a_misfire_the_fires_ahead_are_materialized_too() -> None:
     assert decision.misfires == 100
 
 
+def test_skip_runs_no_fire_that_is_late_by_more_than_the_grace_and_every_other() -> None:
+    decision = at(task(EVERY_SECOND, misfire_policy="skip"), NOON + s(100), s(2))
+    assert decision.fires == [NOON + s(n) for n in range(90, 103)]
+    assert decision.skipped == Skipped(SkipReason.SKIP, NOON, NOON + s(89), 90)
+    assert (decision.misfires, decision.next_fire_at) == (90, NOON + s(103))
+
+
+def test_fire_all_leaves_what_was_missed_to_the_catch_up_and_goes_on_with_the_plan() -> None:
+    decision = at(task(EVERY_MINUTE, misfire_policy="fire_all"), NOON + timedelta(days=1) + s(20))
+    assert decision == Decision(
+        next_fire_at=NOON + timedelta(days=1) + s(60), missed=Missed(NOON, NOON + timedelta(days=1))
+    )
+
+
+@pytest.mark.parametrize("policy", ["fire_once", "skip", "fire_all"])
+def test_a_fire_that_is_no_fire_of_the_trigger_counts_as_one_for_each_policy(policy: str) -> None:
+    decision = at(task(EVERY_MINUTE, NOON + s(7), misfire_policy=policy), NOON + s(40))
+    told = (decision.fires, decision.skipped and decision.skipped.number, decision.missed)
+    assert (
+        told
+        == {
+            "fire_once": ([NOON + s(7)], None, None),
+            "skip": ([], 1, None),
+            "fire_all": ([], None, Missed(NOON + s(7), NOON + s(7))),
+        }[policy]
+    )
+
+
 def test_missed_fires_are_counted_one_by_one_where_they_are_few() -> None:
     irregular = PlanInputs("cron", "0 0,1,2,23 * * *")
     first = NOON - timedelta(hours=12)
@@ -130,7 +166,8 @@ def test_the_number_of_irregular_fires_is_estimated_from_their_span() -> None:
 @pytest.mark.parametrize("missed", [0, 1, 99])
 def test_off_holds_back_what_has_passed_and_counts_it(missed: int) -> None:
     now = NOON + s(missed)
-    assert at(task(status="off"), now) == Decision(next_fire_at=now + s(1), held_back=missed + 1)
+    skipped = Skipped(SkipReason.OFF, NOON, now, missed + 1, after=NOON - s(1))
+    assert at(task(status="off"), now) == Decision(next_fire_at=now + s(1), skipped=skipped)
 
 
 def test_off_leaves_a_fire_that_is_still_to_come_so_that_on_again_before_it_fires() -> None:
@@ -161,7 +198,8 @@ def test_nothing_fires_after_the_window_and_its_last_instant_is_in_it() -> None:
 def test_missed_fires_count_to_the_end_of_the_window_and_no_further() -> None:
     inputs = replace(EVERY_MINUTE, ends_at=NOON + s(150))
     decision = at(task(inputs), NOON + s(6000))
-    assert decision == Decision(next_fire_at=None, fires=[NOON + s(120)], misfires=2)
+    skipped = Skipped(SkipReason.FIRE_ONCE, NOON, NOON + s(60), 2)
+    assert decision == Decision(next_fire_at=None, fires=[NOON + s(120)], skipped=skipped)
 
 
 @pytest.mark.parametrize(("at", "newest"), [(-1, None), (0, 0), (59, 0), (60, 60), (6000, 120)])
@@ -197,7 +235,47 @@ def test_fires_missed_before_an_edit_was_seen_are_counted_by_the_old_plan_and_no
     edit: dict[str, Any], following: datetime | None
 ) -> None:
     edited = task(**{"inputs": EVERY_MINUTE, "planned": Planned("on", False, EVERY_MINUTE), "is_stale": True, **edit})
-    assert at(edited, NOON + s(12 * 60 - 30), s(0)) == Decision(next_fire_at=following, misfires=12)
+    skipped = Skipped(SkipReason.EDITED, NOON, NOON + s(11 * 60), 12)
+    decision = at(edited, NOON + s(12 * 60 - 30), s(0))
+    assert (decision, decision.misfires) == (Decision(next_fire_at=following, skipped=skipped), 12)
+
+
+def test_an_edit_that_changes_no_fire_that_has_passed_loses_none() -> None:
+    late = NOON + s(3)
+    once = PlanInputs("once", trigger_spec={"at": "2026-11-19T12:00:00Z"})
+    for old, new in [
+        (once, replace(once, timezone="Asia/Tokyo")),
+        (once, replace(once, ends_at=NOON + timedelta(days=1))),
+        (once, replace(once, trigger_spec={"at": "2026-11-19T13:00:00+01:00", "jitter_seconds": 60})),
+        (EVERY_MINUTE, replace(EVERY_MINUTE, timezone="Asia/Tokyo")),
+        (EVERY_MINUTE, HOURLY),
+    ]:
+        decision = at(task(new, planned=Planned("on", False, old), is_stale=True, needs_replan=True), late)
+        assert decision == Decision(next_fire_at=new.next_after(late), fires=[NOON])
+
+
+def test_of_what_was_missed_for_long_an_edit_that_changes_no_fire_leaves_the_choice_to_the_policy() -> None:
+    tokyo = replace(EVERY_MINUTE, timezone="Asia/Tokyo")
+    edited = task(tokyo, planned=Planned("on", False, EVERY_MINUTE), is_stale=True, needs_replan=True)
+    decision = at(edited, NOON + timedelta(hours=2), s(0))
+    assert decision.fires == [NOON + timedelta(hours=2)]
+    assert decision.skipped == Skipped(SkipReason.FIRE_ONCE, NOON, NOON + s(119 * 60), 120)
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        PlanInputs("once", trigger_spec={"at": "2026-11-19T12:00:01"}),
+        PlanInputs("once", trigger_spec={"at": "2026-11-19T12:00:00"}, timezone="Asia/Tokyo"),
+        PlanInputs("once", trigger_spec={"at": "2026-11-19T12:00:00"}, starts_at=NOON + s(1)),
+        PlanInputs("manual"),
+    ],
+)
+def test_a_time_that_passed_before_an_edit_took_it_away_is_counted_as_edited(new: PlanInputs) -> None:
+    once = PlanInputs("once", trigger_spec={"at": "2026-11-19T12:00:00"})
+    edited = task(new, planned=Planned("on", False, once), is_stale=True, needs_replan=True)
+    counted = Skipped(SkipReason.EDITED, NOON, NOON, 1)
+    assert at(edited, NOON + s(3)) == Decision(next_fire_at=None, skipped=counted)
 
 
 @pytest.mark.parametrize("inputs", [EVERY_MINUTE, HOURLY])
@@ -267,16 +345,27 @@ moments = st.integers(-(10**6), 10**6).map(lambda n: NOON + timedelta(millisecon
     now=moments,
     ahead=st.integers(0, 300),
     status=st.sampled_from(["on", "off"]),
+    policy=st.sampled_from(["fire_once", "skip", "fire_all"]),
     zone=st.sampled_from(["UTC", "Europe/Berlin", "Pacific/Apia"]),
     grace=st.integers(1, 3600),
     stale=st.booleans(),
 )
 def test_a_decision_moves_on_and_fires_nothing_twice(
-    *, cron: str, first: datetime, now: datetime, ahead: int, status: str, zone: str, grace: int, stale: bool
+    *,
+    cron: str,
+    first: datetime,
+    now: datetime,
+    ahead: int,
+    status: str,
+    policy: str,
+    zone: str,
+    grace: int,
+    stale: bool,
 ) -> None:
     inputs = PlanInputs("cron", cron, cron_seconds=1, timezone=zone)
     start = inputs.next_after(first)
-    plan = task(inputs, start, status=status, misfire_grace_seconds=grace, needs_replan=stale)
+    policies = {"misfire_policy": policy, "misfire_grace_seconds": grace}
+    plan = task(inputs, start, status=status, needs_replan=stale, **policies)
     horizon = now + s(ahead)
     decision = decide(plan.terms, plan.next_fire_at, now, horizon)
     following = decision.next_fire_at
@@ -287,6 +376,10 @@ def test_a_decision_moves_on_and_fires_nothing_twice(
         assert (decision.fires, following > now) == ([], True)
     else:
         assert following > horizon or len(decision.fires) >= FIRES_AT_ONCE
+    if decision.skipped is not None:
+        assert decision.skipped.first <= decision.skipped.last < min([*decision.fires, following])
+    if decision.missed is not None:
+        assert decision.missed.first <= decision.missed.last < min([*decision.fires, following])
     again = decide(replace(plan.terms, needs_replan=False), following, now, horizon)
     assert not set(again.fires) & set(decision.fires)
     assert min([*again.fires, following]) == following

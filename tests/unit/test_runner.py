@@ -3,17 +3,18 @@
 import json
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, ConfigDict
 
+from rota import Fail, Retry, RunAgain
 from rota.shared.domain.errors import InvalidInput
 from rota.shared.domain.jsontext import UnreadableJson, json_text
-from rota.shared.domain.states import InstanceStatus, NodeStatus
+from rota.shared.domain.states import REASON_LIMIT, InstanceStatus, NodeStatus
 from rota.shared.settable_clock import SettableClock
 from rota.shared.store.reports import InstanceReport, NodeReport, Report
 from rota.shared.store.runs import NodeRun, Run
@@ -21,16 +22,11 @@ from rota.worker_service.authoring import Node
 from rota.worker_service.context import NodeContext
 from rota.worker_service.executors.base import Call, Done, Failure, NoThread, Outcome, Refused
 from rota.worker_service.pulling.slots import FEWEST_ENDS, Slot, Slots
-from rota.worker_service.running.runner import (
-    DEADLINE_SECONDS,
-    LONGEST_LOOK_SECONDS,
-    STOP_SECONDS,
-    THREAD_GRACE_SECONDS,
-    Runner,
-)
+from rota.worker_service.running.deadlines import DEADLINE_SECONDS, LONGEST_LOOK_SECONDS
+from rota.worker_service.running.runner import KILLED_SECONDS, Runner
 from tests.harness.runs import NOON, Reports, run
 
-LIMIT = 1000
+LIMIT, GRACE = 1000, 10
 
 
 class Param(BaseModel):
@@ -52,13 +48,19 @@ class Running:
     call: Call
     done: Done
     clock: SettableClock
+    entered: float | None
     stopped: bool = False
+    killed: bool = False
+    place: str | None = "/app/jobs.py:42 in fetch"
 
-    def stop(self) -> None:
+    def stop(self, *, asks: bool = False) -> None:
         self.stopped = True
 
+    def kill(self) -> None:
+        self.killed = True
+
     def standing(self) -> str | None:
-        return "/app/jobs.py:42 in fetch"
+        return self.place
 
     def linger(self) -> None:
         """It was stopped, and its thread has not returned."""
@@ -85,7 +87,7 @@ class Executor:
     def start(self, call: Call, done: Done, *, later: bool = False) -> Running:
         if self.refusal:
             raise self.refusal
-        running = Running(call, done, self.clock)
+        running = Running(call, done, self.clock, self.clock.monotonic())
         (self.later if later else self.calls).append(running)
         self.meanwhile()
         return running
@@ -104,14 +106,13 @@ class Executor:
 class World:
     """A runner with its stand-ins."""
 
-    def __init__(self, capacity: int = 50) -> None:
+    def __init__(self, nodes: Mapping[str, Node] = NODES, capacity: int = 50) -> None:
         self.clock = SettableClock(NOON)
         self.executor, self.reports, self.told = Executor(self.clock), Reports(), 0
         self.slots = Slots(capacity, 1000, self.clock)
         self.slots.on_free(self._count)
-        self.runner = Runner(
-            NODES, {"thread": self.executor}, self.reports, self.slots, self.clock, result_limit_bytes=LIMIT
-        )
+        limits: dict[str, Any] = {"result_limit_bytes": LIMIT, "grace_seconds": GRACE, "worker": "w1"}
+        self.runner = Runner(nodes, {"thread": self.executor}, self.reports, self.slots, self.clock, **limits)
 
     def _count(self) -> None:
         self.told += 1
@@ -280,6 +281,20 @@ def test_what_is_canceled_between_two_nodes_waits_for_no_slot(when: str) -> None
     canceled = world.reports.seen[-1]
     assert (canceled.instance_id, instance(canceled).status) == (1, InstanceStatus.CANCELED)
     assert (slots(world), world.slots.line, len(world.executor.calls)) == ((1, 1), 0, 2)
+
+
+def test_what_is_canceled_in_the_line_waits_for_no_slot_though_its_node_had_ended_before_its_start_returned() -> None:
+    """As a quick function on a thread may."""
+    world = World(capacity=1)
+    world.executor.meanwhile = lambda: world.executor.later[-1].end(1)
+    world.start(run("EXTRACT", "SEND", id=1))
+    world.executor.meanwhile = lambda: None
+    world.start(run("EXTRACT", id=2))
+    world.reports.commit()
+    assert world.slots.line == 1
+    world.runner.stop(1, 1, "canceled", canceled=True)
+    canceled = world.reports.seen[-1]
+    assert (canceled.instance_id, instance(canceled).status) == (1, InstanceStatus.CANCELED)
 
 
 @pytest.mark.parametrize("how", ["dropped", "detached"])
@@ -630,6 +645,112 @@ def test_a_retry_is_due_after_its_delay_and_says_why(world: World) -> None:
     assert told.reason == "retry 3 of 5 after 40 s: node REPORT_EXTRACT failed: ValueError: no"
 
 
+def test_a_retry_tells_when_its_attempt_started(world: World) -> None:
+    world.start(run("EXTRACT", "SEND"))
+    world.clock.advance(1)
+    world.ended({"rows": 42})
+    world.reports.commit()
+    world.clock.advance(4)
+    assert instance(world.ended(failure=ValueError("no"))).gmt_started == NOON + timedelta(seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("task", "own", "failure", "why"),
+    [
+        ({"retry_on": ["OSError"]}, {}, ConnectionError("no"), None),
+        ({"retry_on": ["OSError"]}, {}, ValueError("no"), "retry_on has only OSError"),
+        ({"never_retry": ["OSError"]}, {}, ConnectionError("no"), "never_retry has OSError"),
+        ({"never_retry": ["OSError"]}, {"never_retry": []}, ConnectionError("no"), None),
+        ({"retry_on": ["OSError"]}, {"retry_on": ["ValueError"]}, ValueError("no"), None),
+        ({}, {"retry_on": ["ValueError"]}, Retry("not yet"), None),
+        ({"never_retry": ["Exception"]}, {}, Retry("not yet"), None),
+    ],
+)
+def test_the_task_or_else_its_node_says_which_exceptions_are_retried(
+    task: Any, own: Any, failure: Exception, why: str | None
+) -> None:
+    world = World({**NODES, "REPORT_EXTRACT": replace(NODES["REPORT_EXTRACT"], retry=own)})
+    world.start(run("EXTRACT", "SEND", retries=2, **task))
+    told = instance(world.ended(failure=failure))
+    assert told.status is (InstanceStatus.PENDING if why is None else InstanceStatus.FAILED)
+    if why is not None:
+        error = f"{type(failure).__name__}: no"
+        assert told.reason == f"node REPORT_EXTRACT failed: {error}; not retried: {why}"
+
+
+def test_a_long_reason_is_cut_before_why_it_is_not_retried(world: World) -> None:
+    world.start(run("EXTRACT", "SEND", retries=2, retry_on=[f"pkg.module.Error{number}" for number in range(200)]))
+    told = instance(world.ended(failure=ValueError("x" * 5000))).reason or ""
+    assert len(told) <= REASON_LIMIT
+    assert told.startswith("node REPORT_EXTRACT failed: ValueError: xxx")
+    assert "; not retried: retry_on has only pkg.module.Error0, " in told
+    assert told.endswith("…")
+
+
+@pytest.mark.parametrize(("never", "retried"), [("TimeoutError", False), ("ConnectionError", True)])
+def test_a_timeout_may_be_chosen_as_an_exception(world: World, never: str, *, retried: bool) -> None:
+    running = time_out(world, run("EXTRACT", retries=1, never_retry=[never]))
+    running.end(stopped=True)
+    told = instance(world.reports.seen[-1])
+    assert told.status is (InstanceStatus.PENDING if retried else InstanceStatus.FAILED)
+
+
+@pytest.mark.parametrize(("in_", "seconds"), [(None, 20), (300, 300), (timedelta(hours=2), 7200), (0, 0)])
+def test_a_handler_says_when_it_is_to_be_retried_and_uses_up_an_attempt(world: World, in_: Any, seconds: float) -> None:
+    world.start(run(nodes=(failed_before("EXTRACT", 1),), retries=2, failures=1))
+    report = world.ended(failure=Retry("the file is not there yet", in_=in_))
+    told = instance(report)
+    assert (states(report), report.nodes[0].failures, told.failures) == ([(101, "pending")], 2, 2)
+    assert told.due_at == NOON + timedelta(seconds=seconds)
+    assert (told.reason or "").endswith(": node REPORT_EXTRACT failed: Retry: the file is not there yet")
+    assert (told.reason or "").startswith("retry 2 of 2 after ")
+
+
+def test_a_handler_that_asks_for_one_retry_too_many_fails(world: World) -> None:
+    world.start(run(nodes=(failed_before("EXTRACT", 2),), retries=2, failures=2))
+    told = instance(world.ended(failure=Retry("not yet", in_=300)))
+    assert (told.status, told.due_at) == (InstanceStatus.FAILED, None)
+
+
+def test_a_handler_that_gives_up_fails_whatever_retries_are_left(world: World) -> None:
+    world.start(run("EXTRACT", "SEND", retries=5))
+    report = world.ended(failure=Fail("the invoice was canceled"))
+    assert states(report) == [(101, "failed"), (102, "canceled")]
+    assert instance(report).reason == "node REPORT_EXTRACT failed: Fail: the invoice was canceled"
+    said = json.loads(report.nodes[0].result or "")
+    assert said["type"] == "Fail"
+    assert "Fail: the invoice was canceled" in said["traceback"]
+
+
+def test_an_attempt_that_restarts_runs_all_nodes_again_when_that_is_committed(world: World) -> None:
+    done = NodeRun(101, "REPORT_EXTRACT", "REPORT", 1, "succeed", None, {"rows": 42}, failures=1)
+    failed = NodeRun(102, "REPORT_SEND", "REPORT", 2, "running", None, None, failures=1)
+    world.start(run(nodes=(done, failed), attempt=3, failures=2, on_retry="restart"))
+    report = world.reports.seen[-1]
+    assert (states(report), instance(report).status) == ([(101, "running"), (102, "pending")], InstanceStatus.RUNNING)
+    assert (report.nodes[0].gmt_started, instance(report).gmt_started) == (NOON, NOON)
+    assert world.executor.started == []
+    world.reports.commit()
+    assert (world.executor.started, world.executor.calls[0].context.results) == (["EXTRACT"], {})
+    world.ended({"rows": 43})
+    world.reports.commit()
+    assert world.executor.calls[-1].context.results["EXTRACT"] == {"rows": 43}
+    assert world.ended(failure=ValueError("no")).nodes[0].failures == 2, "what failed before still counts"
+
+
+def test_an_attempt_that_restarts_with_nothing_done_needs_no_commit(world: World) -> None:
+    world.start(run("EXTRACT", "SEND", attempt=2, on_retry="restart"))
+    assert world.executor.started == ["EXTRACT"]
+
+
+def test_an_attempt_that_is_lost_before_it_restarts_runs_nothing(world: World) -> None:
+    done = NodeRun(101, "REPORT_EXTRACT", "REPORT", 1, "succeed", None, {"rows": 42})
+    failed = NodeRun(102, "REPORT_SEND", "REPORT", 2, "running", None, None, failures=1)
+    world.start(run(nodes=(done, failed), attempt=2, on_retry="restart"))
+    world.reports.commit(ours=False)
+    assert (world.executor.started, len(world.runner)) == ([], 0)
+
+
 def test_a_failure_is_told_with_its_type_and_traceback(world: World) -> None:
     world.start(run("EXTRACT"))
     report = world.ended(failure=ValueError("no such region"))
@@ -853,7 +974,7 @@ def test_who_is_out_of_time_is_stopped_within_a_tenth_of_a_second_and_nobody_loo
     world: World,
 ) -> None:
     assert world.runner.expire() == math.inf
-    world.runner.deadlines.start()
+    world.runner.deadlines.loop.start()
     world.clock.advance(3600)
     world.start(run("LOG", timeout_seconds=100, id=1))
     world.clock.advance(50)
@@ -870,7 +991,7 @@ def test_who_is_out_of_time_is_stopped_within_a_tenth_of_a_second_and_nobody_loo
     second.end(stopped=True)
     third.end(stopped=True)
     assert world.runner.expire() == math.inf
-    world.runner.deadlines.stop()
+    world.runner.deadlines.loop.stop()
 
 
 def test_a_run_that_is_not_ours_any_more_is_dropped(world: World) -> None:
@@ -984,7 +1105,7 @@ def time_out(world: World, one: Run) -> Running:
 
 def test_a_timed_out_thread_that_returns_within_its_grace_ends_as_any_other(world: World) -> None:
     running = time_out(world, run("EXTRACT"))
-    world.clock.advance(THREAD_GRACE_SECONDS / 2)
+    world.clock.advance(GRACE / 2)
     world.runner.expire()
     assert world.reports.seen == []
     running.end(stopped=True)
@@ -994,7 +1115,7 @@ def test_a_timed_out_thread_that_returns_within_its_grace_ends_as_any_other(worl
 
 def test_a_timed_out_thread_with_no_retry_left_fails_at_once_and_keeps_its_slots(world: World) -> None:
     running = time_out(world, run("EXTRACT"))
-    world.clock.advance(THREAD_GRACE_SECONDS)
+    world.clock.advance(GRACE)
     world.runner.expire()
     report = world.reports.commit()
     assert states(report) == [(101, "failed")]
@@ -1007,9 +1128,54 @@ def test_a_timed_out_thread_with_no_retry_left_fails_at_once_and_keeps_its_slots
     assert len(world.reports.seen) == 1
 
 
+@pytest.mark.parametrize("entered", [True, False])
+def test_what_lingers_began_when_its_handler_was_entered_or_never(world: World, entered: bool) -> None:
+    began = world.clock.now()
+    world.start(run("EXTRACT"))
+    running = world.executor.calls[-1]
+    running.entered = running.entered if entered else None
+    world.clock.advance(60)
+    world.runner.expire()
+    running.linger()
+    world.clock.advance(GRACE)
+    world.runner.expire()
+    report = world.reports.seen[0]
+    assert report.nodes[0].gmt_completed == world.clock.now()
+    assert report.nodes[0].gmt_started == instance(report).gmt_started == (began if entered else None)
+    since = "at /app/jobs.py:42 in fetch; it began at" if entered else "before its handler began; it waited since"
+    still = "; its thread did not end within the grace and still ran on worker 'w1'"
+    assert instance(report).reason == f"REPORT_EXTRACT timed out after 60 s {since} 2026-11-19 12:00:00.000 UTC{still}"
+
+
+def test_a_process_says_with_its_end_where_it_stood_and_what_it_had_to_tell(world: World) -> None:
+    world.start(run("EXTRACT"))
+    running = world.executor.calls[-1]
+    running.place = None
+    world.clock.advance(60)
+    world.runner.expire()
+    now = world.clock.monotonic()
+    running.done(Outcome(running.entered, now, stopped=True, place="/app/jobs.py:7 in hang"))
+    reason = instance(world.reports.seen[0]).reason or ""
+    assert "timed out after 60 s at /app/jobs.py:7 in hang; it began at" in reason
+
+
+@pytest.mark.parametrize("how", ["canceled before it starts", "unknown", "refused"])
+def test_a_node_whose_handler_was_not_entered_has_no_start(world: World, how: str) -> None:
+    one = run("NIGHT" if how == "unknown" else "LOG")
+    world.runner.accept([one])
+    if how == "refused":
+        world.executor.refusal = OSError("no more processes")
+    if how == "canceled before it starts":
+        world.runner.stop(7, 1, "canceled", canceled=True)
+    world.runner.start([one])
+    report = world.reports.seen[0]
+    assert (report.nodes[0].gmt_started, report.nodes[0].gmt_completed) == (None, world.clock.now())
+    assert instance(report).gmt_started is None, "the row keeps the time of its claim"
+
+
 def test_the_slots_of_a_thread_that_returns_before_the_commit_are_freed_after_it(world: World) -> None:
     running = time_out(world, run("EXTRACT"))
-    world.clock.advance(THREAD_GRACE_SECONDS)
+    world.clock.advance(GRACE)
     world.runner.expire()
     running.end(stopped=True)
     assert world.runner.lingering.returned() == set()
@@ -1019,7 +1185,7 @@ def test_the_slots_of_a_thread_that_returns_before_the_commit_are_freed_after_it
 
 def test_a_timed_out_thread_with_retries_is_retried_when_it_has_returned(world: World) -> None:
     running = time_out(world, run("EXTRACT", retries=1))
-    world.clock.advance(THREAD_GRACE_SECONDS)
+    world.clock.advance(GRACE)
     world.runner.expire()
     waits = world.reports.commit()
     assert (states(waits), instance(waits).status) == ([(101, "running")], "running")
@@ -1040,7 +1206,7 @@ def test_a_timed_out_thread_with_retries_is_retried_when_it_has_returned(world: 
 
 def test_a_cancel_ends_what_waits_for_its_thread_to_be_retried(world: World) -> None:
     running = time_out(world, run("EXTRACT", retries=1))
-    world.clock.advance(THREAD_GRACE_SECONDS)
+    world.clock.advance(GRACE)
     world.runner.expire()
     world.reports.commit()
     world.runner.stop(7, 1, "canceled", canceled=True)
@@ -1060,7 +1226,13 @@ def stop_in_vain(world: World, one: Run, *, canceled: bool) -> Running:
         world.clock.advance(60)
         world.runner.expire()
     assert world.executor.calls[-1].stopped
-    world.clock.advance(STOP_SECONDS - 0.01)
+    world.clock.advance(GRACE - 0.01)
+    world.runner.expire()
+    assert not world.executor.calls[-1].killed
+    world.clock.advance(0.01)
+    world.runner.expire()
+    assert world.executor.calls[-1].killed
+    world.clock.advance(KILLED_SECONDS - 0.01)
     world.runner.expire()
     assert (world.reports.seen, len(world.runner.lingering)) == ([], 0)
     world.clock.advance(0.01)
@@ -1091,7 +1263,7 @@ def test_a_coroutine_that_does_not_end_at_its_timeout_is_retried_when_it_has_end
 
 def test_a_run_that_is_lost_while_its_thread_lingers_leaves_the_slot_to_the_thread(world: World) -> None:
     running = time_out(world, run("EXTRACT", retries=1))
-    world.clock.advance(THREAD_GRACE_SECONDS)
+    world.clock.advance(GRACE)
     world.runner.expire()
     world.reports.commit(ours=False)
     assert (len(world.runner), world.slots.busy) == (0, 1)
@@ -1109,3 +1281,155 @@ def test_what_is_detached_is_over_when_its_handler_has_ended(world: World) -> No
     assert (active.calls, world.runner.lingering.longest) == (1, 7)
     running.end(stopped=True)
     assert (active.calls, len(world.runner.lingering), world.reports.seen) == (0, 0, [])
+
+
+def test_the_last_node_says_when_its_task_runs_again_and_its_result_is_kept(world: World) -> None:
+    world.start(run("EXTRACT", "SEND"))
+    world.ended({"rows": 42})
+    world.reports.commit()
+    world.clock.advance(30)
+    end = instance(world.ended(RunAgain(in_=60, result={"sent": 1})))
+    assert (end.status, end.result) == (InstanceStatus.SUCCEED, '{"sent":1}')
+    assert end.again == world.clock.now() + timedelta(seconds=60)
+
+
+def test_another_node_may_not_say_it(world: World) -> None:
+    world.start(run("EXTRACT", "SEND"))
+    end = instance(world.ended(RunAgain(in_=60)))
+    assert (end.status, end.again) == (InstanceStatus.FAILED, None)
+    assert end.reason == (
+        "node REPORT_EXTRACT failed: REPORT_EXTRACT returned RunAgain: only the last node of an instance may"
+    )
+
+
+@pytest.mark.parametrize(
+    ("again", "said"),
+    [
+        (RunAgain(at=datetime.fromisoformat("9999-12-31T00:00:00")), "is too far from now"),
+        (RunAgain(in_=1, result={1, 2}), "returned what is not JSON"),
+    ],
+)
+def test_what_cannot_be_stored_fails(world: World, again: RunAgain, said: str) -> None:
+    world.start(run("SEND"))
+    end = instance(world.ended(again))
+    assert (end.status, end.again) == (InstanceStatus.FAILED, None)
+    assert said in str(end.reason)
+
+
+def test_a_run_that_is_canceled_or_fails_does_not_run_again(world: World) -> None:
+    world.start(run("SEND"))
+    world.runner.stop(7, 1, "canceled by hand", canceled=True)
+    end = instance(world.ended(RunAgain(in_=60), stopped=True))
+    assert (end.status, end.again) == (InstanceStatus.CANCELED, None)
+
+
+# The limit for a whole run
+
+
+def test_a_run_that_exceeds_its_limit_is_stopped_in_the_node_that_runs_and_retried(world: World) -> None:
+    world.start(run("LOG", "SEND", run_timeout_seconds=90, retries=1))
+    world.clock.advance(60)
+    world.ended({"rows": 42})
+    world.reports.commit()
+    world.clock.advance(29.999)
+    world.runner.expire()
+    running = world.executor.calls[1]
+    assert not running.stopped
+    world.clock.advance(0.001)
+    world.runner.expire()
+    assert running.stopped
+    report = world.ended(stopped=True)
+    assert states(report) == [(102, "pending")]
+    assert instance(report).status is InstanceStatus.PENDING
+    assert instance(report).reason == (
+        "retry 1 of 3 after 10 s: the run timed out after 90 s in REPORT_SEND at /app/jobs.py:42 in fetch; "
+        "the run began at 2026-11-19 12:00:00.000 UTC"
+    )
+
+
+@pytest.mark.parametrize(("run_limit", "said"), [(30, "the run timed out after 30 s"), (61, "REPORT_EXTRACT timed")])
+def test_the_earlier_of_the_limits_of_node_and_run_counts(world: World, run_limit: int, said: str) -> None:
+    world.start(run("EXTRACT", run_timeout_seconds=run_limit))
+    world.clock.advance(min(run_limit, 60))
+    world.runner.expire()
+    assert (instance(world.ended(stopped=True)).reason or "").startswith(said)
+
+
+def test_the_limit_of_a_run_counts_while_it_waits_between_two_nodes(world: World) -> None:
+    world.start(run("EXTRACT", "SEND", run_timeout_seconds=10, on_worker_lost="fail"))
+    world.reports.commit()
+    world.ended({"rows": 42})
+    world.clock.advance(10)
+    world.runner.expire()
+    world.reports.commit()
+    report = world.reports.seen[-1]
+    assert world.executor.started == ["EXTRACT"]
+    assert states(report) == [(102, "failed")]
+    assert (instance(report).reason or "").startswith("the run timed out after 10 s in REPORT_SEND before its handler")
+
+
+def test_a_run_that_waits_in_line_for_a_slot_is_over_at_its_limit() -> None:
+    world = World(capacity=1)
+    world.start(run("EXTRACT", "LOG", run_timeout_seconds=10))
+    world.ended({"rows": 42})
+    other = run("EXTRACT", id=8)
+    world.start(other)
+    world.reports.commit()
+    assert world.executor.started == ["EXTRACT", "EXTRACT"]
+    world.clock.advance(10)
+    world.runner.expire()
+    assert world.reports.seen[-1].instance_id == 7
+    assert instance(world.reports.seen[-1]).status is InstanceStatus.FAILED
+
+
+def test_a_handler_that_ends_just_as_its_run_times_out_lets_no_further_node_begin(world: World) -> None:
+    world.start(run("EXTRACT", "LOG", run_timeout_seconds=10))
+    world.clock.advance(10)
+    world.runner.expire()
+    assert states(world.ended({"rows": 42})) == [(101, "succeed"), (102, "running")]
+    world.runner.expire()
+    world.reports.commit()
+    assert world.executor.started == ["EXTRACT"]
+    assert states(world.reports.seen[-1]) == [(102, "failed")]
+
+
+def test_what_ends_in_its_grace_after_its_runs_limit_lets_no_further_node_begin(world: World) -> None:
+    world.start(run("EXTRACT", "LOG", run_timeout_seconds=10))
+    world.clock.advance(10)
+    world.runner.expire()
+    assert states(world.ended({"rows": 42})) == [(101, "succeed"), (102, "running")]
+    world.reports.commit()
+    assert world.executor.started == ["EXTRACT"]
+    assert states(world.reports.seen[-1]) == [(102, "failed")]
+    said = "the run timed out after 10 s in REPORT_LOG before"
+    assert (instance(world.reports.seen[-1]).reason or "").startswith(said)
+
+
+def test_each_attempt_has_the_whole_limit(world: World) -> None:
+    world.start(run("LOG", run_timeout_seconds=10, retries=1))
+    world.clock.advance(10)
+    world.runner.expire()
+    world.ended(stopped=True)
+    world.reports.commit()
+    world.clock.advance(3600)
+    world.start(run("LOG", run_timeout_seconds=10, retries=1, attempt=2))
+    world.clock.advance(9.999)
+    world.runner.expire()
+    assert not world.executor.calls[-1].stopped
+
+
+def test_a_run_without_a_limit_sets_no_deadline(world: World) -> None:
+    world.start(run("LOG"))
+    assert world.runner.expire() == math.inf
+
+
+def test_whoever_drops_a_run_those_who_wait_for_it_are_told_once() -> None:
+    told: list[Run] = []
+    world, one = World(), run()
+    runner = Runner(
+        NODES, {}, world.reports, world.slots, world.clock, result_limit_bytes=LIMIT, grace_seconds=1, gone=told.append
+    )
+    runner.accept([one])
+    runner.drop(one.id)
+    runner.drop(one.id)
+    assert told == [one]

@@ -2,6 +2,7 @@
 
 import threading
 from datetime import datetime, timedelta
+from functools import partial
 
 import pytest
 
@@ -40,7 +41,7 @@ def test_whoever_waits_for_a_moment_goes_on_then_and_in_order(clock: SettableClo
             seen.append((name, -clock.seconds_until(NOON)))
 
     for name, seconds in (("slow", 5.0), ("quick", 2.0)):
-        clock.thread(name, lambda name=name, seconds=seconds: every(name, seconds)).start()  # type: ignore[misc]
+        clock.thread(name, partial(every, name, seconds)).start()
     clock.advance(100)
     assert seen == [("quick", 2), ("quick", 4), ("slow", 5), ("quick", 6), ("slow", 10), ("slow", 15)]
     assert clock.now() == NOON + timedelta(seconds=100)
@@ -123,7 +124,7 @@ def test_a_notification_is_not_spent_on_who_has_gone_on_already(clock: SettableC
             woken.append((name, changed.wait(seconds)))
 
     for name, seconds in (("first", 1.0), ("second", None)):
-        clock.thread(name, lambda name=name, seconds=seconds: wait(name, seconds)).start()  # type: ignore[misc]
+        clock.thread(name, partial(wait, name, seconds)).start()
         clock.advance(0)
     clock.advance(1)
     with changed:

@@ -37,6 +37,12 @@ def test_an_option_goes_before_the_environment_and_none_is_no_option(monkeypatch
     assert (settings.capacity, settings.batch, settings.labels) == (9, 20, {"gpu": "a100"})
 
 
+@pytest.mark.parametrize("name", ["app", "worker_name", "health_file"])
+def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(f"ROTA_{name.upper()}", "")
+    assert getattr(Settings.load(), name) is None
+
+
 SECONDS = st.floats(0.01, 60)
 
 
@@ -113,13 +119,13 @@ def test_settings_do_not_change() -> None:
     ("url", "says"),
     [
         ("mysql://rota@db/rota?pasword=s3cret", "'pasword', which is not known; write 'password'"),
-        ("mariadb://rota@a,b/rota?zz=s3cret", "'zz', which is not known; known are autocommit, "),
-        ("sqlite:///rota.db?timeot=s3cret", "'timeot', which is not known; write 'timeout'"),
-        ("mysql://rota@db/rota?connect_timeout=s3cret", "'connect_timeout', and its value is not a whole number"),
-        ("mysql://rota@a,b/rota?read_timeout=1.5", "'read_timeout', and its value is not a whole number"),
+        ("mariadb://rota@a,b/rota?zz=s3cret", "'zz', which is not known; known are binary_prefix, "),
+        ("sqlite:///rota.db?imutable=s3cret", "'imutable', which is not known; write 'immutable'"),
+        ("mysql://rota@db/rota?client_flag=s3cret", "'client_flag', and its value is not a whole number"),
+        ("mysql://rota@a,b/rota?max_allowed_packet=1.5", "'max_allowed_packet', and its value is not a whole number"),
         ("mysql://rota@db/rota?local_infile=s3cret", "'local_infile', and its value is not true or false"),
-        ("sqlite:///rota.db?timeout=s3cret", "'timeout', and its value is not a number"),
-        ("mysql://rota@db/rota?read_timeout=1&read_timeout=s3cret", "'read_timeout' more than once; give it once"),
+        ("mysql://rota@db/rota?ssl_disabled=s3cret", "'ssl_disabled', and its value is not true or false"),
+        ("mysql://rota@db/rota?collation=1&collation=s3cret", "'collation' more than once; give it once"),
         ("mysql://rota@db/rota?port=3307", "'port'; write the port after the host, as in mysql://"),
         ("mariadb://rota@db/rota?charset=s3cret", "'charset'; leave it out: Rota itself sets utf8mb4"),
         ("sqlite:///rota.db?charset=s3cret", "'charset', which is not known; known are cache, "),
@@ -137,7 +143,55 @@ def test_options_of_the_url_that_can_work_are_taken(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").touch()
     for query in (
         f"ssl_ca={tmp_path / 'ca.pem'}&ssl_capath={tmp_path}",
-        "unix_socket=/run/mysqld.sock&connect_timeout=5&local_infile=off",
+        "unix_socket=/run/mysqld.sock&ssl_disabled=false&local_infile=off",
     ):
         Settings.load(database_url=f"mysql://rota@db/rota?{query}")
-    Settings.load(database_url="sqlite:///file:rota.db?uri=true&mode=rw&timeout=2.5")
+    Settings.load(database_url="sqlite:///file:rota.db?uri=true&mode=rw")
+
+
+OWN_LIMIT = "leave it out, and set ROTA_CALL_TIMEOUT_SECONDS: it limits each call and each connecting"
+OF_A_URI = "which belongs to a URI; write sqlite:///file:/srv/rota.db?mode=ro&uri=true"
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("mysql://rota@db/rota?connect_timeout=3", f"the option 'connect_timeout'; {OWN_LIMIT}"),
+        ("mysql://rota@a,b/rota?read_timeout=3", f"the option 'read_timeout'; {OWN_LIMIT}"),
+        ("mysql://rota@db/rota?write_timeout=3", f"the option 'write_timeout'; {OWN_LIMIT}"),
+        ("sqlite:///rota.db?timeout=3", f"the option 'timeout'; {OWN_LIMIT}"),
+        ("mysql://rota@db/rota?autocommit=true", "the option 'autocommit'; leave it out: Rota itself sets it"),
+        ("mysql://rota@db/rota?db=other", "the option 'db'; write it before the ?, as in mysql://user:password@host/"),
+        ("mysql://rota@db/rota?ssl=true", "the option 'ssl'; it is no switch; write ssl_ca=FILE"),
+        (f"mysql://rota@db/rota?ssl_ca={__file__}&ssl_verify_cert=false", "the option 'ssl_verify_cert'; leave it out"),
+        (
+            "mysql://rota@db/rota?ssl_verify_identity=true",
+            "the option 'ssl_verify_identity'; leave it out: ssl_ca=FILE",
+        ),
+        (
+            f"mysql://rota@db/rota?ssl_ca={__file__}&ssl_disabled=true",
+            "ssl_disabled and 'ssl_ca', which exclude each other; leave one of them out",
+        ),
+        ("sqlite:///rota.db?mode=ro", f"the option 'mode', {OF_A_URI}"),
+        ("sqlite:///rota.db?immutable=1&uri=true", f"the option 'immutable', {OF_A_URI}"),
+        ("sqlite:///file:rota.db?mode=ro", f"the option 'mode', {OF_A_URI}"),
+        ("sqlite://srv/rota.db", "names a host; a file has three slashes before its path: sqlite:///rota.db"),
+        ("sqlite:///file:rota.db", "one half of a URI; write sqlite:///file:/srv/rota.db?mode=ro&uri=true"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused_with_what_to_write_instead(url: str, says: str) -> None:
+    said = refusal(database_url=url)
+    assert said.startswith("ROTA_DATABASE_URL: ")
+    assert says in said
+
+
+@pytest.mark.parametrize("url", ["sqlite:///:memory:", "sqlite:///file:x?mode=memory&uri=true"])
+def test_a_database_in_memory_is_refused_as_one_without_a_file(url: str) -> None:
+    assert "names no file" in refusal(database_url=url)
+
+
+@pytest.mark.parametrize("limit", ["overdue_seconds", "abandoned_seconds"])
+def test_a_grace_that_others_do_not_wait_for_is_refused(limit: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"cancel_grace_seconds 10 must be less than {limit} 10, or a "):
+        Settings.load(**{limit: 10})
+    assert Settings.load(**{limit: 10}, cancel_grace_seconds=0).cancel_grace_seconds == 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.worker_service.authoring import load_app
+from rota.worker_service.loading import load_app
 from rota.worker_service.sources import changed, noted_sources
 
 

@@ -3,12 +3,11 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from rota.shared.clock import HostTimer
 from rota.worker_service.authoring import Node
 from rota.worker_service.board import Board
 from rota.worker_service.context import NodeContext
@@ -18,20 +17,6 @@ from rota.worker_service.executors.threads import ThreadExecutor
 from rota.worker_service.signatures import Execution
 from tests.harness.processes import wait_until
 from tests.harness.told import DEADLINE, Told
-
-
-@pytest.fixture
-def threads() -> Iterator[ThreadExecutor]:
-    executor = ThreadExecutor(2, HostTimer())
-    yield executor
-    executor.close()
-
-
-@pytest.fixture
-def loop() -> Iterator[EventLoopExecutor]:
-    executor = EventLoopExecutor(HostTimer())
-    yield executor
-    executor.close()
 
 
 def call(handler: Callable[..., Any], execution: Execution) -> Call:

@@ -2,13 +2,16 @@
 
 from datetime import UTC, datetime, timedelta, timezone
 from enum import StrEnum
+from json import JSONDecodeError
 from typing import Any, get_args, get_type_hints
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from rota.shared.domain.errors import InvalidInput
-from rota.shared.domain.task import TaskDefinition, TaskFields
+from rota.shared.domain.states import TriggerKind
+from rota.shared.domain.task import TRIGGER_FIELDS, TaskDefinition
+from rota.shared.domain.task_fields import TaskFields
 from rota.shared.store.tables import schedule_task
 
 NOON = datetime.fromisoformat("2026-11-19T12:00:00")
@@ -34,7 +37,9 @@ def refusal(**fields: Any) -> str:
         ({"cron": "0 15 10 * * *"}, "seconds"),
         ({"cron": "0 3 * * *", "cron_seconds": True}, "five fields"),
         ({"timezone": "Mars/Base"}, "Mars/Base"),
-        ({"misfire_policy": "skip"}, "misfire_policy 'skip'"),
+        ({"misfire_policy": "never"}, "misfire_policy 'never'"),
+        ({"misfire_window_seconds": 0}, "misfire_window_seconds 0"),
+        ({"misfire_cap": 1001}, "misfire_cap 1001"),
         ({"misfire_grace_seconds": 0}, "misfire_grace_seconds 0"),
         ({"overlap_policy": "stop"}, "overlap_policy 'stop'"),
         ({"overlap_policy": "allow", "max_instances": 0}, "max_instances 0"),
@@ -42,6 +47,20 @@ def refusal(**fields: Any) -> str:
         ({"retries": -1}, "retries -1"),
         ({"retries": 3, "on_worker_lost": "fail"}, "on_worker_lost fail means at most once: retries must be 0, not 3"),
         ({"retry_backoff": "linear"}, "retry_backoff 'linear'"),
+        ({"max_retry_delay_seconds": 0}, "max_retry_delay_seconds 0"),
+        (
+            {"max_retry_delay_seconds": 5, "retry_delay_seconds": 6},
+            "max_retry_delay_seconds 5 is less than retry_delay_seconds 6",
+        ),
+        ({"retry_jitter_percent": 101}, "retry_jitter_percent 101"),
+        ({"retry_on": ConnectionError}, "retry_on <class 'ConnectionError'>: write a list of exceptions"),
+        ({"retry_on": "ConnectionError"}, "retry_on 'ConnectionError': write a list of exceptions"),
+        ({"retry_on": ["Timeout"]}, "retry_on 'Timeout': no built-in exception has that name; write its module, too"),
+        ({"never_retry": ["print"]}, "never_retry 'print': no built-in exception has that name"),
+        ({"never_retry": [5]}, "never_retry 5: that is no exception; give its class or its name"),
+        ({"never_retry": [int]}, "never_retry <class 'int'>: that is no exception"),
+        ({"retry_on": ["requests..Timeout"]}, "retry_on 'requests..Timeout': that is no exception"),
+        ({"on_retry": "again"}, "on_retry 'again'"),
         ({"timeout_seconds": 0}, "timeout_seconds 0"),
         ({"priority": 10}, "priority 10"),
         ({"required_labels": {"gpu": 1}}, "required_labels.gpu 1"),
@@ -52,6 +71,14 @@ def refusal(**fields: Any) -> str:
         ({"retry_delay_seconds": timedelta(seconds=1.5)}, "; write 2"),
         ({"max_retries": 3}, "max_retries is no field of a task (did you mean retries?); there are: name, type"),
         ({"colour": "red"}, "colour is no field of a task; there are: name, type"),
+        ({"cron": None, "every": 0}, "every 0: an interval is from 1s to 3650d"),
+        ({"cron": None, "every": "soon"}, "every 'soon': an interval"),
+        ({"every": "15m"}, "a task has one trigger: give cron or every, and not both"),
+        ({"at": "2027-01-04"}, "a task has one trigger: give cron or at, and not both"),
+        ({"cron": None, "at": "noon"}, "'noon' is not a time"),
+        ({"cron": None, "at": 5}, "at 5: write a time"),
+        ({"jitter_seconds": 86_401}, "jitter_seconds 86401"),
+        ({"jitter_seconds": -1}, "jitter_seconds -1"),
         ({"starts_at": NOON, "ends_at": NOON - timedelta(seconds=1)}, "before starts_at"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
@@ -86,10 +113,25 @@ def test_a_window_may_be_one_instant_whatever_zone_its_ends_are_written_in() -> 
     TaskDefinition.of(**GOOD, starts_at=NOON.replace(tzinfo=UTC), ends_at=NOON)
 
 
-@pytest.mark.parametrize(("cron", "kind"), [(None, "manual"), ("0 3 * * *", "cron")])
-def test_a_task_without_cron_is_manual(cron: str | None, kind: str) -> None:
-    definition = TaskDefinition.of(**{**GOOD, "cron": cron})
-    assert definition.columns()["trigger_kind"] == definition.inputs.trigger_kind == kind
+@pytest.mark.parametrize(
+    ("fields", "kind", "spec"),
+    [
+        ({"cron": None}, "manual", None),
+        ({"cron": "0 3 * * *"}, "cron", None),
+        ({"cron": None, "every": timedelta(minutes=15)}, "interval", {"every": 900}),
+        ({"cron": None, "at": NOON.replace(tzinfo=UTC)}, "once", {"at": "2026-11-19T12:00:00+00:00"}),
+    ],
+)
+def test_the_field_of_its_trigger_says_its_kind(fields: dict[str, Any], kind: str, spec: Any) -> None:
+    definition = TaskDefinition.of(**GOOD | fields)
+    columns = definition.columns_of(["cron"])
+    assert columns == {"trigger_kind": kind, "cron": fields.get("cron"), "trigger_spec": spec}
+    assert definition.columns().items() >= columns.items()
+    assert (definition.inputs.trigger_kind, definition.inputs.trigger_spec) == (kind, spec)
+
+
+def test_each_kind_but_manual_has_its_field() -> None:
+    assert set(TRIGGER_FIELDS.values()) == set(TriggerKind) - {TriggerKind.MANUAL}
 
 
 def test_type_checkers_know_the_fields_that_code_gives_by_keyword() -> None:
@@ -102,7 +144,16 @@ def test_type_checkers_know_the_fields_that_code_gives_by_keyword() -> None:
             assert set(get_args(fields[name])) == {word.value for word in kind}, name
 
 
+def test_exceptions_are_kept_by_their_names_each_once() -> None:
+    given = (ConnectionError, JSONDecodeError, "OSError", "requests.exceptions.Timeout", ConnectionError)
+    definition = TaskDefinition.of(**GOOD, retry_on=given, never_retry=[])
+    names = ["ConnectionError", "json.decoder.JSONDecodeError", "OSError", "requests.exceptions.Timeout"]
+    assert (definition.retry_on, definition.never_retry) == (names, [])
+    assert definition.declared()["retry_on"] == names
+
+
 def test_its_fields_are_columns_of_the_table_and_hold_plain_values() -> None:
     columns = TaskDefinition.of(**GOOD, cron_seconds=False).columns()
     assert set(columns) <= set(schedule_task.c.keys())
     assert {type(value) for value in columns.values()} <= {str, int, type(None)}
+    assert TaskDefinition.of(**GOOD | {"cron": None, "every": 5}).columns()["trigger_spec"] == {"every": 5}

@@ -5,12 +5,13 @@ import gc
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, field_validator
 
+from rota import Fail, Retry
 from rota.shared.clock import HostTimer
 from rota.worker_service.authoring import Node
 from rota.worker_service.context import NodeContext
@@ -45,20 +46,6 @@ blocked, leave = threading.Event(), threading.Event()
 """A validator that blocks, and may go on."""
 
 
-@pytest.fixture
-def threads() -> Iterator[ThreadExecutor]:
-    executor = ThreadExecutor(2, HostTimer())
-    yield executor
-    executor.close()
-
-
-@pytest.fixture
-def loop() -> Iterator[EventLoopExecutor]:
-    executor = EventLoopExecutor(HostTimer())
-    yield executor
-    executor.close()
-
-
 @pytest.fixture(params=["thread", "async"])
 def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Any]], Told]:
     """Runs a plain body as the handler of one kind, then of the other."""
@@ -90,10 +77,11 @@ class Mute(Exception):
 
 def test_a_result_is_told_with_its_times(run: Callable[[Callable[[], Any]], Told]) -> None:
     before = time.clock_gettime(time.CLOCK_BOOTTIME)
-    outcome = run(lambda: {"rows": 42}).one
+    told = run(lambda: {"rows": 42})
+    outcome = told.one
     assert outcome.result == {"rows": 42}
     assert outcome.failure is None
-    assert before <= outcome.entered <= outcome.left <= time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert before <= told.entered <= outcome.left <= time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @pytest.mark.parametrize(
@@ -127,6 +115,24 @@ def typed(request: pytest.FixtureRequest) -> Callable[..., Told]:
         return told
 
     return start
+
+
+def test_a_handlers_own_word_on_its_failure_is_told(run: Callable[[Callable[[], Any]], Told]) -> None:
+    def raising(error: Exception) -> Callable[[], Any]:
+        def body() -> Any:
+            raise error
+
+        return body
+
+    later = run(raising(Retry("not yet", in_=5))).one.failure
+    never = run(raising(Fail("no"))).one.failure
+    lost = run(raising(ConnectionResetError("no"))).one.failure
+    assert later is not None
+    assert never is not None
+    assert lost is not None
+    assert (later.error, later.final, later.kinds, later.retry_in) == ("Retry: not yet", False, (), 5)
+    assert (never.error, never.final) == ("Fail: no", True)
+    assert list(lost.kinds) == ["ConnectionResetError", "ConnectionError", "OSError", "Exception", "BaseException"]
 
 
 def test_a_param_is_checked_where_its_handler_runs(typed: Callable[..., Told]) -> None:
@@ -196,6 +202,34 @@ def test_a_thread_that_did_not_know_of_its_stop_has_finished(threads: ThreadExec
     wait_until(lambda: len(told.outcomes) == 2, DEADLINE, "the end")
     end = told.outcomes[1]
     assert (end.stopped, end.finished, end.result) == (True, not looks, 7)
+
+
+def test_a_coroutine_that_is_stopped_twice_may_still_tidy_up(loop: EventLoopExecutor) -> None:
+    entered, cleaning, leave, tidied = (threading.Event() for _ in range(4))
+
+    async def handler(ctx: NodeContext[Any]) -> None:
+        entered.set()
+        try:
+            await asyncio.sleep(DEADLINE)
+        finally:
+            cleaning.set()
+            while not leave.is_set():  # noqa: ASYNC110 - another thread sets it
+                await asyncio.sleep(0.001)
+            tidied.set()
+
+    async def at_once(ctx: NodeContext[Any]) -> None: ...
+
+    told, other = Told(), Told()
+    running = loop.start(call(handler, "async"), told)
+    assert entered.wait(DEADLINE)
+    running.stop()
+    assert cleaning.wait(DEADLINE)
+    running.stop()
+    loop.start(call(at_once, "async"), other)
+    assert other.one.result is None  # so the loop has seen the second stop
+    leave.set()
+    assert told.one.stopped
+    assert tidied.is_set()
 
 
 def test_a_call_stopped_before_a_thread_takes_it_never_runs_and_does_not_linger() -> None:
@@ -339,6 +373,8 @@ def test_a_coroutine_that_swallows_its_cancellation_is_canceled_until_it_ends(
     running = loop.start(call(handler, "async"), told)
     assert entered.wait(DEADLINE)
     running.stop()
+    wait_until(lambda: swallowed, DEADLINE, "its first cancellation")
+    running.kill()
     assert told.one.stopped
     assert len(swallowed) == 3
 
@@ -361,6 +397,39 @@ def test_a_coroutine_that_blocks_the_loop_makes_it_silent_until_it_goes_on(loop:
     go_on.set()
     assert told.one.result is None
     wait_until(lambda: loop.silent_seconds < event_loop.STAMP_SECONDS, DEADLINE, "the loop to go on")
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_a_coroutine_that_blocks_the_loop_past_its_stop_was_stopped_though_it_returns(
+    loop: EventLoopExecutor, *, looks: bool
+) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    async def handler(ctx: Any) -> int:
+        entered.set()
+        assert go_on.wait(DEADLINE)
+        return int(looks and ctx.cancel_requested)
+
+    running = loop.start(call(handler, "async"), told := Told())
+    assert entered.wait(DEADLINE)
+    running.stop()
+    go_on.set()
+    assert (told.one.stopped, told.one.finished, told.one.result) == (True, not looks, int(looks))
+
+
+def test_a_coroutine_that_blocks_the_loop_past_its_stop_and_fails_was_stopped(loop: EventLoopExecutor) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    async def handler(_: Any) -> None:
+        entered.set()
+        assert go_on.wait(DEADLINE)
+        raise ValueError("late")
+
+    running = loop.start(call(handler, "async"), told := Told())
+    assert entered.wait(DEADLINE)
+    running.stop()
+    go_on.set()
+    assert (told.one.stopped, told.one.finished) == (True, False)
 
 
 def test_a_coroutine_stopped_before_it_begins_is_told_and_never_entered(loop: EventLoopExecutor) -> None:
@@ -462,8 +531,9 @@ def test_a_task_left_behind_that_exits_does_not_end_the_loop(
         raise SystemExit(1)
 
     async def handler(_: Any) -> None:
-        handler.left = asyncio.ensure_future(leave())  # type: ignore[attr-defined]
-        await asyncio.sleep(0.01)
+        left = asyncio.ensure_future(leave())
+        while not left.done():  # noqa: ASYNC110 - to await it would raise here
+            await asyncio.sleep(0)
 
     first, second = Told(), Told()
     loop.start(call(handler, "async"), first)

@@ -8,6 +8,7 @@ from sqlalchemy.dialects.mysql.pymysql import dialect
 
 from rota.shared.database.mysql_connection import opened
 from rota.shared.database.transactions import normalised
+from rota.shared.settings import Settings
 
 SYSTEM_CA = ssl.get_default_verify_paths().cafile
 
@@ -26,3 +27,22 @@ def test_ssl_ca_verifies_the_certificate_and_its_host(options: str, verifies: bo
     _, arguments = dialect().create_connect_args(url)
     tls: ssl.SSLContext = vars(opened({**arguments, "defer_connect": True}))["ctx"]
     assert (tls.verify_mode == ssl.CERT_REQUIRED, tls.check_hostname) == (verifies, checks_host)
+
+
+@pytest.mark.parametrize(("value", "offers"), [("false", True), ("no", True), ("true", False), ("1", False)])
+def test_ssl_disabled_does_what_it_says(value: str, offers: bool) -> None:
+    url = f"mysql://rota@db/rota?ssl_disabled={value}"
+    Settings.load(database_url=url)
+    _, arguments = dialect().create_connect_args(normalised(url))
+    assert vars(opened({**arguments, "defer_connect": True}))["ssl"] is offers
+
+
+def test_the_password_of_the_key_is_used_beside_a_ca(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[object] = []
+    monkeypatch.setattr(
+        ssl.SSLContext, "load_cert_chain", lambda _, cert, keyfile, password: loaded.append((cert, keyfile, password))
+    )
+    url = normalised("mysql://rota@db/rota?ssl_cert=cert.pem&ssl_key=key.pem&ssl_key_password=s3cret")
+    _, arguments = dialect().create_connect_args(url)
+    opened({**arguments, "defer_connect": True})
+    assert loaded == [("cert.pem", "key.pem", "s3cret")]

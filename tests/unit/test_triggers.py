@@ -49,7 +49,7 @@ def test_a_manual_trigger_never_fires_and_needs_nothing() -> None:
 
 
 @dataclass(frozen=True)
-class Interval:
+class Solar:
     """A kind of a test's own, which keeps its input in the JSON column."""
 
     seconds: int
@@ -74,12 +74,12 @@ class Interval:
 
 
 def test_a_new_kind_needs_its_class_and_the_window_clips_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(TRIGGERS, "interval", Interval)
-    inputs = PlanInputs("interval", trigger_spec={"seconds": 90}, starts_at=NOON + MINUTE, ends_at=NOON + 4 * MINUTE)
+    monkeypatch.setitem(TRIGGERS, "solar", Solar)
+    inputs = PlanInputs("solar", trigger_spec={"seconds": 90}, starts_at=NOON + MINUTE, ends_at=NOON + 4 * MINUTE)
     assert trigger_of(inputs).describe() == "every 90 seconds"
     fires = [NOON + timedelta(seconds=90), NOON + timedelta(seconds=180)]
     assert list(inputs.fires_after(NOON - timedelta(days=1))) == fires
     assert inputs.newest_until(NOON + timedelta(days=1)) == fires[-1]
     assert inputs.newest_until(NOON + MINUTE) is None
     with pytest.raises(InvalidInput, match="must say seconds"):
-        PlanInputs("interval").next_after(NOON)
+        PlanInputs("solar").next_after(NOON)

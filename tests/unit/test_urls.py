@@ -135,6 +135,13 @@ def test_a_text_that_is_no_url_is_not_shown(text: str) -> None:
     assert "s3cret" not in "".join(traceback.format_exception(refused.value)).partition("Error: ")[2]
 
 
+def test_a_user_and_a_password_that_are_percent_encoded_as_one_text_are_refused() -> None:
+    said = refusal("mysql://rota%3As3cret@db/rota")
+    assert (
+        said == "has the user and the password as one text; percent-encode each alone, and write a plain : between them"
+    )
+
+
 @pytest.mark.parametrize("password", ["p@ss", "p/a:s%s?", "@", "a,b@c"])
 def test_a_password_that_is_percent_encoded_is_read_as_it_was(password: str) -> None:
     url = normalised(f"mysql://rota:{quote(password, safe='')}@db/rota")

@@ -1,5 +1,8 @@
 """The built-in node types, where a worker allows them: HTTP_REQUEST unless it is turned off, SHELL_COMMAND."""
 
+from dataclasses import replace
+from functools import partial
+
 from sqlalchemy import Connection
 
 from rota.shared.database.transactions import Database
@@ -59,5 +62,6 @@ def nodes(settings: Settings, app: Rota) -> list[Node]:
         nodes(Settings(allow_http=False), app)   # []
     """
     replaced = {name for node in app.nodes.values() for name in (node.type, node.category)}
-    allowed = ((settings.allow_http, _HTTP_REQUEST), (settings.allow_shell, _SHELL_COMMAND))
+    shell = replace(_SHELL_COMMAND, handler=partial(shell_command, grace_seconds=settings.cancel_grace_seconds))
+    allowed = ((settings.allow_http, _HTTP_REQUEST), (settings.allow_shell, shell))
     return [node for allows, node in allowed if allows and node.type not in replaced]

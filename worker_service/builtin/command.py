@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +19,6 @@ from rota.worker_service import process_groups
 
 GATE = str(Path(__file__).resolve().with_name("gate.py"))
 
-TERM_SECONDS = 5.0
-"""How long after SIGTERM a command gets SIGKILL."""
-
 LINGER_SECONDS = 1.0
 """How long to wait for output after a command has ended: processes that it started may still hold the pipe open."""
 
@@ -29,6 +27,9 @@ LAST_BYTES = 8192
 """How much of the end of each output a failure keeps."""
 
 READ_BYTES = 65_536
+
+LOOKS = ThreadPoolExecutor(2, thread_name_prefix="groups")
+"""Looks whether processes of killed groups live."""
 
 
 class Output:
@@ -81,6 +82,14 @@ class Ended:
     """Whether it was terminated because its time was over."""
 
 
+class CommandStopped(asyncio.CancelledError):
+    """The call was canceled, and the command with it; ``ended`` is how it ended."""
+
+    def __init__(self, ended: Ended) -> None:
+        super().__init__()
+        self.ended = ended
+
+
 async def run_command(
     arguments: Sequence[str],
     *,
@@ -88,26 +97,30 @@ async def run_command(
     cwd: str | None,
     stdin: str | None,
     timeout_seconds: float,
+    grace_seconds: float,
     max_output_bytes: int,
 ) -> Ended:
     """Run a command to its end.
 
-    At its timeout and when it is canceled, its process group gets SIGTERM, and after ``TERM_SECONDS`` SIGKILL. When the
-    command has ended by itself, the rest of its group is killed.
+    At its timeout and when it is canceled, its process group gets SIGTERM, and after ``grace_seconds`` SIGKILL. Then no
+    process of the group is left. When the command has ended by itself, the rest of its group is killed.
 
-    Raises OSError when the command cannot be started.
+    Raises OSError when the command cannot be started, and CommandStopped when this call is canceled.
     """
     with _held_back(arguments, environment, cwd, stdin) as (process, gate):
         command, timed_out = Command(process, max_output_bytes), False
         try:
-            async with asyncio.timeout(timeout_seconds):
-                await _begin(gate, arguments[0])
-                await command.exited.wait()
-        except TimeoutError:
-            timed_out = True
-        finally:
-            status = await command.close()
-    return Ended(status, command.stdout, command.stderr, timed_out)
+            try:
+                async with asyncio.timeout(timeout_seconds):
+                    await _begin(gate, arguments[0])
+                    await command.exited.wait()
+            except TimeoutError:
+                timed_out = True
+            finally:
+                await command.close(grace_seconds)
+        except asyncio.CancelledError:
+            raise CommandStopped(command.ended()) from None
+    return command.ended(timed_out=timed_out)
 
 
 @contextmanager
@@ -171,6 +184,7 @@ class Command:
         self._process = process
         self._loop = asyncio.get_running_loop()
         self._released = False
+        self._status = -signal.SIGKILL
         self._read_to_end = asyncio.Event()
         self._pipes: set[IO[bytes]] = set()
         for pipe, output in ((process.stdout, self.stdout), (process.stderr, self.stderr)):
@@ -188,41 +202,59 @@ class Command:
             self._reap()
             raise
 
-    async def close(self) -> int:
-        """End the command and its group; returns the exit status. When this call is canceled, it kills them at once."""
-        group = self._process.pid
+    def ended(self, *, timed_out: bool = False) -> Ended:
+        """How it ended. Call it after ``close``."""
+        return Ended(self._status, self.stdout, self.stderr, timed_out)
+
+    async def close(self, grace_seconds: float) -> None:
+        """End the command and its group. When this call is canceled, it kills them at once."""
+        group, ended_by_itself = self._process.pid, self.exited.is_set()
         try:
-            if self.exited.is_set():
+            if ended_by_itself:
                 await _within(LINGER_SECONDS, self._read_to_end)
             else:
                 process_groups.kill_group(group, signal.SIGTERM)
-                await self._gone()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._gone(), grace_seconds)
         finally:
             process_groups.kill_group(group)
             try:
-                await _within(TERM_SECONDS, self.exited)
+                if not ended_by_itself:
+                    await self._killed()
                 await _within(LINGER_SECONDS, self._read_to_end)
             finally:
-                status = self._release()
-        return status
+                self._release()
+
+    async def _killed(self) -> None:
+        """Wait until the group that was killed is gone. A further cancel does not end the wait."""
+        gone = asyncio.ensure_future(self._gone())
+        while not gone.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([gone])
 
     async def _gone(self) -> None:
-        """Wait until no process of the group lives, for ``TERM_SECONDS`` at most."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(TERM_SECONDS):
-                await self.exited.wait()
-                while await asyncio.to_thread(lives, self._process.pid):  # noqa: ASYNC110 - no event says it
-                    await asyncio.sleep(0.05)
+        """Wait until no process of the group lives."""
+        await self.exited.wait()
+        while await self._lives():  # noqa: ASYNC110 - no event says it
+            await asyncio.sleep(0.05)
 
-    def _release(self) -> int:
+    async def _lives(self) -> bool:
+        """Whether a process of the group lives. The loop's own threads may all be taken by handlers."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(LOOKS, process_groups.lives, self._process.pid)
+        except RuntimeError:  # the machine has no thread for it now
+            return True
+
+    def _release(self) -> None:
         for pipe in list(self._pipes):
             self._end(pipe)
         self._released = True
-        return self._reap() if self.exited.is_set() else -signal.SIGKILL
+        if self.exited.is_set():
+            self._reap()
 
-    def _reap(self) -> int:
+    def _reap(self) -> None:
         process_groups.forget(self._process.pid)
-        return self._process.wait()
+        self._status = self._process.wait()
 
     def _read(self, pipe: IO[bytes], output: Output) -> None:
         try:
@@ -257,14 +289,3 @@ class Command:
 async def _within(seconds: float, event: asyncio.Event) -> None:
     with suppress(TimeoutError):
         await asyncio.wait_for(event.wait(), seconds)
-
-
-def lives(group: int) -> bool:
-    """Whether a process of the group runs. It reads /proc, because signal 0 finds an unreaped leader, too."""
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            with suppress(OSError):
-                state, _, of_group, *_ = (folder / "stat").read_bytes().rpartition(b")")[2].split()
-                if int(of_group) == group and state not in b"ZX":
-                    return True
-    return False

@@ -6,7 +6,7 @@ from typing import Any
 from rota.shared.domain.errors import DetailedError
 from rota.shared.signals import signal_name
 from rota.worker_service import process_groups
-from rota.worker_service.builtin.command import Ended, run_command
+from rota.worker_service.builtin.command import CommandStopped, Ended, run_command
 from rota.worker_service.builtin.shell_param import ShellCommandParam
 from rota.worker_service.context import NodeContext
 
@@ -15,11 +15,12 @@ class CommandFailed(DetailedError):
     """A command could not be started, took too long, or ended with an unexpected exit code.
 
     Unless it could not be started, ``details`` has exit_code (negative: the signal), and the end of stdout and stderr.
+    Where the node times out, this is the cause of the CancelledError.
     """
 
 
-async def shell_command(ctx: NodeContext[ShellCommandParam]) -> dict[str, Any]:
-    """Run the command that the param describes.
+async def shell_command(ctx: NodeContext[ShellCommandParam], *, grace_seconds: float = 10) -> dict[str, Any]:
+    """Run the command that the param describes. It may tidy up for ``grace_seconds`` when it is stopped.
 
     Returns exit_code, stdout, stderr, truncated, elapsed_ms. Raises CommandFailed, whose text
     leaves out the command line: it may hold secrets.
@@ -34,8 +35,11 @@ async def shell_command(ctx: NodeContext[ShellCommandParam]) -> dict[str, Any]:
             cwd=param.cwd,
             stdin=param.stdin,
             timeout_seconds=param.timeout_seconds,
+            grace_seconds=grace_seconds,
             max_output_bytes=param.max_output_bytes,
         )
+    except CommandStopped as stopped:
+        raise stopped from CommandFailed("the command was stopped with its node", _details(stopped.ended))
     except OSError as error:
         what = f"the folder {param.cwd!r} (cwd)" if error.filename == param.cwd else repr(arguments[0])
         raise CommandFailed(f"the command could not be started: {what}: {error.strerror}") from None

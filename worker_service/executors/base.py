@@ -2,15 +2,17 @@
 
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from rota.shared.domain.errors import DetailedError, InvalidInput, InvalidParam
 from rota.shared.domain.jsontext import storable
+from rota.shared.domain.retry import names_of
 from rota.worker_service.authoring import Node
 from rota.worker_service.context import NodeContext
 from rota.worker_service.values import checked_param
+from rota.worker_service.verdicts import Fail, Retry
 
 ERROR_CHARACTERS = 8_000
 TRACEBACK_CHARACTERS = 30_000
@@ -66,7 +68,13 @@ class Failure:
     type: str
     traceback: str
     final: bool = False
-    """Whether another attempt would fail alike."""
+    """Whether it is not retried: another attempt would fail alike, or the handler gives up."""
+
+    kinds: Sequence[str] = ()
+    """The names of the exception (``names_of``), by which it may be chosen. Empty: it is retried whatever it is."""
+
+    retry_in: float | None = None
+    """After how many seconds the handler asks for a retry; None: after the delay of its task."""
 
     details: dict[str, Any] = field(default_factory=dict)
     """What else is kept of it (``DetailedError``)."""
@@ -80,8 +88,17 @@ class Failure:
             error=storable(f"{type(error).__name__}: {_message(error)}")[:ERROR_CHARACTERS],
             type=type(error).__name__,
             traceback=storable("".join(traceback.format_exception(error)))[-TRACEBACK_CHARACTERS:],
-            details=error.details if isinstance(error, DetailedError) else {},
+            final=isinstance(error, Fail),
+            kinds=() if isinstance(error, Retry) else names_of(type(error)),
+            retry_in=error.in_seconds if isinstance(error, Retry) else None,
+            details=_details(error),
         )
+
+
+def _details(error: BaseException) -> dict[str, Any]:
+    """What else is kept: of the error, or of that from which it was raised, such as the cancellation of a command."""
+    found = next((one for one in (error, error.__cause__) if isinstance(one, DetailedError)), None)
+    return {} if found is None else found.details
 
 
 def _message(error: BaseException) -> str:
@@ -93,14 +110,17 @@ def _message(error: BaseException) -> str:
 
 @dataclass(slots=True, eq=False)
 class Outcome:
-    """How a call ended. ``entered`` and ``left``: the timer's ``monotonic`` when the handler was entered and left."""
+    """How a call ended. ``entered`` and ``left``: the timer's ``monotonic`` when the handler was entered and left.
 
-    entered: float
+    ``entered`` is None if the handler was not entered.
+    """
+
+    entered: float | None
     left: float
     result: Any = None
     failure: Failure | None = None
     stopped: bool = False
-    """Whether the call ended because it was stopped. Then ``failure`` means nothing."""
+    """Whether the call ended because it was stopped. Of ``failure``, then only the details mean something."""
 
     finished: bool = False
     """Whether the call was stopped, and its handler finished all the same: it returned, and did not know of the stop.
@@ -109,6 +129,9 @@ class Outcome:
     lingers: bool = False
     """Whether the handler still runs, though the call was stopped: its thread has not returned."""
 
+    place: str | None = None
+    """Where the handler stood when it was stopped, if its process has said so (``Running.standing``)."""
+
 
 Done = Callable[[Outcome], None]
 
@@ -116,10 +139,23 @@ Done = Callable[[Outcome], None]
 class Running(Protocol):
     """A call that was started."""
 
-    def stop(self) -> None:
-        """Stop the call as far as possible. ``done`` is called with ``stopped`` when the handler has ended.
+    @property
+    def entered(self) -> float | None:
+        """When the handler was entered, in seconds of the timer's ``monotonic``. None: it was not, so far."""
+        ...
+
+    def stop(self, *, asks: bool = False) -> None:
+        """Ask the handler to end; it may tidy up. ``done`` is called with ``stopped`` when it has ended.
 
         A thread cannot be stopped: ``done`` is then called with ``lingers`` at once, and again when it has returned.
+        ``asks``: a process is asked first where its handler stands; its outcome then has the ``place``.
+        """
+        ...
+
+    def kill(self) -> None:
+        """End the call that was stopped, since its grace is over: kill its processes, cancel its coroutine again.
+
+        For a thread nothing can be done.
         """
         ...
 

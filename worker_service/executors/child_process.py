@@ -5,18 +5,25 @@ import logging
 import signal
 import socket
 import threading
+import time
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 from zoneinfo import ZoneInfo
 
+from rota.shared.clock import boottime
 from rota.shared.signals import signal_name
 from rota.worker_service import process_groups
 from rota.worker_service.executors.base import Call, Failure, Outcome
 from rota.worker_service.executors.server_process import ServerProcess
+from rota.worker_service.verdicts import RunAgain
 
 OVERHEAD_BYTES = 524_288
 """How much longer a message may be than a result: it may hold a failure's texts, or a log record."""
+
+GONE_SECONDS = 0.01
+"""How often it looks whether the processes that it has killed are gone."""
 
 
 class ChildEnded(Exception):
@@ -27,6 +34,17 @@ class ChildEnded(Exception):
         self.sentence = sentence
         self.kind = kind
         self.entered = entered
+
+
+class Hears(Protocol):
+    """Hears from the child what becomes of a call."""
+
+    entered: float | None
+    """When the handler was entered."""
+
+    def stands(self, place: str | None) -> None:
+        """The answer to ``ask``: the line in which the handler stands."""
+        ...
 
 
 class ChildProcess:
@@ -50,7 +68,7 @@ class ChildProcess:
         """Whether the child has ever been there."""
         return self._pid is not None
 
-    def run(self, call: Call) -> Outcome:
+    def run(self, call: Call, hears: "Hears") -> Outcome:
         """Let the child run a call, and wait for the outcome. The child's log records go to this process's handlers.
 
         Raises ChildEnded, and OSError when the guard of the process groups cannot be told of the child.
@@ -58,17 +76,43 @@ class ChildProcess:
         if self._pid is None:
             self._meet()
         self._send(node=call.node.type, context=_portable(call))
-        entered = None
-        while (message := self._read()) is not None:
+        while (message := self._heard()) is not None:
             if "ended" in message:
                 ended = message["ended"]
                 failure = Failure(**ended["failure"]) if "failure" in ended else None
-                return Outcome(ended["entered"], ended["left"], ended.get("result"), failure)
-            if "log" in message:
-                logging.getLogger().handle(logging.makeLogRecord(message["log"]))
+                stopped = ended.get("noticed", False)
+                return Outcome(ended["entered"], ended["left"], _result(ended), failure, stopped=stopped)
+            if "began" in message:
+                hears.entered = message["began"]
             else:
-                entered = message["began"]
-        raise ChildEnded(f"the process of {call.node.type} {_described(self.end())}", entered=entered)
+                hears.stands(message["stands"])
+        raise ChildEnded(f"the process of {call.node.type} {_described(self.end())}", entered=hears.entered)
+
+    def ask(self) -> None:
+        """Ask the child where the handler stands that it is in. It answers unless the handler holds Python's lock."""
+        self._send(ask="where")
+
+    def finish(self, seconds: float) -> None:
+        """Let an idle child end by itself: it runs the exit hooks of the app, for so many seconds at most."""
+        deadline = boottime() + seconds
+        self._send(ask="end")
+        while (left := deadline - boottime()) > 0:
+            self._control.settimeout(left)
+            if self._heard() is None:
+                return
+
+    def terminate(self) -> None:
+        """SIGTERM the child and the processes that it started: its handler may tidy up.
+
+        A child that is not there yet ends at once.
+        """
+        with self._lock:
+            if self._pid is not None and not self._ended:
+                process_groups.kill_group(self._pid, signal.SIGTERM)
+                with suppress(OSError):  # nobody waits for a child that does not read
+                    self._control.send(_line({"ask": "stop"}), socket.MSG_DONTWAIT)
+                return
+        self.kill()
 
     def kill(self) -> None:
         """SIGKILL the child and the processes that it started."""
@@ -84,11 +128,13 @@ class ChildProcess:
     def end(self) -> int | None:
         """Kill the rest of the child's process group, and reap the child; returns its exit status (-9: SIGKILL).
 
-        None: the exit status is not known.
+        It returns when no process of the group is left. None: the exit status is not known.
         """
         if self._ended:
             return self._status
         self.kill()
+        while self._pid is not None and process_groups.lives(self._pid):
+            time.sleep(GONE_SECONDS)
         with self._lock:
             self._ended = True
             if self._pid is not None:
@@ -110,10 +156,16 @@ class ChildProcess:
         process_groups.register(message["ready"])
         self._send(result_limit_bytes=self._result_limit_bytes, levels=_log_levels())
 
+    def _heard(self) -> Any:
+        """The child's next message that is not a log record. None: as of ``_read``."""
+        while (message := self._read()) is not None and "log" in message:
+            with suppress(Exception):  # a log handler of the app may raise: the call goes on all the same
+                logging.getLogger().handle(logging.makeLogRecord(message["log"]))
+        return message
+
     def _send(self, **message: Any) -> None:
-        line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
         try:
-            self._control.sendall(line)
+            self._control.sendall(_line(message))
         except OSError:
             return  # the child has ended; the next read finds that
 
@@ -124,6 +176,15 @@ class ChildProcess:
         except OSError:
             return None
         return json.loads(line) if line.endswith(b"\n") else None
+
+
+def _result(ended: Mapping[str, Any]) -> Any:
+    """What the handler returned, but that its result is plain JSON."""
+    result, again = ended.get("result"), ended.get("again")
+    if again is None:
+        return result
+    at = None if again["at"] is None else datetime.fromisoformat(again["at"])
+    return RunAgain(at=at, in_=again["in_"], result=result)
 
 
 def _described(status: int | None) -> str:
@@ -165,3 +226,7 @@ def _portable_time(moment: datetime) -> tuple[str, str | float]:
     offset = moment.utcoffset()
     zone = moment.tzinfo.key if isinstance(moment.tzinfo, ZoneInfo) else offset.total_seconds() if offset else 0.0
     return moment.astimezone(UTC).isoformat(), zone
+
+
+def _line(message: Mapping[str, Any]) -> bytes:
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"

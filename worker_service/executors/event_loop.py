@@ -5,6 +5,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from rota.shared.clock import Timer, boottime
 from rota.worker_service.executors import standing
@@ -13,8 +14,7 @@ from rota.worker_service.executors.base import Call, Done, Failure, Outcome
 log = logging.getLogger(__name__)
 
 CANCEL_AGAIN_SECONDS = 10.0
-"""How long a canceled coroutine may clean up before it is canceled again: it may have swallowed the first cancellation.
-(A command has 5 s between SIGTERM and SIGKILL.)"""
+"""After its grace, a coroutine is canceled again so often: it may have swallowed its cancellation."""
 
 STAMP_SECONDS = 0.5
 """How often the loop notes that it goes on."""
@@ -138,15 +138,16 @@ class RunningTask:
     """A coroutine on the loop. Its outcome is reported once."""
 
     __slots__ = (
+        "_asked",
         "_call",
         "_cancel_timer",
         "_done",
         "_ended",
-        "_entered",
         "_loop",
         "_monotonic",
         "_reported",
         "_stopping",
+        "entered",
         "task",
         "thread",
     )
@@ -166,18 +167,23 @@ class RunningTask:
         self._done = done
         self._ended = ended
         self._monotonic = monotonic
-        self._entered = False
+        self.entered: float | None = None
+        self._asked = False
         self._stopping = False
         self._cancel_timer: asyncio.TimerHandle | None = None
         self._reported = False
 
-    def stop(self) -> None:
-        """Cancel the coroutine, again and again until it ends; it may clean up for ``CANCEL_AGAIN_SECONDS``."""
-        self._call.context.cancellation.request()
-        try:
-            self._loop.call_soon_threadsafe(self.cancel)
-        except RuntimeError:  # the loop is closed, and the outcome reported
+    def stop(self, *, asks: bool = False) -> None:
+        """Cancel the coroutine, which may clean up. A second call does nothing: it would break off the cleaning."""
+        if self._asked:
             return
+        self._asked = True  # before the loop knows: a coroutine that blocks the loop is not canceled before it returns
+        self._call.context.cancellation.request()
+        self._soon(self.cancel)
+
+    def kill(self) -> None:
+        """Cancel the coroutine again, every ``CANCEL_AGAIN_SECONDS`` until it ends."""
+        self._soon(self._cancel_on)
 
     @property
     def name(self) -> str:
@@ -189,7 +195,7 @@ class RunningTask:
     def standing(self) -> str | None:
         """The line of its own code in which the handler is now. None: not known."""
         task, handler = self.task, self._call.node.handler
-        if task is None or not self._entered:
+        if task is None or self.entered is None:
             return None
         if asyncio.current_task(self._loop) is task:
             found = standing.in_thread(None if self.thread is None else self.thread.ident, handler)
@@ -206,30 +212,43 @@ class RunningTask:
         self._stopping = True
         if self._cancel_timer is not None:
             self._cancel_timer.cancel()
-        if self.task is not None and self._entered and not self.task.done():
+        if self.task is not None and self.entered is not None and not self.task.done():
             self.task.cancel()
-            self._cancel_timer = self._loop.call_later(CANCEL_AGAIN_SECONDS, self.cancel)
+
+    def _cancel_on(self) -> None:
+        self.cancel()
+        if self.task is not None and not self.task.done():
+            self._cancel_timer = self._loop.call_later(CANCEL_AGAIN_SECONDS, self._cancel_on)
+
+    def _soon(self, work: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the loop is closed, and the outcome reported
+            self._loop.call_soon_threadsafe(work)
 
     def tell_stopped(self) -> None:
         """Report the call stopped: it was not begun, or does not end."""
         now = self._monotonic()
-        self._tell(Outcome(now, now, stopped=True))
+        self._tell(Outcome(self.entered, now, stopped=True))
 
     async def _execute(self) -> None:
         try:
             if self._stopping:
                 self.tell_stopped()
                 return
-            self._entered = True
-            entered = self._monotonic()
+            self.entered = entered = self._monotonic()
             try:
                 context = self._call.checked()
                 entered = self._monotonic()
                 result = await self._call.node.handler(context)
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its failure
-                self._tell(Outcome(entered, self._monotonic(), failure=Failure.of(error), stopped=self._stopping))
+                self._tell(
+                    Outcome(
+                        entered, self._monotonic(), failure=Failure.of(error), stopped=self._asked or self._stopping
+                    )
+                )
             else:
-                self._tell(Outcome(entered, self._monotonic(), result=result))
+                missed = self._asked and not self._stopping
+                finished = missed and not self._call.context.cancellation.noticed
+                self._tell(Outcome(entered, self._monotonic(), result=result, stopped=missed, finished=finished))
         finally:
             self._ended(self)
 

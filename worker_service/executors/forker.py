@@ -30,8 +30,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rota.shared.domain.errors import ConfigurationError
-from rota.worker_service.authoring import load_app
 from rota.worker_service.executors import process_child
+from rota.worker_service.leaving import flush_output
+from rota.worker_service.loading import load_app
 from rota.worker_service.sources import changed
 
 REAP_MILLISECONDS = 2
@@ -88,9 +89,7 @@ class Forker:
         except ConfigurationError as error:
             self._send(refused=str(error))
             return False
-        for stream in (sys.stdout, sys.stderr):  # else each child would write again what the import has printed
-            with suppress(OSError, ValueError, AttributeError):
-                stream.flush()
+        flush_output()  # else each child would write again what the import has printed
         gc.collect()
         gc.freeze()  # the children's collectors would write to memory that all share
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, SPARED)
@@ -147,6 +146,7 @@ class Forker:
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
             show_as("rota-node")
             process_child.run(self._app, socket.socket(fileno=channel))
+            os._exit(0)
         except BaseException:  # noqa: BLE001 - whatever it is, it must not go on as a second server
             traceback.print_exc()
         finally:

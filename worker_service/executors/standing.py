@@ -3,7 +3,6 @@
 Its own code is what lies in the folder of the handler's file, or below, and was not installed there.
 """
 
-import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterable
@@ -11,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from rota.worker_service.handlers import function_of
 
 INSTALLED = {"site-packages", "dist-packages"}
 
@@ -44,9 +45,7 @@ def _first(found: Any, *names: str) -> Any:
 
 def _innermost(frames: Iterable[FrameType], handler: Callable[..., Any]) -> str | None:
     with suppress(Exception):  # a handler may be any object; a timeout must be told all the same
-        while isinstance(handler, functools.partial):
-            handler = handler.func
-        folder = Path(inspect.unwrap(handler).__code__.co_filename).parent
+        folder = Path(inspect.unwrap(function_of(inspect.unwrap(handler))).__code__.co_filename).parent
         for frame in frames:
             file, line = Path(frame.f_code.co_filename), frame.f_lineno
             if file.is_relative_to(folder) and not INSTALLED & {*file.relative_to(folder).parts} and not _is_rota(file):

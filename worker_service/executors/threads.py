@@ -108,10 +108,10 @@ class RunningThread:
         self._lock = threading.Lock()
         self._stopped = False
         self._ended = False
-        self._entered: float | None = None
+        self.entered: float | None = None
         self._thread: int | None = None
 
-    def stop(self) -> None:
+    def stop(self, *, asks: bool = False) -> None:
         """Tell at once that the call is stopped. It lingers if its handler runs, which goes on until it returns."""
         self._call.context.cancellation.request()
         now = self._executor.monotonic()
@@ -119,7 +119,10 @@ class RunningThread:
             if self._stopped or self._ended:
                 return
             self._stopped = True
-            self._done(Outcome(self._entered or now, now, stopped=True, lingers=self._entered is not None))
+            self._done(Outcome(self.entered, now, stopped=True, lingers=self.entered is not None))
+
+    def kill(self) -> None:
+        """Does nothing: a thread cannot be killed."""
 
     def standing(self) -> str | None:
         """The line of its own code in which the handler is now. None: not known."""
@@ -131,7 +134,7 @@ class RunningThread:
         with self._lock:
             if self._stopped:
                 return
-            self._entered = entered = self._executor.monotonic()
+            self.entered = entered = self._executor.monotonic()
             self._thread = threading.get_ident()
         try:
             context = self._call.checked()

@@ -6,11 +6,27 @@ from datetime import datetime
 
 from rota.shared.clock import Clock
 from rota.shared.store.overlap import REPORTED_WITHIN, SkipCandidate, Waiting
+from rota.shared.store.runs import Run, Wanted
 from rota.worker_service.pulling.delay_queue import DelayQueue
-from rota.worker_service.pulling.pacing import CLAIM_EARLY, QUEUE_LIMIT, claim_at, next_try, on_the_way, retry_pause
+from rota.worker_service.pulling.limit_lines import LimitLines
+from rota.worker_service.pulling.pacing import (
+    CLAIM_EARLY,
+    PUT_OFF,
+    QUEUE_LIMIT,
+    claim_at,
+    next_try,
+    on_the_way,
+    retry_pause,
+)
+from rota.worker_service.pulling.turn_lines import TurnLines
 
 Assigned = tuple[int, datetime, int]
 """A row as the poll reads it: id, due_at (naive UTC), priority."""
+
+READ_AT_ONCE = 100
+FEWEST_READ = 50
+"""Of a line whose task runs one at a time so many are tried, and so read, at once: when a run has ended that could not
+hand its slot on, and when fewer than the second number have been read."""
 
 
 class Backlog:
@@ -33,8 +49,14 @@ class Backlog:
         self._claimed_since_fetch: set[int] = set()
         self._tries: dict[int, int] = {}
         self._skip_candidates: dict[int, SkipCandidate] = {}
-        self._lines: dict[int, dict[int, datetime]] = {}
-        """For each task, the instances that wait for their turn, with their due times; some may be gone."""
+        self._lines = TurnLines()
+        self._begun: set[int] = set()
+        """The tasks that run one at a time and of which this worker has a run. Its end lets the next one be tried."""
+
+        self._handed_on: set[int] = set()
+        """Those of which a run is about to end that has handed its slot on."""
+
+        self._limited = LimitLines()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -89,20 +111,48 @@ class Backlog:
             self._claimed_since_fetch.update(taken)
         return taken
 
-    def settle(self, taken: Mapping[int, int], left: Sequence[Waiting], began: datetime, ended: datetime) -> None:
-        """A claim of ``taken`` ran from ``began`` to ``ended`` (naive UTC). Those in ``left`` are to be tried again."""
-        waiting = {one.id for one in left}
+    def settle(
+        self,
+        taken: Mapping[int, int],
+        left: Sequence[Waiting],
+        began: datetime,
+        ended: datetime,
+        following: Sequence[Wanted] = (),
+    ) -> None:
+        """A claim of ``taken`` ran from ``began`` to ``ended`` (naive UTC). Those in ``left`` are to be tried again.
+
+        To those of them that are ``following`` a run that ends may hand its slot on.
+        """
+        gone = taken.keys() - {one.id for one in left}
         with self._lock:
-            for instance_id in taken.keys() - waiting:
+            read_at = self._clock.monotonic()
+            known = {row.id: row.schedule_task_id for row in following}
+            for row in following:
+                self._lines.know(row, read_at)
+            for instance_id in gone:
+                self._lines.leave(instance_id)
                 self._tries.pop(instance_id, None)
                 self._skip_candidates.pop(instance_id, None)
-            for instance_id, due_at, holder_id, task_id in left:
+            for instance_id, due_at, holder_id, task_id, limit_name in left:
                 if holder_id is not None:
                     until = ended + REPORTED_WITHIN + 3 * on_the_way(self._clock.round_trip())
                     self._skip_candidates.setdefault(instance_id, SkipCandidate(holder_id, until))
                 if task_id is not None:
-                    self._lines.setdefault(task_id, {})[instance_id] = due_at
-                self._put_back(instance_id, taken[instance_id], self._next_try(instance_id, due_at, began))
+                    self._lines.join(task_id, instance_id, due_at)
+                moment = self._next_try(instance_id, due_at, began)
+                if instance_id in known and not self._leads(known[instance_id], instance_id):
+                    moment = began + PUT_OFF
+                if limit_name is not None and not self._limited.join(limit_name, instance_id):
+                    moment = max(moment, began + PUT_OFF)
+                self._put_back(instance_id, taken[instance_id], moment)
+            for task_id in {*known.values(), *self._lines.led_by(gone)}:
+                self._lead(task_id)
+            for instance_id in self._limited.leave(gone):
+                self._try_now(instance_id)
+
+    def begin(self, runs: Sequence[Run]) -> None:
+        """These were claimed, and will end here."""
+        self._begun.update(run.turn_of for run in runs if run.turn_of is not None)
 
     def put_off(self, taken: Mapping[int, int], until: datetime) -> None:
         """These cannot be claimed for a reason of their own: try them again at a moment (naive UTC)."""
@@ -110,17 +160,75 @@ class Backlog:
             for instance_id, priority in taken.items():
                 self._put_back(instance_id, priority, until)
 
+    def run_over(self, run: Run) -> None:
+        """This run has ended here: try what waited for it."""
+        self.turn_over(run.task_id)
+        if run.limit_name is not None:
+            with self._lock:
+                following = self._limited.next_of(run.limit_name)
+                if following is not None:
+                    self._try_now(following)
+
     def turn_over(self, task_id: int) -> None:
         """A run of this task has ended here: try the oldest of its instances that wait for their turn now."""
-        if task_id not in self._lines:
+        if task_id not in self._lines and task_id not in self._begun and task_id not in self._handed_on:
             return
         with self._lock:
-            line = {i: due_at for i, due_at in self._lines.pop(task_id, {}).items() if i in self._waiting}
-            if line:
-                self._lines[task_id] = line
-                oldest = min(line, key=lambda i: (line[i], i))
-                self._tries.pop(oldest, None)
-                self._queue.put(self._clock.now(), oldest, rank=self._waiting[oldest])
+            if task_id in self._handed_on:
+                self._handed_on.discard(task_id)
+                return
+            self._begun.discard(task_id)
+            number = READ_AT_ONCE if self._lines.is_alone(task_id) else 1
+            now = self._clock.monotonic()
+            for place, instance_id in enumerate(self._lines.first(task_id, number, self._waiting)):
+                if place == 0 or self._lines.fresh(instance_id, now) is None:
+                    self._try_now(instance_id)
+
+    def is_waited_for(self, task_id: int | None) -> bool:
+        """Whether instances of this task wait here for their turn."""
+        return task_id in self._lines
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether an instance that is due waits for room."""
+        return self._queue.is_due
+
+    def take_next(self, task_id: int) -> tuple[Wanted, int] | None:
+        """Take the next instance of a task that runs one at a time, as it was read, and its priority.
+
+        None: none has been read so recently. When its claim is done, call ``hand_on`` or ``put_back``, and in any case
+        ``release``.
+        """
+        with self._lock:
+            if self._queue.closed or (oldest := self._lines.oldest(task_id, self._waiting, self._claiming)) is None:
+                return None
+            now = self._clock.monotonic()
+            if (row := self._lines.fresh(oldest, now)) is None:
+                return None
+            later = self._lines.first(task_id, FEWEST_READ + READ_AT_ONCE, self._waiting)[FEWEST_READ:]
+            if later and self._lines.fresh(later[0], now) is None:
+                for instance_id in later:
+                    self._try_now(instance_id)
+            self._lines.leave(oldest)
+            self._tries.pop(oldest, None)
+            self._claiming.add(oldest)
+            self._claimed_since_fetch.add(oldest)
+            return row, self._waiting.pop(oldest)
+
+    def hand_on(self, task_id: int) -> None:
+        """A run of this task, whose end is still to be told, has handed its slot on."""
+        self._handed_on.add(task_id)
+
+    def put_back(self, row: Wanted, priority: int) -> None:
+        """This one, which was taken as the next, was not claimed: try it again."""
+        with self._lock:
+            self._lines.join(row.schedule_task_id, row.id, row.due_at)
+            self._put_back(row.id, priority, self._clock.now())
+
+    def _try_now(self, instance_id: int) -> None:
+        if instance_id in self._waiting:
+            self._tries.pop(instance_id, None)
+            self._queue.put(self._clock.now(), instance_id, rank=self._waiting[instance_id])
 
     def release(self, taken: Collection[int]) -> None:
         """The claim of these has returned, or has failed."""
@@ -142,10 +250,21 @@ class Backlog:
         self._waiting = {i: priority for i, priority in self._waiting.items() if i in there}
         self._tries = {i: tries for i, tries in self._tries.items() if i in there}
         self._skip_candidates = {i: candidate for i, candidate in self._skip_candidates.items() if i in there}
-        lines = ((task, {i: due for i, due in line.items() if i in there}) for task, line in self._lines.items())
-        self._lines = {task: line for task, line in lines if line}
+        for task_id in self._lines.retain(self._waiting):
+            self._lead(task_id)
+        self._limited.retain(there)
         if len(self._queue) > 2 * len(self._waiting):
             self._queue.retain(self._waiting)
+
+    def _lead(self, task_id: int) -> None:
+        """Let the oldest of a line that runs one at a time be tried again and again, and no other."""
+        oldest = self._lines.oldest(task_id, self._waiting)
+        if oldest is not None and task_id not in self._begun and self._lines.leader_of(task_id) != oldest:
+            self._lines.lead(task_id, oldest)
+            self._try_now(oldest)
+
+    def _leads(self, task_id: int, instance_id: int) -> bool:
+        return task_id not in self._begun and self._lines.leader_of(task_id) == instance_id
 
     def _next_try(self, instance_id: int, due_at: datetime, now: datetime) -> datetime:
         pause = 0.0

@@ -9,6 +9,7 @@ from rota.shared.clock import FAR_SECONDS, Clock
 from rota.shared.database.transactions import is_refusal, sentence
 from rota.shared.domain.errors import RotaError
 from rota.shared.store.overlap import Waiting
+from rota.shared.store.runs import Wanted
 from rota.shared.surprises import Surprises
 from rota.worker_service.pulling.backlog import Backlog
 from rota.worker_service.pulling.pacing import PUT_OFF, ClaimPace, is_time_to_poll
@@ -94,13 +95,16 @@ class Claimer:
         asked = self._clock.monotonic()
         began = self._clock.at(asked)
         waiting: list[Waiting] = []
+        following: list[Wanted] = []
         for claim in self._rows.claim(taken.keys(), began, self._backlog.skip_candidates, room=self._slots.room):
             if claim.time is not None:
                 self._clock.observe(asked, claim.time, self._clock.monotonic())
+            self._backlog.begin(claim.runs)
             self._starter.put(claim.runs, self._clock.now(), taken)
             claimed.update(run.id for run in claim.runs)
             waiting += claim.waiting
-        self._backlog.settle(taken, waiting, self._clock.at(asked), self._clock.now())
+            following += claim.following
+        self._backlog.settle(taken, waiting, self._clock.at(asked), self._clock.now(), following)
 
     def _give_up(self, taken: Mapping[int, int], error: Exception) -> None:
         """Cancel an instance whose claim the database refuses. Put off one that fails for another reason."""

@@ -43,6 +43,13 @@ class DelayQueue(Generic[T]):
         """Whether the queue gives out no more items."""
         return self._closed
 
+    @property
+    def is_due(self) -> bool:
+        """Whether an item is due, and waits to be taken."""
+        with self._changed:
+            rest = self._rest()
+            return rest is not None and rest <= 0
+
     def put(self, moment: datetime, item: T, *, early: timedelta = NOT_EARLY, rank: int = 0) -> bool:
         """Let an item wait until a moment (naive UTC), or leave ``early`` with others. False: the queue is closed."""
         return self.put_all([(moment, item, rank)], early=early)

@@ -36,6 +36,14 @@ class Starter:
         if accepted:
             self._put(starts)
 
+    def put_at_once(self, claimed: Sequence[Run], priorities: Mapping[int, int]) -> None:
+        """Start these, which are due, on this thread; those that get no slot when one is free."""
+        accepted = self._runner.accept(claimed)
+        left = {run.id for run in accepted} if self._queue.closed else self._runner.start(accepted)
+        if left:
+            now = self._clock.now()
+            self._put([(max(run.due_at, now), run, priorities.get(run.id, 0)) for run in accepted if run.id in left])
+
     def run(self) -> None:
         """Start instances as they become due, until closed."""
         while not self._queue.closed:

@@ -27,7 +27,10 @@ class Active(Slot):
     """How many of the instance's nodes have succeeded, in this attempt or an earlier one."""
 
     deadline: float | None = None
-    """When the node that runs now times out, in seconds of the clock's ``monotonic``."""
+    """When the node that runs now times out, or its grace is over, in seconds of the clock's ``monotonic``."""
+
+    over_at: float | None = None
+    """When the whole run times out, in seconds of the clock's ``monotonic``."""
 
     entered: datetime | None = None
     """When the first handler of this attempt was entered."""
@@ -44,6 +47,9 @@ class Active(Slot):
     last: Report | None = None
     """The success of its last call, which ended while the worker was stopping."""
 
+    killed: bool = False
+    """Whether its grace was over before its handler had ended."""
+
     lingers: bool = False
     """Whether its handler was to stop and has not returned."""
 
@@ -55,6 +61,17 @@ class Active(Slot):
 
     calls: int = 0
     """How many of its calls may be running: 1 from just before a call is started until its handler has ended."""
+
+    @property
+    def entered_now(self) -> float | None:
+        """When the handler that runs was entered, in seconds of the clock's ``monotonic``. None: it was not, so far."""
+        return None if self.running is None else self.running.entered
+
+    def until(self, now: float, seconds: float | None) -> float | None:
+        """The earlier of a node's deadline, so many seconds from ``now``, and the run's; None if it has neither."""
+        if not seconds:
+            return self.over_at
+        return now + seconds if self.over_at is None else min(now + seconds, self.over_at)
 
     def __post_init__(self) -> None:
         """It takes room from its claim on."""
@@ -68,11 +85,11 @@ def keep_result(active: Active, node: NodeRun, result: Any) -> None:
 
 
 def context_of(active: Active, node: NodeRun, param: Any) -> NodeContext[Any]:
-    run = active.run
-    return NodeContext(
+    run, context = active.run, NodeContext.__new__(NodeContext)
+    vars(context).update(  # all fields at once: the __init__ of a frozen dataclass takes thrice as long
         param=param,
         schedule_datetime=_in_zone(run.schedule_datetime, run.timezone),
-        due_at=run.due_at.replace(tzinfo=UTC),
+        due_at=_in_utc(run.due_at),
         results=dict(active.results),
         task_name=run.task_name,
         node_type=node.type,
@@ -82,6 +99,12 @@ def context_of(active: Active, node: NodeRun, param: Any) -> NodeContext[Any]:
         origin=run.origin,
         cancellation=active.cancellation,
     )
+    return context
+
+
+@lru_cache(TIMES_KEPT)
+def _in_utc(moment: datetime) -> datetime:
+    return moment.replace(tzinfo=UTC)
 
 
 @lru_cache(TIMES_KEPT)

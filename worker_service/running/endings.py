@@ -1,18 +1,29 @@
 """Turns the outcome of a node's call into the report of the node and its instance. Pure: the time is an argument."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Any
 
 from rota.shared.domain import times
 from rota.shared.domain.errors import InvalidInput
 from rota.shared.domain.jsontext import json_text, storable
-from rota.shared.domain.retry import retry_delay
+from rota.shared.domain.retry import OF_A_TIMEOUT, RetryPolicy
 from rota.shared.domain.states import REASON_LIMIT, InstanceStatus, NodeStatus, WorkerLostPolicy
+from rota.shared.store.deadlines import WAITS_FOR_HANDLER
 from rota.shared.store.reports import InstanceReport, NodeReport, Report
 from rota.shared.store.runs import NodeRun, Run
 from rota.worker_service.executors.base import Failure, Outcome
+from rota.worker_service.signatures import Execution
 from rota.worker_service.values import result_text
+
+NO_DETAILS: Mapping[str, Any] = MappingProxyType({})
+
+HANDLERS: Mapping[Execution, str] = MappingProxyType({"async": "coroutine", "thread": "thread", "process": "process"})
+
+REFUSAL_LIMIT = 300
+"""So much of a reason says at most why a failure is not retried."""
 
 NOT_BEGUN_DELAY = timedelta(seconds=5)
 """When a run that its worker had no room for is due again."""
@@ -26,6 +37,12 @@ class Ending:
     result: str | None
     why: str | None = None
     retry: bool = False
+    kinds: Sequence[str] = ()
+    retry_in: float | None = None
+    """As of ``Failure``."""
+
+    again: datetime | None = None
+    """When the task is to run once more, naive UTC, if the handler says so (``RunAgain``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +51,16 @@ class Stop:
 
     reason: str
     canceled: bool
+    place: str | None = None
+    """Where the handler stood that timed out, if that is known yet."""
+
+    since: str = ""
+    """The end of the sentence: since when it ran."""
+
+    def sentence(self, place: str | None = None) -> str:
+        """The whole reason. ``place``: where the handler stood, if its process has said so."""
+        where = self.place or place
+        return f"{self.reason}{f' at {where}' if where else ''}{self.since}"
 
 
 def succeeded_or_failed(node_type: str, outcome: Outcome, result_limit_bytes: int) -> Ending:
@@ -46,45 +73,54 @@ def succeeded_or_failed(node_type: str, outcome: Outcome, result_limit_bytes: in
         return failed(str(error))
 
 
-def failed(error: str, *, retry: bool = False) -> Ending:
+def failed(error: str, *, retry: bool = False, details: Mapping[str, Any] = NO_DETAILS) -> Ending:
     """A failure described in a sentence. By default it is not retried, since the next attempt would fail alike."""
     sentence = storable(error)
-    return Ending(NodeStatus.FAILED, json_text({"error": sentence}), sentence, retry)
+    return Ending(NodeStatus.FAILED, json_text({"error": sentence, **details}), sentence, retry)
 
 
-def stopped(stop: Stop | None) -> Ending:
-    """The ending of a call that was stopped: canceled, or failed and to be retried."""
+def stopped(stop: Stop | None, outcome: Outcome | None = None) -> Ending:
+    """The ending of a call that was stopped: canceled, or failed and to be retried.
+
+    A failure keeps what the ``outcome`` has to say: where its process stood, or what its command had printed.
+    """
     if stop is not None and stop.canceled:
         return Ending(NodeStatus.CANCELED, None, stop.reason)
-    return failed("stopped" if stop is None else stop.reason, retry=True)
+    why = "stopped" if stop is None else stop.sentence(outcome.place if outcome else None)
+    details = outcome.failure.details if outcome and outcome.failure else NO_DETAILS
+    return replace(failed(why, retry=True, details=details), kinds=OF_A_TIMEOUT)
 
 
-def retries_of(run: Run, own: int | None) -> int:
-    """How often a node is retried: its ``own`` number, or else its task's.
+def policy_of(run: Run, own: Mapping[str, Any]) -> RetryPolicy:
+    """How a node is retried: as its task says, but for what it has of its ``own``.
 
     A task that may run at most once is not retried, whatever its row or the node declares.
     """
-    if run.on_worker_lost == WorkerLostPolicy.FAIL:
-        return 0
-    return run.retries if own is None else own
+    once = {"retries": 0} if run.on_worker_lost == WorkerLostPolicy.FAIL else {}
+    return replace(run.retry, **{**own, **once})
 
 
 @dataclass(slots=True)
 class Span:
-    """When a node's handler was entered and left, and when this attempt's first handler was entered (naive UTC)."""
+    """When a node's handler was entered and left, and when this attempt's first handler was entered (naive UTC).
 
-    entered: datetime
+    None: it was not entered. Then ``left`` is when the node ended.
+    """
+
+    entered: datetime | None
     left: datetime
-    started: datetime
+    started: datetime | None
 
 
-def report(run: Run, node: NodeRun, ending: Ending, span: Span, retries: int) -> Report:
+def report(run: Run, node: NodeRun, ending: Ending, span: Span, policy: RetryPolicy) -> Report:
     """The report of a node that ended: the node, the nodes after it, and the instance if it has ended, too.
 
-    ``retries`` is how often this node is retried. Only its own failures count, not those of other nodes.
+    ``policy`` is how this node is retried. Only its own failures count, not those of other nodes.
     """
-    rest = run.nodes[_place(run, node) + 1 :]
-    retried = ending.retry and node.failures < retries
+    rest = _after(run, node)
+    retried = ending.retry and node.failures < policy.retries
+    if retried and (refusal := policy.why_not(ending.kinds)) is not None:
+        retried, ending = False, _not_retried(node, ending, refusal)
     status = NodeStatus.PENDING if retried else ending.status
     failures = node.failures + 1 if ending.status is NodeStatus.FAILED else None
     reported = NodeReport(node.id, status, ending.result, span.entered, span.left, failures)
@@ -93,15 +129,26 @@ def report(run: Run, node: NodeRun, ending: Ending, span: Span, retries: int) ->
             following = NodeReport(rest[0].id, NodeStatus.RUNNING, gmt_started=span.left)
             return Report(run.id, run.attempt, [reported, following], None)
         success = InstanceReport(InstanceStatus.SUCCEED, ending.result, None, span.started, span.left, run.failures)
+        success.again = ending.again
         return Report(run.id, run.attempt, [reported], success)
     if retried:
-        return Report(run.id, run.attempt, [reported], _instance_retry(run, node, ending, span.left, retries))
+        return Report(run.id, run.attempt, [reported], _instance_retry(run, node, ending, span, policy))
     canceled = [NodeReport(n.id, NodeStatus.CANCELED) for n in rest]
     return Report(run.id, run.attempt, [reported, *canceled], _instance_end(run, node, ending, span))
 
 
-def _place(run: Run, node: NodeRun) -> int:
-    return next(at for at, one in enumerate(run.nodes) if one is node)
+def _not_retried(node: NodeRun, ending: Ending, refusal: str) -> Ending:
+    """The ending, with why it is not retried. That stays although the reason of the failure is cut."""
+    told = refusal if len(refusal) <= REFUSAL_LIMIT else refusal[: REFUSAL_LIMIT - 1] + "…"
+    end = f"; not retried: {told}"
+    room = REASON_LIMIT - len(end) - len(_failed(node))
+    return replace(ending, why=f"{str(ending.why)[:room]}{end}")
+
+
+def _after(run: Run, node: NodeRun) -> Sequence[NodeRun]:
+    if run.nodes[-1] is node:
+        return ()
+    return run.nodes[next(at for at, one in enumerate(run.nodes) if one is node) + 1 :]
 
 
 def begun(run: Run, first: NodeRun, now: datetime) -> Report:
@@ -109,6 +156,39 @@ def begun(run: Run, first: NodeRun, now: datetime) -> Report:
     began = max(now, run.due_at)
     instance = InstanceReport(InstanceStatus.RUNNING, None, None, began, None)
     return Report(run.id, run.attempt, [NodeReport(first.id, NodeStatus.RUNNING, gmt_started=began)], instance)
+
+
+def first_of_once(run: Run) -> NodeRun | None:
+    """The node with which a run begins that may run at most once; None for any other run."""
+    if run.on_worker_lost != WorkerLostPolicy.FAIL:
+        return None
+    return next((node for node in run.nodes if node.status != NodeStatus.SUCCEED), None)
+
+
+def restarts(run: Run) -> bool:
+    """Whether nodes have succeeded before that are to run again. What a replay has kept does not run again."""
+    first = run.from_sequence or 0
+    return run.retry.restarts and any(n.status == NodeStatus.SUCCEED and n.sequence >= first for n in run.nodes)
+
+
+def anew(run: Run) -> Run:
+    """The run as if none of its nodes had succeeded, but for those that a replay has kept. How often each has failed
+    stays."""
+    first = run.from_sequence or 0
+    status = NodeStatus.PENDING.value
+    nodes = (n if n.sequence < first else replace(n, status=status, result=None) for n in run.nodes)
+    return replace(run, nodes=tuple(nodes))
+
+
+def begun_anew(run: Run, now: datetime) -> Report:
+    """The report that a further attempt begins with the first node, and that all nodes are to run again."""
+    first, *rest = [node for node in run.nodes if node.status != NodeStatus.SUCCEED]
+    began = max(now, run.due_at)
+    nodes = [
+        NodeReport(first.id, NodeStatus.RUNNING, gmt_started=began),
+        *(NodeReport(node.id, NodeStatus.PENDING) for node in rest),
+    ]
+    return Report(run.id, run.attempt, nodes, InstanceReport(InstanceStatus.RUNNING, None, None, began, None))
 
 
 def without_nodes(run: Run, now: datetime) -> Report:
@@ -132,24 +212,22 @@ def not_begun(run: Run, node: NodeRun, why: str, now: datetime) -> Report:
     return Report(run.id, run.attempt, [NodeReport(node.id, NodeStatus.PENDING)], waiting)
 
 
-def stopped_at_grace_end(
-    run: Run, done: int, started: datetime | None, now: datetime, *, still_runs: bool = False
-) -> Report:
+def stopped_at_grace_end(run: Run, done: int, span: Span, *, still_runs: bool = False) -> Report:
     """The report of a run that may run at most once and still runs when its worker's grace time is over.
 
-    The first ``done`` nodes have succeeded. The run fails at the node after them. If its handler ``still_runs``, it
-    keeps its overlap slot.
+    The first ``done`` nodes have succeeded. The run fails at the node after them, of which ``span`` tells. If its
+    handler ``still_runs``, it keeps its overlap slot.
     """
     reason = "its worker stopped before the run ended; its task says on_worker_lost = fail"
     error = json_text({"error": reason})
     unfinished, rest = run.nodes[done : done + 1], run.nodes[done + 1 :]
-    nodes = [NodeReport(node.id, NodeStatus.FAILED, error, gmt_completed=now) for node in unfinished]
+    nodes = [NodeReport(node.id, NodeStatus.FAILED, error, span.entered, span.left) for node in unfinished]
     nodes += [NodeReport(node.id, NodeStatus.CANCELED) for node in rest]
     return Report(
         run.id,
         run.attempt,
         nodes,
-        InstanceReport(InstanceStatus.FAILED, error, reason, started, now, lingers=still_runs),
+        InstanceReport(InstanceStatus.FAILED, error, reason, span.started, span.left, lingers=still_runs),
     )
 
 
@@ -158,15 +236,17 @@ def waiting_for_its_handler(retry: Report, end: InstanceReport) -> Report:
 
     If the worker ends before the handler does, the retry begins when the worker is dead.
     """
-    reason = f"waits until its handler returns: {end.reason}"[:REASON_LIMIT]
+    reason = f"{WAITS_FOR_HANDLER}: {end.reason}"[:REASON_LIMIT]
     waiting = replace(end, status=InstanceStatus.RUNNING, reason=reason, due_at=None)
     nodes = [replace(node, status=NodeStatus.RUNNING, gmt_completed=None) for node in retry.nodes]
     return replace(retry, nodes=nodes, instance=waiting)
 
 
-def while_its_handler_runs(report: Report, end: InstanceReport) -> Report:
+def while_its_handler_runs(report: Report, end: InstanceReport, execution: Execution, worker: str) -> Report:
     """The report of a run that has ended although its handler still runs: its overlap slot stays taken."""
-    return replace(report, instance=replace(end, lingers=True))
+    note = f"; its {HANDLERS[execution]} did not end within the grace and still ran on worker {worker!r}"
+    reason = f"{(end.reason or '')[: REASON_LIMIT - len(note)]}{note}"
+    return replace(report, instance=replace(end, reason=reason, lingers=True, note=note))
 
 
 def refused(original: Report, why: str) -> Report:
@@ -187,10 +267,11 @@ def refused(original: Report, why: str) -> Report:
 
 
 def _from_failure(failure: Failure) -> Ending:
-    if failure.final:
+    if failure.final and not failure.traceback:
         return failed(failure.error)
     result = {"error": failure.error, "type": failure.type, **failure.details, "traceback": failure.traceback}
-    return Ending(NodeStatus.FAILED, json_text(result), failure.error, retry=True)
+    told, again = json_text(result), not failure.final
+    return Ending(NodeStatus.FAILED, told, failure.error, again, failure.kinds, failure.retry_in)
 
 
 def _instance_end(run: Run, node: NodeRun, ending: Ending, span: Span) -> InstanceReport:
@@ -206,18 +287,18 @@ def _instance_end(run: Run, node: NodeRun, ending: Ending, span: Span) -> Instan
     )
 
 
-def _instance_retry(run: Run, node: NodeRun, ending: Ending, left: datetime, retries: int) -> InstanceReport:
+def _instance_retry(run: Run, node: NodeRun, ending: Ending, span: Span, policy: RetryPolicy) -> InstanceReport:
     number = node.failures + 1
-    delay = retry_delay(number, run.retry_delay_seconds, run.retry_backoff)
-    reason = f"retry {number} of {retries} after {times.span(delay)}: {_reason(node, ending)}"
+    delay = policy.delay(number, run.id) if ending.retry_in is None else ending.retry_in
+    reason = f"retry {number} of {policy.retries} after {times.span(delay)}: {_reason(node, ending)}"
     return InstanceReport(
         status=InstanceStatus.PENDING,
         result=None,
         reason=reason[:REASON_LIMIT],
-        gmt_started=None,
+        gmt_started=span.started,
         gmt_completed=None,
         failures=run.failures + 1,
-        due_at=left + timedelta(seconds=delay),
+        due_at=span.left + timedelta(seconds=delay),
     )
 
 
@@ -225,5 +306,9 @@ def _reason(node: NodeRun, ending: Ending) -> str:
     if ending.status is NodeStatus.CANCELED:
         return (ending.why or "canceled")[:REASON_LIMIT]
     why = str(ending.why)
-    names_the_node = why.startswith(f"{node.type} timed out")
-    return (why if names_the_node else f"node {node.type} failed: {why}")[:REASON_LIMIT]
+    names_the_node = why.startswith((f"{node.type} timed out", "the run timed out"))
+    return (why if names_the_node else f"{_failed(node)}{why}")[:REASON_LIMIT]
+
+
+def _failed(node: NodeRun) -> str:
+    return f"node {node.type} failed: "

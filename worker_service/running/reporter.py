@@ -19,6 +19,7 @@ from rota.shared.database.transactions import is_refusal, sentence
 from rota.shared.domain.errors import DatabaseAway, DatabaseProblem, RotaError
 from rota.shared.store.reports import Report
 from rota.shared.surprises import Surprises
+from rota.worker_service.pulling.successors import Successors
 from rota.worker_service.rows import WorkerRows
 from rota.worker_service.running import endings
 
@@ -63,16 +64,18 @@ class Reports(Protocol):
 class Reporter:
     """Writes reports from a queue, batch after batch, on the thread that calls ``run``."""
 
-    def __init__(self, rows: WorkerRows, clock: Clock) -> None:
+    def __init__(self, rows: WorkerRows, clock: Clock, successors: Successors | None = None) -> None:
+        """``successors``: the runs to which those that end may hand their slots on; None: there are none."""
         self._rows = rows
         self._clock = clock
+        self._successors = successors
         self._queue: deque[tuple[Report, Written]] = deque()
         self._changed = clock.condition()
         self._busy = False
         self._flushing = False
         self._closed = False
         self._urgent = 0
-        """How many of the queued reports hold up a next node."""
+        """How many of the queued reports hold up a next node, or the next run of a task that runs one at a time."""
 
         self._let_go = 0
         """How many runs the last batch let go on at their next node."""
@@ -91,9 +94,11 @@ class Reporter:
 
     def put(self, report: Report, written: Written) -> None:
         """Queue a report. ``written`` is called when it is committed."""
+        if report.turn_of is not None and not (self._successors and self._successors.wait(report)):
+            report.turn_of = None
         with self._changed:
             self._queue.append((report, written))
-            self._urgent += not report.is_over
+            self._urgent += report.is_urgent
             if not self._busy or (self._urgent and not self._gathers) or len(self._queue) == self._enough:
                 self._changed.notify_all()
 
@@ -154,7 +159,7 @@ class Reporter:
             if batch and size > BATCH_BYTES:
                 break
             batch.append(self._queue.popleft())
-        self._urgent -= sum(not report.is_over for report, _ in batch)
+        self._urgent -= sum(report.is_urgent for report, _ in batch)
         return batch
 
     def _write(self, batch: Batch, *, refused: bool = False) -> None:
@@ -184,7 +189,7 @@ class Reporter:
                 self._write_apart(batch, error, refused=refused)
                 return
         self._surprises.over("a batch")
-        self._let_go = sum(not report.is_over for report, _ in batch)
+        self._let_go = sum(report.is_urgent for report, _ in batch)
         for report, written in batch:
             _call_back(report, written, ours=report.instance_id not in lost)
 
@@ -212,7 +217,7 @@ class Reporter:
         with self._changed:
             self._aside = [entry for entry in self._aside if entry[0].instance_id in locked]
             self._queue.extendleft(reversed(free))
-            self._urgent += sum(not report.is_over for report, _ in free)
+            self._urgent += sum(report.is_urgent for report, _ in free)
 
     def _locked(self, batch: Batch) -> set[int]:
         """The instances of these reports that somebody else has locked. None, if the database cannot say it."""
@@ -235,9 +240,21 @@ class Reporter:
 
     def _try_twice(self, batch: list[Report]) -> set[int]:
         try:
-            return self._rows.report(batch)
+            return self._report(batch)
         except DBAPIError:
             return self._rows.report(batch)
+
+    def _report(self, batch: list[Report]) -> set[int]:
+        """Write a batch; runs that end in it hand their slots on."""
+        following = self._successors.take(batch) if self._successors is not None else ()
+        if self._successors is None or not following:
+            return self._rows.report(batch)
+        claimed: set[int] = set()
+        try:
+            lost, claimed = self._rows.report_and_hand_on(batch, [row for row, _ in following])
+        finally:
+            self._successors.settle(following, claimed)
+        return lost
 
 
 def _call_back(report: Report, written: Written, *, ours: bool) -> None:

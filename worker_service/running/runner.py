@@ -2,24 +2,20 @@
 
     accept → start → _run_next → _start_node → _node_ended → _report_node → _committed → _run_next, until it is dropped
 
-While a report is written, the run lends its slot to another (``proceeding``).
-The runner keeps every instance that it holds in a map. So no instance runs twice in this process. The reconciler
-compares that map with the rows that are ``running`` under this worker.
+While a report is written, the run lends its slot to another (``proceeding``). The runner keeps every instance that it
+holds in a map, so none runs twice in this process. The reconciler compares it with the rows.
 """
 
 import logging
-import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 
 from rota.shared.clock import Clock
 from rota.shared.domain.errors import RotaError
 from rota.shared.domain.jsontext import UnreadableJson
 from rota.shared.domain.nodes import given_param
-from rota.shared.domain.states import InstanceStatus, NodeStatus, WorkerLostPolicy
-from rota.shared.loop import Loop
+from rota.shared.domain.states import InstanceStatus, NodeStatus
 from rota.shared.store.reports import Report
 from rota.shared.store.runs import NodeRun, Run
 from rota.worker_service.authoring import Node
@@ -27,7 +23,8 @@ from rota.worker_service.executors.base import Call, Executor, NoThread, Outcome
 from rota.worker_service.pulling.slots import CLAIMED, Slots
 from rota.worker_service.running import endings
 from rota.worker_service.running.active import Active, context_of, keep_result
-from rota.worker_service.running.endings import Ending, Stop
+from rota.worker_service.running.deadlines import Deadlines
+from rota.worker_service.running.endings import Ending, Span, Stop
 from rota.worker_service.running.failures import log_failure
 from rota.worker_service.running.lingering import Lingering
 from rota.worker_service.running.outcomes import Outcomes
@@ -37,15 +34,8 @@ from rota.worker_service.signatures import Execution
 
 log = logging.getLogger(__name__)
 
-DEADLINE_SECONDS, LONGEST_LOOK_SECONDS = 0.1, 1.0
-"""The shortest and, while a node has a timeout, the longest time between two searches for nodes that timed out. (A
-thread's wait does not count time in suspend.)"""
-
-THREAD_GRACE_SECONDS = 1.0
-"""After its timeout, a function on a thread may look at ``cancel_requested`` and return for so long."""
-
-STOP_SECONDS = 15.0
-"""After its stop a coroutine or a process lingers, too, if it has not ended. (A command may need 12 s to end.)"""
+KILLED_SECONDS = 5.0
+"""A coroutine or a process that has not ended so long after it was killed lingers, as a thread does."""
 
 
 class Runner:
@@ -60,23 +50,26 @@ class Runner:
         clock: Clock,
         *,
         result_limit_bytes: int,
-        ended: Callable[[int], None] = lambda task_id: None,
+        grace_seconds: float,
+        worker: str = "",
+        gone: Callable[[Run], None] = lambda run: None,
     ) -> None:
-        """``ended`` is called with the task's id when the end of a run is committed."""
+        """``grace_seconds``: how long a handler that was stopped may tidy up, until it is killed. ``worker`` is the
+        worker's name, for reasons. ``gone`` is called for each run that the runner forgets.
+        """
         self._nodes = nodes
         self._executors = executors
         self._reports = reports
         self._slots = slots
         self._clock = clock
+        self._grace_seconds, self._worker = grace_seconds, worker
         self._outcomes = Outcomes(nodes, clock, result_limit_bytes)
-        self._ended = ended
+        self._gone = gone
         self._lock = threading.Lock()
         self._active: dict[int, Active] = {}
         self.lingering = Lingering(slots, clock)
         self.proceeding = Proceeding(slots, self._run_next, clock)
-        self._earliest = math.inf
-        self.deadlines = Loop("deadlines", self.expire, clock)
-        """Stops the nodes that timed out, once this loop is started."""
+        self.deadlines = Deadlines(self.expire, clock)
 
     def __len__(self) -> int:
         return len(self._active)
@@ -100,12 +93,13 @@ class Runner:
     def start(self, runs: Iterable[Run]) -> set[int]:
         """Start instances that are due, as long as there are slots; returns the ids of those that wait for one."""
         due = [active for run in runs if (active := self._active.get(run.id)) is not None]
-        starting = self._slots.start(due)
-        for active in starting:
+        for active in (starting := self._slots.start(due)):
             try:
                 self._begin(active)
             except BaseException:  # the others must start all the same
                 log.exception("instance %d could not be started", active.run.id)
+                if not active.calls:  # the reconciler finds its row, and hands it back
+                    self.drop(active.run.id)
         for executor in self._executors.values():
             executor.begin()
         return {active.run.id for active in due if active.stage == CLAIMED} if len(starting) < len(due) else set()
@@ -118,43 +112,44 @@ class Runner:
         if active.stop is not None:
             if canceled and active.lingers and not active.stop.canceled:  # nobody waits for its retry any more
                 active.stop = Stop(reason, canceled)
-                self._set_deadline(active, 0)
+                self.deadlines.within(active, 0)
             return
         active.stop = Stop(reason, canceled)
         active.cancellation.request()
-        if active.running is not None:
-            self._stop_call(active, active.running)
+        if (running := active.running) is not None:  # it may end now
+            self._stop_call(active, running)
         else:
             self.proceeding.stop(active)
 
     def expire(self) -> float:
-        """Stop the nodes that timed out; returns the seconds until the next one will."""
-        now, earliest = self._clock.monotonic(), math.inf
-        late: list[Running] = []
-        lingering: list[Active] = []
-        self._earliest = math.inf  # reset before the search: a deadline that is set meanwhile wakes the loop
+        """Stop, kill or give up the runs whose time is over; returns the seconds until the next search."""
         with self._lock:
-            for active in list(self._active.values()):
-                if active.deadline is None:
-                    continue
-                if active.deadline > now or active.running is None:
-                    earliest = min(earliest, active.deadline)
-                elif active.stop is not None:
-                    self._linger(active)
-                    lingering.append(active)
-                else:
-                    active.stop = self._outcomes.timed_out(active, active.deadline)
-                    active.deadline = now + STOP_SECONDS
-                    earliest = min(earliest, active.deadline)
-                    late.append(active.running)
-        for active in lingering:
-            self._give_up(active)
-        for running in late:
-            running.stop()
-        self._earliest = min(self._earliest, earliest)
-        if self._earliest == math.inf:
-            return math.inf
-        return min(max(self._earliest - now, DEADLINE_SECONDS), LONGEST_LOOK_SECONDS)
+            over = [self._over(active) for active in self.deadlines.over(list(self._active.values()))]
+        for act in over:
+            act()
+        return self.deadlines.rest()
+
+    def _over(self, active: Active) -> Callable[[], None]:
+        """Under the lock: what is to be done about a run whose deadline is over, as soon as the lock is free."""
+        if active.running is None or active.deadline is None:
+            return partial(self._stop_between, active)
+        if active.stop is None:
+            active.stop = self._outcomes.timed_out(active, active.deadline)
+            self.deadlines.within(active, self._grace_seconds)
+            return partial(active.running.stop, asks=True)
+        if not active.lingers and not active.killed:
+            active.killed = True
+            self.deadlines.within(active, KILLED_SECONDS)
+            return active.running.kill
+        self._linger(active)
+        return partial(self._give_up, active)
+
+    def _stop_between(self, active: Active) -> None:
+        """The run's time is over while it waits: for a slot, or for a commit."""
+        at, active.deadline = active.over_at, None
+        if at is not None and active.stop is None and active.done < len(active.run.nodes):
+            active.stop = self._outcomes.timed_out(active, at)
+            self.proceeding.stop(active)
 
     def detach_unfinished(self) -> list[Active]:
         """At the end of the grace time, stop all instances that have not ended, and return them.
@@ -167,10 +162,18 @@ class Runner:
                 active.detached = True
                 self._active.pop(active.run.id, None)
                 left.append(active)
-        for active in left:
-            if active.running is not None:
-                active.running.stop()
+        for running in filter(None, [active.running for active in left]):
+            running.stop()
         return left
+
+    def kill(self, detached: Iterable[Active]) -> None:
+        """Kill the calls of detached instances that still run."""
+        for running in filter(None, [active.running for active in detached if active.calls]):
+            running.kill()
+
+    def span(self, active: Active) -> Span:
+        """When the handler of the present node was entered; it counts as left now."""
+        return self._outcomes.span(active, None)
 
     def drop(self, instance_id: int) -> None:
         """Forget an instance: it has ended, or was not started, or does not belong to this worker any more."""
@@ -182,14 +185,17 @@ class Runner:
                     self.lingering.abandon(active)
                     self.lingering.settle(active, instance_id)
             self._slots.leave(active)
+            self._gone(active.run)
 
     def _begin(self, active: Active) -> None:
-        """Start the first node. If the run may run at most once, the database must know of it before."""
-        run = active.run
-        once = run.on_worker_lost == WorkerLostPolicy.FAIL
-        first = next((node for node in run.nodes if node.status != NodeStatus.SUCCEED), None) if once else None
-        if first is not None:
-            self._queue_report(active, endings.begun(run, first, self._clock.now()))
+        """Start the first node. If the run may run at most once, or anew, the database must know of it before."""
+        if limit := active.run.run_timeout_seconds:
+            active.over_at = self._clock.monotonic() + limit
+        if endings.restarts(active.run):
+            active.run = endings.anew(active.run)
+            self._queue_report(active, endings.begun_anew(active.run, self._clock.now()))
+        elif (first := endings.first_of_once(active.run)) is not None:
+            self._queue_report(active, endings.begun(active.run, first, self._clock.now()))
         else:
             self._run_next(active, later=True)
 
@@ -217,6 +223,8 @@ class Runner:
     def _start_node(self, active: Active, node: NodeRun, later: bool) -> None:
         if active.detached:
             return
+        if active.stop is None and active.over_at is not None and active.over_at <= self._clock.monotonic():
+            active.stop = self._outcomes.timed_out(active, active.over_at)  # the node before it ended in its grace
         if active.stop is not None:
             self._report_node(active, node, endings.stopped(active.stop), None)
             return
@@ -228,8 +236,8 @@ class Runner:
         if isinstance(param, UnreadableJson):
             self._report_node(active, node, endings.failed(f"param of {node.type}: {param}"), None)
             return
-        if timeout := known.timeout or active.run.timeout_seconds:
-            self._set_deadline(active, timeout)
+        if (until := active.until(self._clock.monotonic(), known.timeout or active.run.timeout_seconds)) is not None:
+            self.deadlines.at(active, until)
         active.calls = 1
         if active.detached:  # since the first look; who detaches looks at ``calls`` afterwards
             active.calls = 0
@@ -239,39 +247,38 @@ class Runner:
     def _call(self, active: Active, node: NodeRun, call: Call, later: bool) -> None:
         try:
             executor = self._executors[call.node.execution]
-            active.running = running = executor.start(call, partial(self._node_ended, active, node), later=later)
+            running = executor.start(call, partial(self._node_ended, active, node), later=later)
         except BaseException:
             active.calls = 0
             raise
+        with self._lock:
+            active.running = running if active.calls else None  # a quick handler has ended by now
         if active.stop is not None or active.detached:  # that came before active.running was set, and missed it
             self._stop_call(active, running)
 
     def _stop_call(self, active: Active, running: Running) -> None:
         with self._lock:
             if active.calls and not active.detached:
-                self._set_deadline(active, STOP_SECONDS)
+                self.deadlines.within(active, self._grace_seconds)
         running.stop()
-
-    def _set_deadline(self, active: Active, seconds: float) -> None:
-        active.deadline = deadline = self._clock.monotonic() + seconds
-        if deadline < self._earliest:
-            self._earliest = deadline
-            self.deadlines.wake()
 
     def _node_ended(self, active: Active, node: NodeRun, outcome: Outcome) -> None:
         with self._lock:
             if outcome.lingers:
                 self._linger(active)
                 return
-            if active.detached:
-                self._keep_success(active, node, outcome)
+            if active.abandoned:
+                words = "instance %d: its handler has returned after the run had ended; that is not recorded"
+                log.warning(words, active.run.id)
+            if active.detached and (kept := self._outcomes.kept(active, node, outcome)) is not None:
+                active.last, active.running = kept, None  # the handler of the next node is not entered here
             active.calls = 0  # the last: who detached it waits for that
             if active.lingers:
                 active.lingers = False
                 self.lingering.end(active, active.run.id)
             if active.detached or active.abandoned:
                 return
-            active.running = active.deadline = None
+            active.running, active.deadline, active.killed = None, active.over_at, False
             if not outcome.stopped and active.stop is not None and not active.stop.canceled:
                 active.stop = None  # the handler ended by itself just as it timed out: its own ending counts
         try:
@@ -281,23 +288,13 @@ class Runner:
             ending = endings.failed(f"{type(error).__name__}: {error}")
         self._report_node(active, node, ending, outcome)
 
-    def _keep_success(self, active: Active, node: NodeRun, outcome: Outcome) -> None:
-        """The worker is stopping. What succeeds all the same is kept for who detached it."""
-        if active.stop is None and not active.abandoned and (outcome.finished or not outcome.stopped):
-            try:
-                ending = self._outcomes.ending(active, node, replace(outcome, stopped=False))
-                if ending.status is NodeStatus.SUCCEED:
-                    active.last = self._outcomes.report(active, node, ending, outcome)
-            except BaseException:
-                log.exception("the end of %s of instance %d could not be read", node.type, active.run.id)
-
     def _linger(self, active: Active) -> None:
         """Under the lock: its call was stopped, and its handler still runs."""
         if active.calls and not active.lingers:
             active.lingers = True
             self.lingering.begin(active)
             if not active.detached:
-                self._set_deadline(active, THREAD_GRACE_SECONDS)
+                self.deadlines.within(active, self._grace_seconds)
 
     def _give_up(self, active: Active) -> None:
         """The handler has not returned within its grace. The run ends now; a retry waits, ``running``, until it has."""
@@ -305,7 +302,8 @@ class Runner:
             if not active.lingers or active.abandoned:
                 return
             active.deadline = None
-            report = self._outcomes.report(active, active.run.nodes[active.done], endings.stopped(active.stop), None)
+            node = active.run.nodes[active.done]
+            report = self._outcomes.report(active, node, endings.stopped(active.stop), None)
             if (end := report.instance) is None:  # a stopped node ends its run, or lets it be retried
                 return
             if end.status is InstanceStatus.PENDING:
@@ -313,7 +311,8 @@ class Runner:
                 return
             active.abandoned = True
             self.lingering.abandon(active)
-            self._queue_report(active, endings.while_its_handler_runs(report, end))
+            what = self._nodes[node.type].execution
+            self._queue_report(active, endings.while_its_handler_runs(report, end, what, self._worker))
 
     def _noted(self, active: Active, ours: bool) -> None:
         if not ours and not active.detached:
@@ -339,6 +338,5 @@ class Runner:
             log.warning("instance %d is not this worker's any more; its run is dropped", active.run.id)
         if ended or not ours:
             self.drop(active.run.id)
-            self._ended(active.run.task_id)
             return
         self.proceeding.go_on(active)

@@ -10,7 +10,8 @@ from pydantic import SecretStr
 
 from rota.cli.options import settings_options
 from rota.cli.shell import Shell, database_option, json_option, pass_shell
-from rota.cli.show.output import note, show_json, show_table
+from rota.cli.show.output import note, show_json
+from rota.cli.show.table import show_table
 from rota.shared.database.urls import parsed, shown
 from rota.shared.settings import Settings
 

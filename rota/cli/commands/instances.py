@@ -4,19 +4,20 @@ from collections.abc import Sequence
 
 import click
 
+from rota.cli.commands.replays import replay
+from rota.cli.groups import GuessingGroup
 from rota.cli.numbers import ROW_ID, CommandOnIds
 from rota.cli.options import limit_option
 from rota.cli.shell import Shell, actor, database_option, json_option, pass_shell, why_option
 from rota.cli.show.instances import show_instance, show_instances
-from rota.cli.show.output import note, show_json
-from rota.cli.show.runs import report_runs
+from rota.cli.show.output import show_json
 from rota.shared.control import instances
 from rota.shared.domain.states import InstanceStatus
 
 ids_argument = click.argument("instance_ids", nargs=-1, type=ROW_ID, required=True, metavar="ID...")
 
 
-@click.group()
+@click.group(cls=GuessingGroup)
 def instance() -> None:
     """Look at runs, cancel them, replay them.
 
@@ -57,7 +58,9 @@ def list_(shell: Shell, task_name: str | None, status: str | None, limit: int, a
 @database_option
 @pass_shell
 def show(shell: Shell, instance_id: int, as_json: bool) -> None:
-    """Show all of an instance: why it is where it is, its nodes, their results.
+    """Show all of an instance, and why it is where it is.
+
+    It shows each node with its result or traceback, and how earlier attempts failed.
 
     \b
     Examples:
@@ -80,7 +83,9 @@ def show(shell: Shell, instance_id: int, as_json: bool) -> None:
 @database_option
 @pass_shell
 def cancel(shell: Shell, instance_ids: Sequence[int], why: str | None, as_json: bool) -> None:
-    """Cancel instances: at once those that wait; the workers of those that run are asked to stop them.
+    """Cancel instances that wait or run.
+
+    Those that wait are canceled at once. The workers of those that run are asked to stop them.
 
     \b
     Example:
@@ -96,24 +101,4 @@ def cancel(shell: Shell, instance_ids: Sequence[int], why: str | None, as_json: 
         click.echo(f"instance {one['id']} {done}")
 
 
-@instance.command(cls=CommandOnIds)
-@ids_argument
-@click.option("--wait", is_flag=True, help="Wait until all have ended; exit code 0 if all succeeded, else 1.")
-@why_option
-@json_option
-@database_option
-@pass_shell
-def replay(shell: Shell, instance_ids: Sequence[int], wait: bool, why: str | None, as_json: bool) -> None:
-    """Run ended instances once more, each for its old time and with its old param.
-
-    \b
-    Examples:
-      rota instance replay 17
-      rota instance replay 17 18 --wait
-    """
-    with shell.database() as database:
-        runs = instances.replay(database, actor(), instance_ids, why)
-        if not as_json:
-            for old, run in zip(instance_ids, runs, strict=True):
-                note(f"instance {run['id']} replays {old}")
-        report_runs(database, runs, wait=wait, as_json=as_json)
+instance.add_command(replay)

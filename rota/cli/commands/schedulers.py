@@ -1,4 +1,4 @@
-"""``rota scheduler`` runs a scheduler; ``rota scheduler list`` shows those that run."""
+"""``rota scheduler`` runs a scheduler, shows those that run, and pauses and resumes all scheduling."""
 
 import logging
 from datetime import datetime
@@ -7,16 +7,22 @@ from typing import Any
 import click
 
 from rota.cli import logs
+from rota.cli.groups import GuessingGroup
 from rota.cli.options import SCHEDULER_SETTINGS, limit_option, settings_options, verbosity_options
-from rota.cli.shell import Shell, database_option, json_option, pass_shell
-from rota.cli.show.output import show_json, show_table
+from rota.cli.shell import Shell, actor, database_option, json_option, pass_shell, why_option
+from rota.cli.show.output import cell, note, show_json
+from rota.cli.show.table import show_table
 from rota.cli.show.times import moment_of, relative
 from rota.shared.control import schedulers
 from rota.shared.control.documents import Document
 from rota.supervise.parent import parent_option, watch_parent
 
+COLUMNS = ("name", "state", "last tick", "started", "version", "host", "pid", "remark")
+LEAST = ("pid", "host", "version", "started", "last tick", "remark")
+"""The columns that a narrow terminal leaves out first."""
 
-@click.group(invoke_without_command=True)
+
+@click.group(cls=GuessingGroup, invoke_without_command=True)
 @settings_options(SCHEDULER_SETTINGS)
 @verbosity_options
 @click.option("--log-json", is_flag=True, help="Log one JSON object a line.")
@@ -24,7 +30,7 @@ from rota.supervise.parent import parent_option, watch_parent
 @database_option
 @pass_shell
 def scheduler(shell: Shell, verbose: int, quiet: int, log_json: bool, parent_pipe: int | None, **options: Any) -> None:
-    """Run a scheduler, or look at those that run.
+    """Run a scheduler, look at those that run, or pause all of them.
 
     Several may run at once, on one machine or many: they share the work, and no fire happens twice.
 
@@ -33,6 +39,7 @@ def scheduler(shell: Shell, verbose: int, quiet: int, log_json: bool, parent_pip
       rota scheduler
       rota -d mysql://rota:secret@db/rota scheduler --tick-seconds 0.5 -v
       rota scheduler list
+      rota scheduler pause --reason "the database moves"
     """
     if click.get_current_context().invoked_subcommand is not None:
         return
@@ -40,8 +47,9 @@ def scheduler(shell: Shell, verbose: int, quiet: int, log_json: bool, parent_pip
     logs.configure(logs.level_of(logging.INFO, verbose, quiet), as_json=log_json)
     watch_parent(parent_pipe, settings.grace_seconds)
     shell.await_database()
-    with shell.database():  # a sentence and an exit code, where there is no usable database
-        pass
+    with shell.database() as database:  # a sentence and an exit code, where there is no usable database
+        if settings.start_paused:
+            schedulers.pause(database, actor(), "a scheduler started with --paused")
     from rota.scheduler_service.app import serve  # noqa: PLC0415 - scheduler list needs none of it
 
     raise SystemExit(serve(settings))
@@ -53,9 +61,10 @@ def scheduler(shell: Shell, verbose: int, quiet: int, log_json: bool, parent_pip
 @database_option
 @pass_shell
 def list_(shell: Shell, limit: int, as_json: bool) -> None:
-    """Show the schedulers that have not stopped, those that ticked last first.
+    """Show the schedulers that have not stopped.
 
-    One that is silent for longer than its liveness limit was killed, or cannot reach the database.
+    Those that ticked last come first. One that is silent for longer than its liveness limit was killed, or cannot
+    reach the database.
 
     \b
     Examples:
@@ -64,12 +73,75 @@ def list_(shell: Shell, limit: int, as_json: bool) -> None:
     """
     with shell.database(to_write=False) as database:
         found = schedulers.listed(database, limit)
+        pause = schedulers.paused(database)
         now = database.clock.now()
     if as_json:
-        show_json(found)
+        show_json([one | {"all_paused": pause["paused"]} for one in found])
         return
-    columns = ("name", "state", "last tick", "started", "version", "host", "pid", "remark")
-    show_table(columns, [_line(one, now) for one in found], empty="no scheduler runs; start one with rota scheduler")
+    if pause["paused"]:
+        note(_paused_sentence(pause, now))
+    lines = [_line(one, now) for one in found]
+    show_table(COLUMNS, lines, empty="no scheduler runs; start one with rota scheduler", least=LEAST)
+
+
+@scheduler.command()
+@click.option("--reason", "--why", "reason", metavar="TEXT", help="Why: for the audit, and for those who ask.")
+@json_option
+@database_option
+@pass_shell
+def pause(shell: Shell, reason: str | None, as_json: bool) -> None:
+    """Pause all scheduling: no new fire of any task begins.
+
+    What has begun goes on, with its retries, and so do runs by hand. On rota scheduler resume the misfire policy of
+    each task decides about the fires that were missed.
+
+    \b
+    Examples:
+      rota scheduler pause --reason "the database moves"
+      rota scheduler pause --json
+    """
+    with shell.database() as database:
+        paused = schedulers.pause(database, actor(), reason)
+        now = database.clock.now()
+    if as_json:
+        show_json(paused)
+    elif paused["changed"]:
+        click.echo(
+            "all scheduling is paused: no new fire begins, what has begun goes on; rota scheduler resume ends it"
+        )
+    else:
+        click.echo(_paused_sentence(paused, now))
+
+
+@scheduler.command()
+@why_option
+@json_option
+@database_option
+@pass_shell
+def resume(shell: Shell, why: str | None, as_json: bool) -> None:
+    """Let all scheduling go on after rota scheduler pause.
+
+    The misfire policy of each task decides about the fires that were missed meanwhile.
+
+    \b
+    Examples:
+      rota scheduler resume
+      rota scheduler resume --json
+    """
+    with shell.database() as database:
+        resumed = schedulers.resume(database, actor(), why)
+    if as_json:
+        show_json(resumed)
+    elif resumed["changed"]:
+        click.echo("scheduling goes on; the misfire policies decide about what was missed")
+    else:
+        click.echo("scheduling was not paused")
+
+
+def _paused_sentence(pause: Document, now: datetime) -> str:
+    since = relative(moment_of(pause["since"]), now)
+    reason = f": {pause['reason']}" if pause["reason"] else ""
+    return cell(f"{pause['by']} paused all scheduling {since}{reason}; rota scheduler resume ends it")
 
 
 def _line(found: Document, now: datetime) -> tuple[Any, ...]:

@@ -1,15 +1,20 @@
-"""Commands for operation: migrate, doctor, health."""
+"""Commands for operation: migrate, doctor."""
 
 from dataclasses import asdict
 from typing import Any
 
 import click
 
+from rota import migrations
 from rota.cli.options import DATABASE_SETTINGS, settings_options
 from rota.cli.shell import DATABASE_PROBLEM, REFUSED, Shell, database_option, json_option, pass_shell
-from rota.cli.show.output import note, show_json, show_table
-from rota.shared.domain.errors import ConfigurationError, NotPossible
-from rota.shared.domain.times import span
+from rota.cli.show.output import note, show_json
+from rota.cli.show.table import show_table
+from rota.shared.control import invariants
+from rota.shared.control.calendars import check_known
+from rota.shared.control.schedulers import check_kinds, check_scheduling
+from rota.shared.control.workers import check_versions
+from rota.shared.database.checks import WRITABLE, run_checks
 
 
 @click.command()
@@ -35,7 +40,6 @@ def migrate(shell: Shell, *, sql: bool, as_json: bool) -> None:
         else:
             click.echo(str(report))
         return
-    from rota import migrations  # noqa: PLC0415 - Alembic takes long to import
 
     click.echo(migrations.sql(shell.settings().database_url.get_secret_value()), nl=False)
 
@@ -45,8 +49,7 @@ def migrate_database(shell: Shell) -> Any:
 
     Raises DatabaseProblem.
     """
-    from rota import migrations  # noqa: PLC0415
-    from rota.worker_service import builtin  # noqa: PLC0415
+    from rota.worker_service import builtin  # noqa: PLC0415 - doctor needs none of it
 
     report = migrations.upgrade(shell.settings().database_url.get_secret_value())
     if not report.by_newer:
@@ -77,17 +80,16 @@ def doctor(shell: Shell, *, data: bool, read_only: bool, as_json: bool, **option
       rota doctor --data
       rota doctor --read-only
     """
-    from rota.migrations import head  # noqa: PLC0415
-    from rota.shared.control import invariants  # noqa: PLC0415
-    from rota.shared.control.schedulers import check_kinds, check_scheduling  # noqa: PLC0415
-    from rota.shared.control.workers import check_versions  # noqa: PLC0415
-    from rota.shared.database.checks import WRITABLE, run_checks  # noqa: PLC0415
-
     with shell.any_database(shell.settings(**options)) as database:
-        checks = run_checks(database, head(), to_write=not read_only)
+        checks = run_checks(database, migrations.head(), to_write=not read_only)
         wrong = {check.name for check in checks if check.ok is False}
         if readable := wrong <= {WRITABLE}:
-            checks += [check_scheduling(database), check_kinds(database), check_versions(database)]
+            checks += [
+                check_scheduling(database),
+                check_kinds(database),
+                check_versions(database),
+                check_known(database),
+            ]
         findings = invariants.breaches(database) if data and readable else []
     fit, agree = not wrong, not any(finding["ids"] for finding in findings)
     if wrong == {WRITABLE}:
@@ -113,37 +115,3 @@ def show_breaches(findings: list[dict[str, Any]]) -> None:
         ]
         click.echo()
         show_table(("", "invariant", "rule", "broken by"), rows, empty="")
-
-
-@click.command()
-@click.option("--health-file", help="The file that the process touches as it beats.  [env: ROTA_HEALTH_FILE]")
-@json_option
-@pass_shell
-def health(shell: Shell, health_file: str | None, as_json: bool) -> None:
-    """Tell whether this container's process has beaten lately.
-
-    Exit code 0 if the process of ROTA_HEALTH_FILE has beaten within ROTA_LIVENESS_SECONDS, else 1.
-
-    \b
-    Examples:
-      rota health
-      rota health --health-file /tmp/worker.beat --json
-    """
-    from rota.shared.clock import boottime  # noqa: PLC0415
-    from rota.shared.health import silent_seconds  # noqa: PLC0415
-
-    settings = shell.settings(health_file=health_file)
-    if settings.health_file is None:
-        raise ConfigurationError("ROTA_HEALTH_FILE is not set, here and for the process that is to be asked about")
-    silent = silent_seconds(settings.health_file, boottime())
-    alive = silent is not None and silent <= settings.liveness_seconds
-    words = None if silent is None else span(silent)
-    if as_json:
-        show_json({"alive": alive, "silent_seconds": silent, "liveness_seconds": settings.liveness_seconds})
-    elif alive:
-        click.echo(f"alive: it has beaten {words} ago")
-    if not alive:
-        when = f"has been silent for {words}" if words else "has never beaten"
-        raise NotPossible(
-            f"not alive: the process of {settings.health_file} {when} (limit {settings.liveness_seconds} s)"
-        )

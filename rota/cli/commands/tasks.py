@@ -6,28 +6,30 @@ from typing import Any
 
 import click
 
+from rota.cli.groups import GuessingGroup
 from rota.cli.options import JSON_OBJECT, limit_option
 from rota.cli.shell import Shell, actor, database_option, json_option, naming_options, pass_shell, why_option
-from rota.cli.show.output import note, show_json, show_table
+from rota.cli.show.output import cell, note, show_json
 from rota.cli.show.runs import report_runs
+from rota.cli.show.steering import show_next
 from rota.cli.show.tasks import (
-    COLUMNS,
-    LEAST,
     asked_sentence,
-    list_line,
     note_remark,
     saved_sentence,
     show_fires,
     show_task,
+    show_tasks,
 )
+from rota.cli.show.whys import show_why
 from rota.cli.task_options import cleared_options, definition_options, given_fields, type_option
-from rota.shared.control import tasks
+from rota.shared.control import schedulers, steering, tasks, whys
 from rota.shared.database.transactions import Database
 from rota.shared.domain.errors import NotPossible
 from rota.shared.domain.states import TaskStatus
+from rota.shared.domain.task_filter import TaskFilter
 
 
-@click.group()
+@click.group(cls=GuessingGroup)
 def task() -> None:
     """Add, show, change and run tasks.
 
@@ -51,12 +53,16 @@ def task() -> None:
 def add(shell: Shell, name: str, off: bool, why: str | None, as_json: bool, **options: Any) -> None:
     """Add a task, and show its next five fires.
 
-    Times without an offset are in the task's zone. Without --cron it runs only when asked: rota task run.
+    Times without an offset are in the task's zone. Without any of --cron, --every, --fixed-delay, --at, --any-of and
+    --all-of it runs only when asked: rota task run.
 
     \b
     Examples:
       rota task add nightly --type CLEANUP_TEMP --cron "0 3 * * *" --timezone Europe/Berlin
       rota task add ping --type HTTP_REQUEST --param '{"url": "https://example.org"}' --cron "*/10 * * * * *" --seconds
+      rota task add poll --type REPORT --every 15m
+      rota task add queue --type REPORT --fixed-delay 10m
+      rota task add first --type REPORT --all-of '[{"cron": "0 9 * * mon"}, {"cron": "0 9 1-7 * *"}]'
       rota task add import --type REPORT --param @param.json --retries 3 --timeout 600
     """
     fields = {"name": name, "status": TaskStatus.OFF if off else TaskStatus.ON, **given_fields(options)}
@@ -111,12 +117,15 @@ def _show_saved(database: Database, saved: tasks.Outcome, as_json: bool, done: s
 @task.command("list")
 @click.option("--status", type=click.Choice([status.value for status in TaskStatus]), help="Only those on, or off.")
 @click.option("--like", metavar="TEXT", help="Only those with this in their name.")
+@click.option("--owner", help="Only those of this owner.")
+@click.option("--group", help="Only those of this group.")
+@click.option("--tag", "tags", multiple=True, help="Only those with this tag; with all, if it is repeated.")
 @limit_option(100)
 @json_option
 @database_option
 @pass_shell
-def list_(shell: Shell, status: str | None, like: str | None, limit: int, as_json: bool) -> None:
-    """Show tasks by name, with their next fire in their own zone.
+def list_(shell: Shell, limit: int, as_json: bool, **wanted: Any) -> None:
+    """Show tasks by name, with last run and next fire.
 
     With --json, a task whose param is larger than 4 KiB has no key "param", but "param_bytes", its size. rota task show
     has the param.
@@ -125,15 +134,15 @@ def list_(shell: Shell, status: str | None, like: str | None, limit: int, as_jso
     Examples:
       rota task list --status on
       rota task list --like report --json
+      rota task list --owner ann --tag finance --tag nightly
     """
     with shell.database(to_write=False) as database:
-        found = tasks.listed(database, limit + 1, status=status, like=like)
+        found = tasks.listed(database, limit + 1, TaskFilter(**wanted))
         now = database.clock.now()
     if as_json:
         show_json(found[:limit])
         return
-    lines = [list_line(one, now) for one in found[:limit]]
-    show_table(COLUMNS, lines, empty="no task; add one with rota task add", least=LEAST)
+    show_tasks(found[:limit], now)
     if len(found) > limit:
         note(f"there are more than {limit}; raise --limit, or say --like")
 
@@ -144,7 +153,9 @@ def list_(shell: Shell, status: str | None, like: str | None, limit: int, as_jso
 @database_option
 @pass_shell
 def show(shell: Shell, name: str, as_json: bool) -> None:
-    """Show all of a task: its fields, next five fires, last runs, and what did not run.
+    """Show all of a task, its next fires and its last runs.
+
+    It shows also what did not run, and why.
 
     \b
     Examples:
@@ -159,6 +170,36 @@ def show(shell: Shell, name: str, as_json: bool) -> None:
         show_json(found)
     else:
         show_task(found, now)
+
+
+@task.command()
+@click.argument("name")
+@click.option(
+    "--at", metavar="TIME", help="The fire of this time, in the task's zone.  [default: the newest that was due]"
+)
+@json_option
+@database_option
+@pass_shell
+def why(shell: Shell, name: str, at: str | None, as_json: bool) -> None:
+    """Tell what became of a fire.
+
+    It ran, and how late; it waits, and for what; it was skipped, and why; or there was none. All of it is read from
+    rows.
+
+    \b
+    Examples:
+      rota task why nightly
+      rota task why nightly --at 2026-11-19T03:00 --json
+    """
+    with shell.database(to_write=False) as database:
+        found = whys.why(database, name, at)
+        now = database.clock.now()
+    for remark in found.remarks:
+        note(remark)
+    if as_json:
+        show_json(found.document)
+    else:
+        show_why(found.document, now)
 
 
 @task.command()
@@ -200,7 +241,7 @@ def _switch(shell: Shell, names: Sequence[str], status: TaskStatus, why: str | N
         show_json(switched)
         return
     for one in switched:
-        click.echo(f"{one['name']} is {status}" if one["changed"] else f"{one['name']} was {status} already")
+        click.echo(f"{cell(one['name'])} {f'is {status}' if one['changed'] else f'was {status} already'}")
 
 
 @task.command()
@@ -221,13 +262,54 @@ def remove(shell: Shell, name: str, yes: bool, why: str | None, as_json: bool) -
         tasks.get(database, name)
         if not yes and not sys.stdin.isatty():
             raise NotPossible(f"nobody is here to be asked whether to remove {name!r}; say --yes")
-        if not yes and not click.confirm(f"Remove {name}? It fires no more", err=True):
+        if not yes and not click.confirm(f"Remove {cell(name)}? It fires no more", err=True):
             raise NotPossible(f"{name!r} was not removed")
         removed = tasks.remove(database, actor(), name, why)
     if as_json:
         show_json(removed)
     else:
-        click.echo(f"{name} is removed; its history stays (rota instance list)")
+        click.echo(f"{cell(name)} is removed; its history stays (rota instance list)")
+
+
+@task.command("next")
+@click.argument("name")
+@click.option("--skip", is_flag=True, help="Skip the next fire that has not begun.")
+@click.option("--at", metavar="TIME", help="Let that fire run at this time instead; in the task's zone.")
+@click.option("--fire", metavar="TIME", help="Only if the fire planned for this time is the next.")
+@why_option
+@json_option
+@database_option
+@pass_shell
+def next_(
+    shell: Shell, name: str, *, skip: bool, at: str | None, fire: str | None, why: str | None, as_json: bool
+) -> None:
+    """Show when a task fires next; skip or move that fire.
+
+    With --at the fire keeps its own time, as the run's time, and runs at the other. Fires of the plan up to then are
+    skipped; after it the plan goes on.
+
+    \b
+    Examples:
+      rota task next nightly
+      rota task next nightly --skip --why "the source is down"
+      rota task next nightly --skip --fire 2026-11-19T03:00
+      rota task next nightly --at 2026-11-19T05:30
+    """
+    if skip and at is not None:
+        raise click.UsageError("say --skip or --at, not both")
+    if fire is not None and not skip and at is None:
+        raise click.UsageError("--fire goes with --skip or --at")
+    with shell.database(to_write=skip or at is not None) as database, naming_options(untyped=True):
+        done = None
+        if at is not None:
+            done = steering.set_at(database, actor(), name, at, fire=fire, why=why)
+        elif skip:
+            done = steering.skip(database, actor(), name, fire=fire, why=why)
+        for remark in done.remarks if done else ():
+            note(remark)
+        shown = done.document if done else steering.next_fires(database, name)
+        now, paused = database.clock.now(), schedulers.paused(database)["paused"]
+    show_next(shown, now, paused=paused, as_json=as_json)
 
 
 @task.command()
@@ -240,9 +322,9 @@ def remove(shell: Shell, name: str, yes: bool, why: str | None, as_json: bool) -
 @database_option
 @pass_shell
 def run(shell: Shell, name: str, *, at: str | None, param: Any, wait: bool, why: str | None, as_json: bool) -> None:
-    """Run a task once, now, also while it is off; with --at as the run of that time.
+    """Run a task once, now or as the run of a given time.
 
-    A run for a time to come waits for that time.
+    It runs also while the task is off. A run for a time to come waits for that time.
 
     \b
     Examples:

@@ -53,11 +53,15 @@ def up(shell: Shell, workers: int, verbose: int, quiet: int, **options: Any) -> 
       rota -d mysql://rota:secret@db/rota up
     """
     settings = shell.settings(**options)
-    find_app(settings.app)
+    from rota.worker_service.declarations import check_tasks  # noqa: PLC0415 - it takes long to import
+
+    app = find_app(settings.app)
     shell.await_database()
     migrate_database(shell)
     flags = CHILD_FLAGS[min(max(verbose - quiet, -1), 2)]
     with shell.database() as database:
+        if workers:
+            check_tasks(database, app, "up", settings)
         children = planned(shell, workers, flags, options)
         supervisor = Supervisor(children, settings.grace_seconds, note, HostTimer())
         screen = Screen(database)
@@ -94,7 +98,7 @@ def banner(settings: Settings, database: Database, children: list[Child]) -> str
     """The lines that say which processes run, with which app and database."""
     lines = {
         "database": named(database.url),
-        "app": settings.app or "none: Rota's own task types",
+        "app": cell(settings.app or "none: Rota's own task types"),
         **{child.name: f"pid {child.pid}" for child in children},
     }
     width = max(map(len, lines))

@@ -1,4 +1,4 @@
-"""``rota worker`` runs a worker; ``rota worker list`` and ``rota worker show`` show those that run."""
+"""``rota worker`` runs a worker; its subcommands show those that run, and drain them."""
 
 import logging
 import signal
@@ -10,16 +10,24 @@ from typing import Any
 import click
 
 from rota.cli import logs
+from rota.cli.groups import GuessingGroup
 from rota.cli.options import WORKER_SETTINGS, limit_option, settings_options, verbosity_options
-from rota.cli.shell import Shell, database_option, json_option, pass_shell
-from rota.cli.show.output import show_fields, show_json, show_table
-from rota.cli.show.times import moment_of, relative
+from rota.cli.shell import Shell, actor, database_option, json_option, pass_shell, why_option
+from rota.cli.show.output import cell, show_fields, show_json
+from rota.cli.show.table import show_table
+from rota.cli.show.times import moment_of, relative, shown_utc
 from rota.shared.control import workers
 from rota.shared.control.documents import Document
 from rota.supervise.parent import parent_option, watch_parent
 
+COLUMNS = ("name", "state", "load", "capacity", "labels", "last heartbeat", "started", "host", "pid", "remark")
+LEAST = ("pid", "host", "started", "capacity", "labels", "load", "last heartbeat", "remark")
+"""The columns that a narrow terminal leaves out first."""
 
-@click.group(invoke_without_command=True)
+TIMES = ("last_heartbeat", "gmt_started", "gmt_dead", "gmt_blocked")
+
+
+@click.group(cls=GuessingGroup, invoke_without_command=True)
 @settings_options(WORKER_SETTINGS)
 @verbosity_options
 @click.option("--log-json", is_flag=True, help="Log one JSON object a line.")
@@ -41,6 +49,7 @@ def worker(shell: Shell, verbose: int, quiet: int, log_json: bool, parent_pipe: 
       rota worker --allow-shell --no-allow-http
       rota worker list
       rota worker show eu-1
+      rota worker drain eu-1
     """
     if click.get_current_context().invoked_subcommand is not None:
         return
@@ -71,7 +80,7 @@ def find_app(path: str | None) -> Any:
 
     Raises ConfigurationError.
     """
-    from rota.worker_service.authoring import load_app  # noqa: PLC0415
+    from rota.worker_service.loading import load_app  # noqa: PLC0415
 
     here = str(Path.cwd())
     if here not in sys.path:
@@ -99,8 +108,8 @@ def list_(shell: Shell, all_states: bool, limit: int, as_json: bool) -> None:
     if as_json:
         show_json(found)
         return
-    columns = ("name", "state", "load", "capacity", "labels", "last heartbeat", "started", "host", "pid")
-    show_table(columns, [_line(one, now) for one in found], empty="no worker is live; start one with rota worker")
+    lines = [_line(one, now) for one in found]
+    show_table(COLUMNS, lines, empty="no worker is live; start one with rota worker", least=LEAST)
 
 
 @worker.command()
@@ -109,7 +118,9 @@ def list_(shell: Shell, all_states: bool, limit: int, as_json: bool) -> None:
 @database_option
 @pass_shell
 def show(shell: Shell, name: str, as_json: bool) -> None:
-    """Show all of a worker: its fields, and the nodes of each task type in the version that it carries.
+    """Show all of a worker, and the task types that it carries.
+
+    Each task type has its nodes in order, in the version that this worker carries.
 
     \b
     Examples:
@@ -118,18 +129,73 @@ def show(shell: Shell, name: str, as_json: bool) -> None:
     """
     with shell.database(to_write=False) as database:
         found = workers.show(database, name)
+        now = database.clock.now()
     if as_json:
         show_json(found)
         return
-    show_fields((field, found[field]) for field in found if field not in ("task_types", "node_types", "type_versions"))
+    fields = {field: found[field] for field in found if field not in ("task_types", "node_types", "type_versions")}
+    for field in TIMES:
+        if (moment := moment_of(fields[field])) is not None:
+            fields[field] = f"{shown_utc(moment)}  {relative(moment, now)}"
+    show_fields(fields.items())
     click.echo()
     lines = [(one["type"], one["version"], ", ".join(one["nodes"])) for one in found["task_types"]]
     show_table(("task type", "version", "nodes"), lines, empty="it carries no task type")
 
 
+@worker.command()
+@click.argument("name")
+@why_option
+@json_option
+@database_option
+@pass_shell
+def drain(shell: Shell, name: str, why: str | None, as_json: bool) -> None:
+    """Let a worker finish what it runs and take no more. What it was assigned goes to other workers.
+
+    Its process runs on, and rota worker resume lets it take more. To end it, send SIGTERM: then it drains by itself. A
+    worker that starts again takes work.
+
+    \b
+    Examples:
+      rota worker drain eu-1 --why "kernel update"
+      rota worker drain eu-1 --json
+    """
+    with shell.database() as database:
+        drained = workers.drain(database, actor(), name, why)
+    if as_json:
+        show_json(drained)
+    elif drained["changed"]:
+        click.echo(f"{cell(name)} takes no more; what it runs goes on (load {drained['load']})")
+    elif drained["stopping"]:
+        click.echo(f"{cell(name)} is stopping already: it takes no more, and ends (load {drained['load']})")
+    else:
+        click.echo(f"{cell(name)} was draining already (load {drained['load']})")
+
+
+@worker.command()
+@click.argument("name")
+@why_option
+@json_option
+@database_option
+@pass_shell
+def resume(shell: Shell, name: str, why: str | None, as_json: bool) -> None:
+    """Let a worker that was drained take work again.
+
+    \b
+    Example:
+      rota worker resume eu-1
+    """
+    with shell.database() as database:
+        resumed = workers.resume(database, actor(), name, why)
+    if as_json:
+        show_json(resumed)
+    else:
+        click.echo(f"{cell(name)} {'takes work again' if resumed['changed'] else 'was at work already'}")
+
+
 def _line(found: Document, now: datetime) -> tuple[Any, ...]:
     labels = ", ".join(f"{key}={value}" for key, value in sorted((found["labels"] or {}).items()))
     beat, started = (relative(moment_of(found[name]), now) for name in ("last_heartbeat", "gmt_started"))
-    state = f"{found['state']}, blocked by {found['blocked_by']}" if found["gmt_blocked"] else found["state"]
-    facts = (found["name"], state, found["current_load"], found["capacity"])
-    return *facts, labels, beat, started, found["host"], found["pid"]
+    remark = f"blocked by {found['blocked_by']}" if found["gmt_blocked"] else found["reason"]
+    facts = (found["name"], found["state"], found["current_load"], found["capacity"])
+    return *facts, labels, beat, started, found["host"], found["pid"], remark

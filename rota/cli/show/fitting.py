@@ -16,7 +16,7 @@ NAMES = frozenset({"name", "task"})
 SHORTEST_NAME = 20
 """A name that is cut shorter is hard to tell from others; less where that is more than a third of the terminal."""
 
-CUT = frozenset({"result", "worker", "type", "trigger", "remark", "labels", "changed", "why", "host"})
+CUT = frozenset({"result", "worker", "type", "trigger", "remark", "labels", "changed", "who", "why", "host"})
 """Columns whose texts may be cut, as names. All others are shown whole or not at all: half a time says nothing."""
 
 

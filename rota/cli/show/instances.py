@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from rota.cli.show.output import block, cell, coloured, shortened, show_fields, show_table
+from rota.cli.show.output import block, cell, coloured, shortened, show_fields
+from rota.cli.show.table import show_table
 from rota.cli.show.times import between, moment_of, relative, shown_local, shown_utc
 from rota.shared.control.documents import Document
 from rota.shared.domain.states import TERMINAL, InstanceStatus
@@ -17,8 +18,8 @@ LEAST = ("worker", "took", "late", "result", "schedule time")
 """The columns that a narrow terminal leaves out first."""
 
 TIMES = (
-    "schedule_datetime", "due_at", "gmt_assigned", "gmt_started", "gmt_completed", "gmt_cancel_requested", "gmt_create",
-    "gmt_modified",
+    "schedule_datetime", "due_at", "gmt_assigned", "gmt_started", "gmt_completed", "gmt_cancel_requested",
+    "run_again_at", "gmt_create", "gmt_modified",
 )  # fmt: skip
 
 
@@ -90,12 +91,24 @@ def explained(instance: Document, now: datetime) -> str:
     return f"{when}; it waits: {reason or 'the scheduler has not given it to a worker yet'}"
 
 
+def following(instance: Document, now: datetime) -> str | None:
+    """What the instance's handler has asked for, in a sentence; None: nothing."""
+    if (moment := moment_of(instance["run_again_at"])) is None:
+        return None
+    run = instance["run_again_id"]
+    which = "which was deleted" if run is None else f"which is instance {run}"
+    return f"its handler asked for one more run {relative(moment, now)}, {which}"
+
+
 def _show_failed(attempt: Document, now: datetime) -> None:
     """Print how an attempt failed. SQL may have written anything there."""
     at = attempt.get("gmt_completed")
     ended = relative(moment_of(at), now) if isinstance(at, str) else None
+    begun = attempt.get("gmt_started")
+    ran = between(moment_of(begun), moment_of(at)) if isinstance(begun, str) and isinstance(at, str) else None
     worker, number = attempt.get("worker_id"), attempt.get("attempt")
-    click.echo(f"\nattempt {cell(number)} failed on worker #{cell(worker)}{f' {ended}' if ended else ''}")
+    when = f"{f' {ended}' if ended else ''}{f', after {ran}' if ran else ''}"
+    click.echo(f"\nattempt {cell(number)} failed on worker #{cell(worker)}{when}")
     click.echo(block({name: value for name, value in attempt.items() if name in FAILURE}))
 
 
@@ -113,6 +126,8 @@ def show_instance(instance: Document, now: datetime) -> None:
     fields["worker_name"] = worker_of(instance)
     show_fields((name, value) for name, value in fields.items() if value != "")
     click.echo(f"\n{cell(explained(instance, now))}")
+    if (words := following(instance, now)) is not None:
+        click.echo(words)
     for node in nodes:
         ran = took(node)
         words = f"{node['sequence']}. {cell(node['type'])}  {coloured(node['status'])}"

@@ -4,14 +4,17 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Update, bindparam, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Update, bindparam, func, select, update
 
 from rota.shared.database.constructs import UtcNow, among, bound, by_index, json_rows
 from rota.shared.database.later import execute_later
-from rota.shared.domain.states import CANCEL, REFUSE, SKIP, STOP, Move
+from rota.shared.domain.states import CANCEL, REASON_LIMIT, REFUSE, SKIP, STOP, Move
 from rota.shared.store.tables import schedule_instance
 from rota.shared.store.transitions.guards import leaves
 from rota.shared.store.transitions.nodes import follow
+
+NOTE_LIMIT = 400
+"""How long a note may be that is added to a reason; it names a worker."""
 
 _instance = schedule_instance.c
 _canceled = json_rows("canceled", id="id", reason="str")
@@ -101,6 +104,21 @@ def request_cancel_of_free(connection: Connection, instance_ids: Collection[int]
     """Ask the workers that run these instances to stop them, but for the rows that somebody has locked."""
     if instance_ids:
         execute_later(connection, _request_cancel_of_free, {"ids": sorted(instance_ids), "why": reason})
+
+
+_noted = json_rows("noted", id="id", note="str")
+_add_to_reason = (
+    update(schedule_instance)
+    .where(_instance.id == _noted.c.id, leaves(STOP), _instance.reason.is_not(None))
+    .values(reason=func.substr(_instance.reason, 1, REASON_LIMIT - NOTE_LIMIT).concat(_noted.c.note))
+)
+
+
+def add_to_reasons(connection: Connection, notes: Mapping[int, str]) -> None:
+    """Add to the reasons of runs that are to be canceled, and that this transaction has locked."""
+    if notes:
+        rows = bound((instance_id, note[:NOTE_LIMIT]) for instance_id, note in sorted(notes.items()))
+        execute_later(connection, _add_to_reason, {"rows": rows})
 
 
 def request_cancel(connection: Connection, instance_id: int, now: datetime, reason: str) -> None:

@@ -38,18 +38,23 @@ from rota.shared.domain.states import (
     TaskStatus,
     WorkerLostPolicy,
 )
-from rota.shared.store import params
+from rota.shared.store import limit_slots, params
+from rota.shared.store.limit_slots import NOTHING, Taking
 from rota.shared.store.tables import (
     MOST_ATTEMPTS,
     OVERLAP_SLOTS,
     owns_node,
     schedule_instance,
+    schedule_limit,
+    schedule_limit_slot,
     schedule_task,
     schedule_task_node,
 )
 from rota.shared.store.transitions.guards import leaves
 
 _instance = schedule_instance.c
+_limit = schedule_limit.c
+_slot = schedule_limit_slot.c
 _node = schedule_task_node.c
 _task = schedule_task.c
 
@@ -84,7 +89,7 @@ def _claimed(slot: Any) -> dict[str, Any]:
     }
 
 
-def _claim_unread(slot: ColumnElement[Any], *of_task: ColumnElement[bool]) -> Update:
+def unread_claim(slot: ColumnElement[Any], *of_task: ColumnElement[bool]) -> Update:
     """Claim those of some instances that may start now, each for a slot; those whose slot is taken are left out."""
     claimable = (
         by_index(
@@ -121,12 +126,14 @@ _has_large_node = exists(
 )
 _is_small = and_(
     params.bytes_of_large(_instance.param) == 0,
-    or_(_instance.attempt == 0, not_(_has_large_node)),  # a node that has not run has of the instance's param
+    # A node that has not run has of the instance's param.
+    or_(and_(_instance.attempt == 0, _instance.from_sequence.is_(None)), not_(_has_large_node)),
 )
-_claim_by_policy = _claim_unread(
-    _slot_by_policy, or_(_takes_no_slot, and_(_takes_first_slot, not_(_has_holder))), _is_small
+HAS_NO_LIMIT = _task.limit_name.is_(None)
+_claim_by_policy = unread_claim(
+    _slot_by_policy, or_(_takes_no_slot, and_(_takes_first_slot, not_(_has_holder))), _is_small, HAS_NO_LIMIT
 )
-_claim_for_slot = _claim_unread(bindparam("slot"))
+_claim_for_slot = unread_claim(bindparam("slot"), HAS_NO_LIMIT)
 
 _unsucceeded = (
     read_by(
@@ -161,20 +168,46 @@ _start_first_nodes = (
 )
 
 
-_claim_read = by_primary_key(
-    ignore_conflicts(
-        update(schedule_instance)
-        .where(
-            among(_instance.id),
-            leaves(CLAIM, unindexed(_instance.status)),
-            unindexed(_instance.schedule_worker_node_id) == bindparam("worker"),
-            _instance.gmt_cancel_requested.is_(None),
-            _instance.attempt == bindparam("attempt_read"),
-            exists(select(_task.id).where(_its_task, _is_on).with_for_update(read=True)),
+def _claim_of_read(*condition: ColumnElement[bool], of_task: ColumnElement[bool]) -> Update:
+    """Claim instances that were read, if they are as they were read and their task is on."""
+    return by_primary_key(
+        ignore_conflicts(
+            update(schedule_instance)
+            .where(
+                among(_instance.id),
+                leaves(CLAIM, unindexed(_instance.status)),
+                unindexed(_instance.schedule_worker_node_id) == bindparam("worker"),
+                _instance.gmt_cancel_requested.is_(None),
+                _instance.attempt == bindparam("attempt_read"),
+                *condition,
+                exists(select(_task.id).where(_its_task, _is_on, of_task).with_for_update(read=True)),
+            )
+            .values(**_claimed(bindparam("slot")))
         )
-        .values(**_claimed(bindparam("slot")))
+    )
+
+
+_has_this_limit = _task.limit_name == bindparam("limit")
+_has_its_slot = exists(
+    read_by(select(_slot.slot), schedule_limit_slot, "ix_schedule_limit_slot_holder")
+    .where(
+        _slot.limit_name == bindparam("limit"),
+        _slot.schedule_instance_id == _instance.id,
+        _slot.attempt == _instance.attempt + 1,
+    )
+    .correlate(schedule_instance)
+)
+_has_its_start = exists(
+    select(_limit.id).where(
+        _limit.name == bindparam("limit"),
+        _limit.claim_token == bindparam("token"),
+        _limit.max_running.is_(None),
+        _limit.is_deleted == 0,
     )
 )
+_claim_read = _claim_of_read(of_task=HAS_NO_LIMIT)
+_claim_with_slot = _claim_of_read(_has_its_slot, of_task=_has_this_limit)
+_claim_at_rate = _claim_of_read(_has_its_start, of_task=_has_this_limit)
 _is_claimed = exists(
     by_index(
         select(_instance.id).where(
@@ -195,7 +228,7 @@ def _start(moment: Any) -> Update:
     )
 
 
-_start_nodes, _start_nodes_to_begin = _start(UtcNow()), _start(None)
+START_NODES, START_NODES_TO_BEGIN = _start(UtcNow()), _start(None)
 
 
 def claim_read(
@@ -204,23 +237,34 @@ def claim_read(
     slots: Iterable[tuple[int, int | None, int]],
     nodes: Collection[int],
     nodes_to_begin: Collection[int],
+    *,
+    taking: Taking = NOTHING,
 ) -> list[Later]:
     """Claim instances that were read before, (id, slot, attempt), and start their first nodes.
+
+    Those that have a limit are claimed if the transaction has got their part of it: ``taking``.
 
     Each must still have the attempt that was read: the worker may have been frozen since, and another one may have had
     the instance. No statement needs the result of another, so the transaction travels in
     one packet. The results tell how many of the nodes were started; where all were, the worker won all. (What an UPDATE
     IGNORE leaves out is counted as found.)
     """
-    alike: dict[tuple[int | None, int], list[int]] = {}
+    limit_slots.take(connection, taking)
+    alike: dict[tuple[int | None, int, str | None], list[int]] = {}
     for instance_id, slot, attempt in slots:
-        alike.setdefault((slot, attempt), []).append(instance_id)
-    for (slot, attempt), ids in alike.items():
+        alike.setdefault((slot, attempt, taking.allowed.get(instance_id)), []).append(instance_id)
+    for (slot, attempt, limit), ids in alike.items():
         values = {"ids": sorted(ids), "slot": slot, "attempt_read": attempt, "worker": worker_id}
-        execute_later(connection, _claim_read, values)
+        if limit is None:
+            execute_later(connection, _claim_read, values)
+        elif taking.limits[limit].state.max_running is None:
+            execute_later(connection, _claim_at_rate, {**values, "limit": limit, "token": taking.token_of(limit)})
+        else:
+            execute_later(connection, _claim_with_slot, {**values, "limit": limit})
+    limit_slots.empty_unused(connection, taking)
     return [
         execute_later(connection, statement, {"nodes": sorted(some), "worker": worker_id})
-        for statement, some in ((_start_nodes, nodes), (_start_nodes_to_begin, nodes_to_begin))
+        for statement, some in ((START_NODES, nodes), (START_NODES_TO_BEGIN, nodes_to_begin))
         if some
     ]
 

@@ -67,6 +67,7 @@ _take_back = (
 _take_back_unstarted = _take_back.where(_instance.gmt_assigned < bindparam("cutoff")).values(
     reason="its worker did not start the instance in time", lost_by=func.coalesce(bindparam("avoid"), _instance.lost_by)
 )
+_take_back_unclaimed = _take_back.where(_instance.attempt == 0).values(reason=bindparam("why"))
 _take_back_from = _take_back.where(_instance.schedule_worker_node_id == bindparam("worker")).values(
     reason="its worker stopped, and had not started the instance"
 )
@@ -81,6 +82,12 @@ def take_back_unstarted(
     """
     rows = bound((i,) for i in sorted(instance_ids))
     execute_later(connection, _take_back_unstarted, {"rows": rows, "cutoff": cutoff, "avoid": avoid})
+
+
+def take_back_unclaimed(connection: Connection, instance_ids: Collection[int], reason: str) -> None:
+    """Put these instances back to pending if no worker has ever claimed them."""
+    rows = bound((i,) for i in sorted(instance_ids))
+    execute_later(connection, _take_back_unclaimed, {"rows": rows, "why": reason})
 
 
 def take_back_from(connection: Connection, worker_id: int, instance_ids: Collection[int]) -> None:

@@ -1,27 +1,31 @@
-"""An instance that has ended may keep its overlap slot, because its thread still runs. This is no move: it has ended.
+"""An instance that has ended may keep its slots, because its thread still runs. This is no move: it has ended.
 
-``slot_kept`` keeps the unique ``overlap_key``, so no claim needs to look for anything else. The rows of
-``schedule_kept_slot`` say which worker's thread it is. The worker frees the slot when the thread has returned, the
-scheduler when the worker is dead.
+``slot_kept`` keeps the unique ``overlap_key``, so no claim needs to look for anything else. A slot of a limit is kept
+by it, too. The rows of ``schedule_kept_slot`` say which worker's thread it is. The worker frees the slot when the
+thread has returned, the scheduler when the worker is dead.
 """
 
 from collections.abc import Collection
 
-from sqlalchemy import Connection, bindparam, delete, exists, insert, literal_column, select, update
+from sqlalchemy import Connection, bindparam, delete, exists, insert, literal_column, or_, select, update
 
 from rota.shared.database.constructs import UtcNow, among
 from rota.shared.database.later import execute_later, read_before
 from rota.shared.domain.states import FAIL
-from rota.shared.store.tables import schedule_instance, schedule_kept_slot
+from rota.shared.store.tables import schedule_instance, schedule_kept_slot, schedule_limit_slot
 from rota.shared.store.transitions.guards import leaves
 
 _instance = schedule_instance.c
 _kept = schedule_kept_slot.c
 
+_limit_slot = schedule_limit_slot.c
+_has_limit_slot = exists().where(
+    _limit_slot.schedule_instance_id == _instance.id, _limit_slot.attempt == _instance.attempt
+)
 _has_slot = (
     among(_instance.id),
     _instance.schedule_worker_node_id == bindparam("worker"),
-    _instance.overlap_slot.is_not(None),
+    or_(_instance.overlap_slot.is_not(None), _has_limit_slot),
     leaves(FAIL),
 )
 _keep = update(schedule_instance).where(*_has_slot).values(slot_kept=1)

@@ -3,25 +3,30 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, bindparam, case, exists, literal_column, or_, select, update
+from sqlalchemy import Connection, Integer, bindparam, case, cast, exists, literal_column, or_, select, update
 
 from rota.shared.database.constructs import BigId, UtcNow, among, bound, by_primary_key, json_rows, unindexed
 from rota.shared.database.later import execute_later
 from rota.shared.domain.jsontext import json_text
 from rota.shared.domain.states import CANCEL_LOST, FAIL_LOST, RECOVER, Move
-from rota.shared.store.tables import schedule_instance, schedule_task_node
+from rota.shared.store.failed_attempts import one_more
+from rota.shared.store.limits import RANGES
+from rota.shared.store.tables import owns_node, schedule_instance, schedule_task_node
 from rota.shared.store.transitions.guards import leaves
 from rota.shared.store.transitions.nodes import follow
 
 _instance = schedule_instance.c
-
 _node = schedule_task_node.c
+
+MOST_LOSSES = RANGES["schedule_instance"]["worker_losses"][1]
+LOSSES = cast(_instance.worker_losses, Integer)
+"""How many workers an instance has lost: a number also where SQL wrote a text, which SQLite keeps as it is."""
 
 _lost = json_rows(
     "lost", id="id", attempt="int", requested="int", waits="int", status="str", losses="int", reason="str",
-    result="json",
+    result="json", attempt_end="json",
 )  # fmt: skip
-_entered = exists(select(_node.id).where(_node.schedule_instance_id == _lost.c.id, _node.gmt_started.is_not(None)))
+_entered = exists(select(_node.id).where(owns_node, _node.gmt_started.is_not(None)).correlate(schedule_instance))
 _ended = _lost.c.status != literal_column(f"'{RECOVER.target.value}'")
 
 _recover = (
@@ -40,10 +45,11 @@ _recover = (
         gmt_assigned=case((_ended, _instance.gmt_assigned)),
         gmt_started=case((_ended, _instance.gmt_started)),
         gmt_completed=case((_ended, UtcNow())),
-        worker_losses=_instance.worker_losses + _lost.c.losses,
+        worker_losses=case((LOSSES < MOST_LOSSES, LOSSES + _lost.c.losses), else_=LOSSES),
         lost_by=case((_ended, _instance.lost_by), else_=bindparam("worker")),
         reason=_lost.c.reason,
         execution_result=_lost.c.result,
+        failed_attempts=one_more(_instance.failed_attempts, _lost.c.attempt_end),
         gmt_modified=UtcNow(),
         modifier=bindparam("by"),
     )
@@ -69,6 +75,9 @@ class Verdict:
     waits: bool = False
     """Whether no handler of it was entered."""
 
+    attempt_end: str | None = None
+    """How the attempt failed, as JSON text; None if it did not fail: it was canceled, or never began."""
+
 
 _hold = by_primary_key(update(schedule_instance).where(among(_instance.id)).values(attempt=_instance.attempt))
 """It changes nothing: it locks the rows, so that the next statement sees which handlers were entered before."""
@@ -86,7 +95,7 @@ def recover(connection: Connection, verdicts: Collection[Verdict], holder: int |
     rows = [
         (
             v.id, v.attempt, int(v.is_cancel_requested), int(v.waits), v.move.target.value, v.losses, v.reason,
-            None if v.move is RECOVER else json_text({"error": v.reason}),
+            None if v.move is RECOVER else json_text({"error": v.reason}), v.attempt_end,
         )
         for v in verdicts
     ]  # fmt: skip

@@ -11,7 +11,6 @@ from operator import itemgetter
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, func, literal_column, or_, select, update
 
 from rota.shared.database.constructs import (
-    Appended,
     Listed,
     RowsUpdate,
     UtcNow,
@@ -23,7 +22,7 @@ from rota.shared.database.constructs import (
 )
 from rota.shared.database.later import Unexpected, execute_later
 from rota.shared.domain.states import BEGIN, FAIL, HAND_BACK, PROCEED, RETRY, STOP, SUCCEED, InstanceStatus, NodeStatus
-from rota.shared.store.failed_attempts import MOST
+from rota.shared.store.failed_attempts import one_more
 from rota.shared.store.tables import schedule_instance, schedule_task_node
 from rota.shared.store.transitions.guards import leaves
 from rota.shared.store.transitions.nodes import follow
@@ -61,7 +60,10 @@ _write_nodes = (
     .values(
         status=_done_node.c.status,
         execution_result=_done_node.c.result,
-        gmt_started=func.coalesce(_done_node.c.started, _node.gmt_started),
+        gmt_started=case(  # what has ended without a handler's being entered has no start
+            (_done_node.c.completed.is_not(None), _done_node.c.started),
+            else_=func.coalesce(_done_node.c.started, _node.gmt_started),
+        ),
         gmt_completed=_done_node.c.completed,
         failures=func.coalesce(_done_node.c.failures, _node.failures),
     )
@@ -90,10 +92,7 @@ _write_instances = (
         gmt_started=case((_again, None), else_=func.coalesce(_done.c.started, _instance.gmt_started)),
         gmt_completed=_done.c.completed,
         failures=func.coalesce(_done.c.failures, _instance.failures),
-        failed_attempts=case(
-            (_done.c.attempt_end.is_(None), _instance.failed_attempts),
-            else_=Appended(_instance.failed_attempts, _done.c.attempt_end, literal_column(str(MOST))),
-        ),
+        failed_attempts=one_more(_instance.failed_attempts, _done.c.attempt_end),
         due_at=func.coalesce(_done.c.due, _instance.due_at),
         schedule_worker_node_id=case((_again, None), else_=_instance.schedule_worker_node_id),
         gmt_modified=UtcNow(),
@@ -112,7 +111,9 @@ _fenced = _fence.join(
     ),
 )
 _runs = leaves(PROCEED, unindexed(_instance.status))
-_count_held = by_index(select(func.count()).select_from(_fenced).where(_runs).with_for_update(), schedule_instance)
+_count_held = by_index(
+    select(func.count()).select_from(_fenced).where(_runs).with_for_update(of=schedule_instance), schedule_instance
+)
 _hold = RowsUpdate(
     schedule_instance,
     lambda held: (
@@ -188,6 +189,35 @@ def report(connection: Connection, worker_id: int, nodes: Sequence[NodeRow], ins
     execute_later(connection, _write_instances, {"rows": bound(instances), "worker": worker_id})
     for move in (FAIL, STOP):
         follow(connection, move, [row[0] for row in instances if row[2] == move.target])
+
+
+_blame = (
+    update(schedule_instance)
+    .where(among(_instance.id), _instance.status == RETRY.target.value)
+    .values(lost_by=func.coalesce(bindparam("worker"), _instance.lost_by), modifier=bindparam("by"))
+)
+
+
+_still_runs = (
+    update(schedule_task_node)
+    .where(
+        _node.id == bindparam("node"),
+        _node.status == NodeStatus.RUNNING.value,
+        _node.failures == bindparam("counted"),
+    )
+    .values(failures=_node.failures)
+)
+"""It changes nothing. It finds no row if the worker has ended the node, or gone on to the next, since it was read."""
+
+
+def expect_running(connection: Connection, node_id: int, failures: int) -> None:
+    """Let the transaction rely on that this node still runs, and has failed as often as was read."""
+    execute_later(connection, _still_runs, {"node": node_id, "counted": failures}, expected=1)
+
+
+def blame(connection: Connection, instance_id: int, worker: str | None, by: str) -> None:
+    """Let a run that this transaction has put back to pending avoid this worker."""
+    execute_later(connection, _blame, {"ids": [instance_id], "worker": worker, "by": by})
 
 
 def hand_back(connection: Connection, worker_id: int, fences: Collection[tuple[int, int]], reason: str) -> int:

@@ -56,15 +56,34 @@ LEFT OUTER JOIN schedule_worker_node
 WHERE schedule_worker_beat.gmt_dead IS NULL
   AND (schedule_worker_node.id IS NULL OR schedule_worker_node.state = :state_2)
 UNION ALL
-SELECT NULL AS anon_1, held.schedule_worker_node_id, NULL AS anon__1, NULL AS anon__2,
+SELECT NULL AS anon_1, known.id, NULL AS anon__1, NULL AS anon__2, NULL AS anon__3, NULL AS anon__4,
+    NULL AS anon__5, NULL AS anon__6
+FROM JSON_TABLE(:rows, '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$[0]')) AS known
+WHERE (
+    SELECT is_assigned.id
+    FROM schedule_instance AS is_assigned FORCE INDEX (ix_schedule_instance_work)
+    WHERE is_assigned.status = :status_1
+      AND is_assigned.schedule_worker_node_id = known.id
+    LIMIT 1
+) IS NOT NULL
+  OR (
+      SELECT is_running.id
+      FROM schedule_instance AS is_running FORCE INDEX (ix_schedule_instance_work)
+      WHERE is_running.status = :status_2
+        AND is_running.schedule_worker_node_id = known.id
+      LIMIT 1
+  ) IS NOT NULL
+UNION ALL
+SELECT NULL AS anon_1, of_others.schedule_worker_node_id, NULL AS anon__1, NULL AS anon__2,
     NULL AS anon__3, NULL AS anon__4, NULL AS anon__5, NULL AS anon__6
 FROM (
     SELECT DISTINCT schedule_instance.status AS status,
         schedule_instance.schedule_worker_node_id AS schedule_worker_node_id
-    FROM schedule_instance
-    WHERE schedule_instance.status IN (:status_1, …)
+    FROM schedule_instance FORCE INDEX (ix_schedule_instance_work)
+    WHERE schedule_instance.status IN (:status_3, …)
       AND schedule_instance.schedule_worker_node_id IS NOT NULL
-) AS held
+      AND NOT (schedule_instance.schedule_worker_node_id IN (:known))
+) AS of_others
 UNION ALL
 SELECT NULL AS anon_1, schedule_kept_slot.schedule_worker_node_id, NULL AS anon__1, NULL AS anon__2,
     NULL AS anon__3, NULL AS anon__4, NULL AS anon__5, NULL AS anon__6

@@ -10,8 +10,21 @@ SELECT STRAIGHT_JOIN schedule_instance.id, schedule_instance.schedule_task_id,
         schedule_instance.status, schedule_instance.attempt, schedule_instance.run_number,
         schedule_instance.origin, schedule_instance.failures, schedule_task.status,
         schedule_task.is_deleted, schedule_task.overlap_policy, schedule_task.max_instances,
-        schedule_task.timezone, schedule_task.retries, schedule_task.retry_delay_seconds,
-        schedule_task.retry_backoff, schedule_task.on_worker_lost, schedule_task.timeout_seconds,
+        schedule_task.timezone,
+        CASE WHEN (schedule_task.retries = 0 AND schedule_task.retry_delay_seconds = 10 AND schedule_task.retry_backoff = 'exponential' AND schedule_task.max_retry_delay_seconds IS NULL AND schedule_task.retry_jitter_percent = 0 AND schedule_task.retry_on IS NULL AND schedule_task.never_retry IS NULL AND schedule_task.on_retry = 'resume') THEN NULL ELSE json_array(
+            schedule_task.retries, schedule_task.retry_delay_seconds, schedule_task.retry_backoff,
+            schedule_task.max_retry_delay_seconds, schedule_task.retry_jitter_percent,
+            trim(
+                CASE WHEN (length(schedule_task.retry_on) <= 4096) THEN schedule_task.retry_on END
+            ),
+            trim(
+                CASE WHEN (
+                    length(schedule_task.never_retry) <= 4096
+                ) THEN schedule_task.never_retry END
+            ), schedule_task.on_retry
+        ) END, schedule_task.on_worker_lost, schedule_task.timeout_seconds,
+        schedule_task.run_timeout_seconds, schedule_instance.from_sequence,
+        schedule_task.limit_name,
         coalesce(
             CASE WHEN (
                 length(schedule_instance.param) > 4096
@@ -67,6 +80,7 @@ WHERE (schedule_instance.id IN (:ids))
                 schedule_task.status = :status_1
                   OR (schedule_instance.origin NOT IN (:origin_1, …))
             )
+            AND schedule_task.limit_name IS NULL
           LOCK IN SHARE MODE
       )
   );
@@ -133,8 +147,21 @@ SELECT STRAIGHT_JOIN schedule_instance.id, schedule_instance.schedule_task_id,
         schedule_instance.status, schedule_instance.attempt, schedule_instance.run_number,
         schedule_instance.origin, schedule_instance.failures, schedule_task.status,
         schedule_task.is_deleted, schedule_task.overlap_policy, schedule_task.max_instances,
-        schedule_task.timezone, schedule_task.retries, schedule_task.retry_delay_seconds,
-        schedule_task.retry_backoff, schedule_task.on_worker_lost, schedule_task.timeout_seconds,
+        schedule_task.timezone,
+        CASE WHEN (schedule_task.retries = 0 AND schedule_task.retry_delay_seconds = 10 AND schedule_task.retry_backoff = 'exponential' AND schedule_task.max_retry_delay_seconds IS NULL AND schedule_task.retry_jitter_percent = 0 AND schedule_task.retry_on IS NULL AND schedule_task.never_retry IS NULL AND schedule_task.on_retry = 'resume') THEN NULL ELSE json_array(
+            schedule_task.retries, schedule_task.retry_delay_seconds, schedule_task.retry_backoff,
+            schedule_task.max_retry_delay_seconds, schedule_task.retry_jitter_percent,
+            trim(
+                CASE WHEN (length(schedule_task.retry_on) <= 4096) THEN schedule_task.retry_on END
+            ),
+            trim(
+                CASE WHEN (
+                    length(schedule_task.never_retry) <= 4096
+                ) THEN schedule_task.never_retry END
+            ), schedule_task.on_retry
+        ) END, schedule_task.on_worker_lost, schedule_task.timeout_seconds,
+        schedule_task.run_timeout_seconds, schedule_instance.from_sequence,
+        schedule_task.limit_name,
         coalesce(
             CASE WHEN (
                 length(schedule_instance.param) > 4096

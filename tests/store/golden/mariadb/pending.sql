@@ -16,7 +16,12 @@ SELECT EXISTS (
           AND schedule_instance.schedule_worker_node_id IS NULL
           AND schedule_instance.priority IN (:priority_1, …)
           AND schedule_instance.due_at IS NULL
-    ) AS anon_2;
+    ) AS anon_2,
+    EXISTS (
+        SELECT schedule_pause.id
+        FROM schedule_pause
+        WHERE schedule_pause.is_deleted = :is_deleted_1
+    ) AS anon_3;
 
 -- The assigner gives rows inserted by SQL their due time.
 
@@ -55,7 +60,9 @@ SELECT schedule_instance.id, schedule_instance.schedule_task_id,
     ) AS coalesce_1, schedule_instance.reason, schedule_instance.lost_by, schedule_task.type,
     schedule_task.is_deleted, schedule_task.required_labels, schedule_instance.origin,
     schedule_instance.attempt, schedule_task.overlap_policy, schedule_task.max_instances,
-    schedule_instance.overlap_slot, schedule_task.status, schedule_task.misfire_grace_seconds
+    schedule_instance.overlap_slot, schedule_task.status, schedule_task.misfire_grace_seconds,
+    schedule_task.misfire_policy, schedule_task.misfire_cap, schedule_instance.from_sequence,
+    schedule_task.limit_name, schedule_task.run_timeout_seconds
 FROM schedule_instance
 LEFT OUTER JOIN schedule_task
   ON schedule_task.id = schedule_instance.schedule_task_id
@@ -85,7 +92,9 @@ SELECT schedule_instance.id, schedule_instance.schedule_task_id,
     ) AS coalesce_1, schedule_instance.reason, schedule_instance.lost_by, schedule_task.type,
     schedule_task.is_deleted, schedule_task.required_labels, schedule_instance.origin,
     schedule_instance.attempt, schedule_task.overlap_policy, schedule_task.max_instances,
-    schedule_instance.overlap_slot, schedule_task.status, schedule_task.misfire_grace_seconds
+    schedule_instance.overlap_slot, schedule_task.status, schedule_task.misfire_grace_seconds,
+    schedule_task.misfire_policy, schedule_task.misfire_cap, schedule_instance.from_sequence,
+    schedule_task.limit_name, schedule_task.run_timeout_seconds
 FROM schedule_instance
 LEFT OUTER JOIN schedule_task
   ON schedule_task.id = schedule_instance.schedule_task_id

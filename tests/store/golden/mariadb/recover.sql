@@ -9,8 +9,9 @@ LIMIT :param_1;
 
 -- recovery.recover
 SELECT STRAIGHT_JOIN schedule_instance.id, schedule_instance.attempt,
-    schedule_instance.schedule_task_id, schedule_instance.worker_losses,
-    schedule_instance.gmt_cancel_requested
+    schedule_instance.schedule_task_id,
+    CAST(schedule_instance.worker_losses AS SIGNED INTEGER) AS worker_losses,
+    schedule_instance.gmt_cancel_requested, (UTC_TIMESTAMP(6)) AS time
 FROM schedule_instance FORCE INDEX (PRIMARY)
 WHERE (schedule_instance.id IN (:ids))
   AND schedule_instance.status = :param_1
@@ -30,11 +31,19 @@ SELECT schedule_task.id, schedule_task.on_worker_lost
 FROM schedule_task
 WHERE schedule_task.id IN (:id_1, …);
 
--- recovery._not_begun
-SELECT schedule_task_node.schedule_instance_id
-FROM schedule_task_node
-WHERE schedule_task_node.schedule_instance_id IN (:schedule_instance_id_1, …)
-  AND schedule_task_node.gmt_started IS NOT NULL;
+-- recovery._entered_of
+SELECT STRAIGHT_JOIN schedule_instance.id,
+    max(CASE WHEN (schedule_task_node.status = :status_1) THEN schedule_task_node.id END) AS max_1,
+    max(
+        CASE WHEN (schedule_task_node.status = :status_1) THEN schedule_task_node.gmt_started END
+    ) AS max_2
+FROM schedule_instance FORCE INDEX (PRIMARY)
+INNER JOIN schedule_task_node
+  ON schedule_task_node.schedule_instance_id = schedule_instance.id
+  AND schedule_task_node.instance_gmt_create = schedule_instance.gmt_create
+WHERE (schedule_instance.id IN (:ids))
+  AND schedule_task_node.gmt_started IS NOT NULL
+GROUP BY schedule_instance.id;
 
 -- transitions.recovering.recover
 UPDATE schedule_instance FORCE INDEX (PRIMARY)
@@ -47,7 +56,8 @@ UPDATE JSON_TABLE(
     '$[*]' COLUMNS (
         id BIGINT UNSIGNED PATH '$[0]', attempt INT PATH '$[1]', requested INT PATH '$[2]',
         waits INT PATH '$[3]', status VARCHAR(1023) PATH '$[4]', losses INT PATH '$[5]',
-        reason VARCHAR(1023) PATH '$[6]', result LONGTEXT PATH '$[7]'
+        reason VARCHAR(1023) PATH '$[6]', result LONGTEXT PATH '$[7]',
+        attempt_end LONGTEXT PATH '$[8]'
     )
 ) AS lost
 STRAIGHT_JOIN schedule_instance FORCE INDEX (PRIMARY)
@@ -55,7 +65,9 @@ SET schedule_instance.status=lost.status,
     schedule_instance.schedule_worker_node_id=CASE WHEN (
         lost.status != 'pending'
     ) THEN schedule_instance.schedule_worker_node_id END,
-    schedule_instance.worker_losses=(schedule_instance.worker_losses + lost.losses),
+    schedule_instance.worker_losses=CASE WHEN (
+        CAST(schedule_instance.worker_losses AS SIGNED INTEGER) < :param_1
+    ) THEN CAST(schedule_instance.worker_losses AS SIGNED INTEGER) + lost.losses ELSE CAST(schedule_instance.worker_losses AS SIGNED INTEGER) END,
     schedule_instance.lost_by=CASE WHEN (
         lost.status != 'pending'
     ) THEN schedule_instance.lost_by ELSE :worker END,
@@ -69,21 +81,28 @@ SET schedule_instance.status=lost.status,
         lost.status != 'pending'
     ) THEN (UTC_TIMESTAMP(6)) END, schedule_instance.reason=lost.reason,
     schedule_instance.execution_result=lost.result,
-    schedule_instance.gmt_modified=(UTC_TIMESTAMP(6)), schedule_instance.modifier=:by
+    schedule_instance.failed_attempts=CASE WHEN (lost.attempt_end IS NULL) THEN schedule_instance.failed_attempts ELSE JSON_ARRAY_APPEND(
+        COALESCE(
+            CASE WHEN JSON_VALID(schedule_instance.failed_attempts) THEN CASE WHEN JSON_LENGTH(schedule_instance.failed_attempts) >= 10 THEN JSON_REMOVE(
+                schedule_instance.failed_attempts, '$[0]'
+            ) ELSE schedule_instance.failed_attempts END END, JSON_ARRAY()
+        ), '$', JSON_EXTRACT(lost.attempt_end, '$')
+    ) END, schedule_instance.gmt_modified=(UTC_TIMESTAMP(6)), schedule_instance.modifier=:by
 WHERE schedule_instance.id = lost.id
-  AND schedule_instance.status = :param_1
+  AND schedule_instance.status = :param_2
   AND schedule_instance.schedule_worker_node_id <=> :holder
   AND schedule_instance.attempt = lost.attempt
   AND CASE WHEN (
       schedule_instance.gmt_cancel_requested IS NULL
-  ) THEN :param_2 ELSE :param_3 END = lost.requested
+  ) THEN :param_3 ELSE :param_4 END = lost.requested
   AND (
       lost.waits = :waits_1
         OR NOT (
             EXISTS (
                 SELECT schedule_task_node.id
                 FROM schedule_task_node
-                WHERE schedule_task_node.schedule_instance_id = lost.id
+                WHERE schedule_task_node.schedule_instance_id = schedule_instance.id
+                  AND schedule_task_node.instance_gmt_create = schedule_instance.gmt_create
                   AND schedule_task_node.gmt_started IS NOT NULL
             )
         )

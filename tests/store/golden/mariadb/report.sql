@@ -76,8 +76,10 @@ UPDATE JSON_TABLE(
 STRAIGHT_JOIN schedule_task_node FORCE INDEX (PRIMARY)
 SET schedule_task_node.status=done.status,
     schedule_task_node.failures=coalesce(done.failures, schedule_task_node.failures),
-    schedule_task_node.gmt_started=coalesce(done.started, schedule_task_node.gmt_started),
-    schedule_task_node.gmt_completed=done.completed, schedule_task_node.execution_result=done.result
+    schedule_task_node.gmt_started=CASE WHEN (done.completed IS NOT NULL) THEN done.started ELSE coalesce(
+        done.started, schedule_task_node.gmt_started
+    ) END, schedule_task_node.gmt_completed=done.completed,
+    schedule_task_node.execution_result=done.result
 WHERE schedule_task_node.id = done.id;
 
 -- transitions.reporting.report
@@ -107,9 +109,9 @@ SET schedule_instance.status=done.status,
     schedule_instance.execution_result=done.result,
     schedule_instance.failed_attempts=CASE WHEN (done.attempt_end IS NULL) THEN schedule_instance.failed_attempts ELSE JSON_ARRAY_APPEND(
         COALESCE(
-            CASE WHEN JSON_LENGTH(schedule_instance.failed_attempts) >= 10 THEN JSON_REMOVE(
+            CASE WHEN JSON_VALID(schedule_instance.failed_attempts) THEN CASE WHEN JSON_LENGTH(schedule_instance.failed_attempts) >= 10 THEN JSON_REMOVE(
                 schedule_instance.failed_attempts, '$[0]'
-            ) ELSE schedule_instance.failed_attempts END, JSON_ARRAY()
+            ) ELSE schedule_instance.failed_attempts END END, JSON_ARRAY()
         ), '$', JSON_EXTRACT(done.attempt_end, '$')
     ) END, schedule_instance.gmt_modified=(UTC_TIMESTAMP(6)), schedule_instance.modifier=:modifier
 WHERE schedule_instance.id = done.id
@@ -132,6 +134,91 @@ WHERE (schedule_task_node.schedule_instance_id IN (:ids))
           WHERE schedule_task_node.schedule_instance_id = schedule_instance.id
             AND schedule_task_node.instance_gmt_create = schedule_instance.gmt_create
             AND schedule_instance.status = :status_3
+      )
+  );
+
+-- A run of a task that runs one at a time has ended: the worker claims the next one with the report.
+
+-- transitions.reporting.succeed: as above
+
+-- transitions.reporting.succeed: as above
+
+-- transitions.following.claim_following
+UPDATE IGNORE (
+    SELECT STRAIGHT_JOIN DISTINCT schedule_instance.id AS id
+    FROM schedule_instance FORCE INDEX (PRIMARY)
+    WHERE (schedule_instance.id IN (:ids))
+      AND schedule_instance.status = :param_1
+      AND schedule_instance.schedule_worker_node_id = :worker
+      AND schedule_instance.gmt_cancel_requested IS NULL
+      AND schedule_instance.attempt < :attempt_1
+      AND TIMESTAMPADD(
+          MICROSECOND, -1000000 * :ahead, schedule_instance.due_at
+      ) <= (UTC_TIMESTAMP(6))
+      AND TIMESTAMPADD(
+          MICROSECOND, -1000000 * :ahead, schedule_instance.schedule_datetime
+      ) IS NOT NULL
+      AND (
+          EXISTS (
+              SELECT schedule_task.id
+              FROM schedule_task
+              WHERE schedule_task.id = schedule_instance.schedule_task_id
+                AND schedule_task.is_deleted = :is_deleted_1
+                AND (
+                    schedule_task.status = :status_1
+                      OR (schedule_instance.origin NOT IN (:origin_1, …))
+                )
+                AND schedule_task.limit_name IS NULL
+                AND (
+                    schedule_task.overlap_policy = :overlap_policy_1
+                      OR schedule_task.overlap_policy = :overlap_policy_2
+                      AND schedule_task.max_instances = :max_instances_1
+                )
+                AND schedule_instance.attempt = :attempt_read
+                AND NOT (
+                    EXISTS (
+                        SELECT holder.id
+                        FROM schedule_instance AS holder FORCE INDEX (
+                            uq_schedule_instance_overlap_key
+                        )
+                        WHERE holder.overlap_key BETWEEN :first_key AND :last_key
+                    )
+                )
+                AND (
+                    SELECT older.id
+                    FROM schedule_instance AS older FORCE INDEX (ix_schedule_instance_turn)
+                    WHERE older.turn_key = :task
+                      AND older.due_at IS NOT NULL
+                    ORDER BY older.due_at, older.id
+                    LIMIT :param_2
+                ) = schedule_instance.id
+                AND schedule_instance.schedule_task_id = :task
+              LOCK IN SHARE MODE SKIP LOCKED
+          )
+      )
+    FOR UPDATE SKIP LOCKED
+) AS claimable
+STRAIGHT_JOIN schedule_instance FORCE INDEX (PRIMARY)
+SET schedule_instance.status=:status,
+    schedule_instance.attempt=(schedule_instance.attempt + :attempt_2),
+    schedule_instance.overlap_slot=0,
+    schedule_instance.gmt_started=CASE WHEN (
+        schedule_instance.due_at > (UTC_TIMESTAMP(6))
+    ) THEN schedule_instance.due_at ELSE (UTC_TIMESTAMP(6)) END, schedule_instance.reason=:reason
+WHERE schedule_instance.id = claimable.id;
+
+-- transitions.following.claim_following
+UPDATE schedule_task_node FORCE INDEX (PRIMARY)
+SET status=:status, gmt_started=(UTC_TIMESTAMP(6)), gmt_completed=:gmt_completed
+WHERE (schedule_task_node.id IN (:nodes))
+  AND (
+      EXISTS (
+          SELECT STRAIGHT_JOIN schedule_instance.id
+          FROM schedule_instance FORCE INDEX (PRIMARY)
+          WHERE schedule_task_node.schedule_instance_id = schedule_instance.id
+            AND schedule_task_node.instance_gmt_create = schedule_instance.gmt_create
+            AND schedule_instance.status = :param_1
+            AND schedule_instance.schedule_worker_node_id = :worker
       )
   );
 
@@ -166,9 +253,9 @@ SET schedule_instance.status=done.status,
     schedule_instance.execution_result=done.result,
     schedule_instance.failed_attempts=CASE WHEN (done.attempt_end IS NULL) THEN schedule_instance.failed_attempts ELSE JSON_ARRAY_APPEND(
         COALESCE(
-            CASE WHEN JSON_LENGTH(schedule_instance.failed_attempts) >= 10 THEN JSON_REMOVE(
+            CASE WHEN JSON_VALID(schedule_instance.failed_attempts) THEN CASE WHEN JSON_LENGTH(schedule_instance.failed_attempts) >= 10 THEN JSON_REMOVE(
                 schedule_instance.failed_attempts, '$[0]'
-            ) ELSE schedule_instance.failed_attempts END, JSON_ARRAY()
+            ) ELSE schedule_instance.failed_attempts END END, JSON_ARRAY()
         ), '$', JSON_EXTRACT(done.attempt_end, '$')
     ) END, schedule_instance.gmt_modified=(UTC_TIMESTAMP(6)), schedule_instance.modifier=:modifier
 WHERE schedule_instance.id = done.id

@@ -1,37 +1,33 @@
--- The reaper puts back to pending what a worker did not start in time.
+-- The reaper looks for the queues in which something is late.
 
--- assignments.overdue
+-- unstarted.late_queues
 SELECT queue.worker, queue.priority
 FROM JSON_TABLE(
     :rows, '$[*]' COLUMNS (worker BIGINT UNSIGNED PATH '$[0]', priority INT PATH '$[1]')
 ) AS queue
 WHERE (
-    SELECT CASE WHEN (
-        schedule_instance.due_at < :cutoff
-    ) THEN schedule_instance.gmt_assigned END AS anon_1
+    SELECT schedule_instance.due_at
     FROM schedule_instance FORCE INDEX (ix_schedule_instance_work)
     WHERE schedule_instance.status = :status_1
       AND schedule_instance.schedule_worker_node_id = queue.worker
       AND schedule_instance.priority = queue.priority
-      AND schedule_instance.gmt_assigned IS NOT NULL
-    ORDER BY schedule_instance.due_at
+      AND schedule_instance.due_at IS NOT NULL
+    ORDER BY schedule_instance.due_at, schedule_instance.id
     LIMIT 1
 ) < :cutoff;
 
--- assignments.overdue
-SELECT front.id
-FROM (
-    SELECT schedule_instance.id AS id, schedule_instance.gmt_assigned AS gmt_assigned
-    FROM schedule_instance FORCE INDEX (ix_schedule_instance_work)
-    WHERE schedule_instance.status = :status_1
-      AND schedule_instance.schedule_worker_node_id = :worker
-      AND schedule_instance.priority = :priority
-      AND schedule_instance.gmt_assigned IS NOT NULL
-      AND schedule_instance.due_at < :cutoff
-    ORDER BY schedule_instance.due_at
-    LIMIT :limit
-) AS front
-WHERE front.gmt_assigned < :cutoff;
+-- It puts back to pending what a worker did not start in time.
+
+-- unstarted.overdue
+SELECT schedule_instance.id, schedule_instance.due_at, schedule_instance.gmt_assigned
+FROM schedule_instance FORCE INDEX (ix_schedule_instance_work)
+WHERE schedule_instance.status = :status_1
+  AND schedule_instance.schedule_worker_node_id = :worker
+  AND schedule_instance.priority = :priority
+  AND schedule_instance.due_at IS NOT NULL
+  AND schedule_instance.due_at < :cutoff
+ORDER BY schedule_instance.due_at, schedule_instance.id
+LIMIT :limit;
 
 -- assignments.free_assigned
 SELECT STRAIGHT_JOIN schedule_instance.id
@@ -50,6 +46,24 @@ SET schedule_instance.status=:status,
 WHERE schedule_instance.id = back.id
   AND schedule_instance.status = :status_1
   AND schedule_instance.gmt_assigned < :cutoff;
+
+-- It goes on where the look before ended.
+
+-- unstarted.overdue
+SELECT schedule_instance.id, schedule_instance.due_at, schedule_instance.gmt_assigned
+FROM schedule_instance FORCE INDEX (ix_schedule_instance_work)
+WHERE schedule_instance.status = :status_1
+  AND schedule_instance.schedule_worker_node_id = :worker
+  AND schedule_instance.priority = :priority
+  AND schedule_instance.due_at IS NOT NULL
+  AND schedule_instance.due_at < :cutoff
+  AND (
+      schedule_instance.due_at > :due_at
+        OR schedule_instance.due_at = :due_at
+        AND schedule_instance.id > :last
+  )
+ORDER BY schedule_instance.due_at, schedule_instance.id
+LIMIT :limit;
 
 -- The reaper, or a worker that stops, puts back what was assigned and is not claimed.
 

@@ -1,10 +1,11 @@
 -- The materializer deletes what a stale plan had put ahead and nobody claimed.
 
--- unclaimed._found
-SELECT schedule_instance.id
+-- unclaimed._read
+SELECT schedule_instance.schedule_task_id, schedule_instance.id, schedule_instance.schedule_datetime
 FROM schedule_instance
 WHERE schedule_instance.schedule_task_id IN (:schedule_task_id_1, …)
   AND schedule_instance.schedule_datetime > :schedule_datetime_1
+  AND schedule_instance.creator = :creator_1
   AND schedule_instance.run_number = :run_number_1
   AND schedule_instance.origin = :origin_1
   AND schedule_instance.attempt = :attempt_1

@@ -9,7 +9,8 @@ LIMIT :param_1 OFFSET :param_2;
 
 -- recovery.recover
 SELECT schedule_instance.id, schedule_instance.attempt, schedule_instance.schedule_task_id,
-    schedule_instance.worker_losses, schedule_instance.gmt_cancel_requested
+    CAST(schedule_instance.worker_losses AS INTEGER) AS worker_losses,
+    schedule_instance.gmt_cancel_requested, (strftime('%Y-%m-%d %H:%M:%f000', 'now')) AS time
 FROM schedule_instance
 WHERE (schedule_instance.id IN (SELECT value FROM json_each(:ids)))
   AND +schedule_instance.status = :param_1
@@ -28,11 +29,19 @@ SELECT schedule_task.id, schedule_task.on_worker_lost
 FROM schedule_task
 WHERE schedule_task.id IN (:id_1, …);
 
--- recovery._not_begun
-SELECT schedule_task_node.schedule_instance_id
-FROM schedule_task_node
-WHERE schedule_task_node.schedule_instance_id IN (:schedule_instance_id_1, …)
-  AND schedule_task_node.gmt_started IS NOT NULL;
+-- recovery._entered_of
+SELECT schedule_instance.id,
+    max(CASE WHEN (schedule_task_node.status = :status_1) THEN schedule_task_node.id END) AS max_1,
+    max(
+        CASE WHEN (schedule_task_node.status = :status_1) THEN schedule_task_node.gmt_started END
+    ) AS max_2
+FROM schedule_instance
+JOIN schedule_task_node
+  ON schedule_task_node.schedule_instance_id = schedule_instance.id
+  AND schedule_task_node.instance_gmt_create = schedule_instance.gmt_create
+WHERE (schedule_instance.id IN (SELECT value FROM json_each(:ids)))
+  AND schedule_task_node.gmt_started IS NOT NULL
+GROUP BY schedule_instance.id;
 
 -- transitions.recovering.recover
 UPDATE schedule_instance
@@ -45,35 +54,45 @@ SET status=lost.status,
     schedule_worker_node_id=CASE WHEN (
         lost.status != 'pending'
     ) THEN schedule_instance.schedule_worker_node_id END,
-    worker_losses=(schedule_instance.worker_losses + lost.losses),
+    worker_losses=CASE WHEN (
+        CAST(schedule_instance.worker_losses AS INTEGER) < :param_1
+    ) THEN CAST(schedule_instance.worker_losses AS INTEGER) + lost.losses ELSE CAST(schedule_instance.worker_losses AS INTEGER) END,
     lost_by=CASE WHEN (lost.status != 'pending') THEN schedule_instance.lost_by ELSE :worker END,
     gmt_assigned=CASE WHEN (lost.status != 'pending') THEN schedule_instance.gmt_assigned END,
     gmt_started=CASE WHEN (lost.status != 'pending') THEN schedule_instance.gmt_started END,
     gmt_completed=CASE WHEN (lost.status != 'pending') THEN (
         strftime('%Y-%m-%d %H:%M:%f000', 'now')
     ) END, reason=lost.reason, execution_result=lost.result,
-    gmt_modified=(strftime('%Y-%m-%d %H:%M:%f000', 'now')), modifier=:by
+    failed_attempts=CASE WHEN (lost.attempt_end IS NULL) THEN schedule_instance.failed_attempts ELSE json_insert(
+        coalesce(
+            CASE WHEN json_valid(schedule_instance.failed_attempts) THEN CASE WHEN json_array_length(schedule_instance.failed_attempts) >= 10 THEN json_remove(
+                schedule_instance.failed_attempts, '$[0]'
+            ) ELSE schedule_instance.failed_attempts END END, '[]'
+        ), '$[#]', json(lost.attempt_end)
+    ) END, gmt_modified=(strftime('%Y-%m-%d %H:%M:%f000', 'now')), modifier=:by
 FROM (
     SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS attempt,
         json_extract(value, '$[2]') AS requested, json_extract(value, '$[3]') AS waits,
         json_extract(value, '$[4]') AS status, json_extract(value, '$[5]') AS losses,
-        json_extract(value, '$[6]') AS reason, json_extract(value, '$[7]') AS result
+        json_extract(value, '$[6]') AS reason, json_extract(value, '$[7]') AS result,
+        json_extract(value, '$[8]') AS attempt_end
     FROM json_each(:rows)
 ) AS lost
 WHERE schedule_instance.id = lost.id
-  AND +schedule_instance.status = :param_1
+  AND +schedule_instance.status = :param_2
   AND +schedule_instance.schedule_worker_node_id IS :holder
   AND schedule_instance.attempt = lost.attempt
   AND CASE WHEN (
       schedule_instance.gmt_cancel_requested IS NULL
-  ) THEN :param_2 ELSE :param_3 END = lost.requested
+  ) THEN :param_3 ELSE :param_4 END = lost.requested
   AND (
       lost.waits = :waits_1
         OR NOT (
             EXISTS (
                 SELECT schedule_task_node.id
                 FROM schedule_task_node
-                WHERE schedule_task_node.schedule_instance_id = lost.id
+                WHERE schedule_task_node.schedule_instance_id = schedule_instance.id
+                  AND schedule_task_node.instance_gmt_create = schedule_instance.gmt_create
                   AND schedule_task_node.gmt_started IS NOT NULL
             )
         )

@@ -85,8 +85,9 @@ WHERE +schedule_instance.status = :param_1;
 -- transitions.reporting.report
 UPDATE schedule_task_node NOT INDEXED
 SET status=done.status, failures=coalesce(done.failures, schedule_task_node.failures),
-    gmt_started=coalesce(done.started, schedule_task_node.gmt_started),
-    gmt_completed=done.completed, execution_result=done.result
+    gmt_started=CASE WHEN (done.completed IS NOT NULL) THEN done.started ELSE coalesce(
+        done.started, schedule_task_node.gmt_started
+    ) END, gmt_completed=done.completed, execution_result=done.result
 FROM (
     SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS status,
         json_extract(value, '$[2]') AS result, json_extract(value, '$[3]') AS started,
@@ -112,9 +113,9 @@ SET status=done.status, due_at=coalesce(done.due, schedule_instance.due_at),
     execution_result=done.result,
     failed_attempts=CASE WHEN (done.attempt_end IS NULL) THEN schedule_instance.failed_attempts ELSE json_insert(
         coalesce(
-            CASE WHEN json_array_length(schedule_instance.failed_attempts) >= 10 THEN json_remove(
+            CASE WHEN json_valid(schedule_instance.failed_attempts) THEN CASE WHEN json_array_length(schedule_instance.failed_attempts) >= 10 THEN json_remove(
                 schedule_instance.failed_attempts, '$[0]'
-            ) ELSE schedule_instance.failed_attempts END, '[]'
+            ) ELSE schedule_instance.failed_attempts END END, '[]'
         ), '$[#]', json(done.attempt_end)
     ) END, gmt_modified=(strftime('%Y-%m-%d %H:%M:%f000', 'now')), modifier=:modifier
 FROM (
@@ -148,6 +149,88 @@ WHERE (schedule_task_node.schedule_instance_id IN (SELECT value FROM json_each(:
       )
   );
 
+-- A run of a task that runs one at a time has ended: the worker claims the next one with the report.
+
+-- transitions.reporting.succeed: as above
+
+-- transitions.reporting.succeed: as above
+
+-- transitions.following.claim_following
+UPDATE
+  OR IGNORE schedule_instance NOT INDEXED
+SET status=:status, attempt=(schedule_instance.attempt + :attempt_1), overlap_slot=0,
+    gmt_started=CASE WHEN (
+        schedule_instance.due_at > (strftime('%Y-%m-%d %H:%M:%f000', 'now'))
+    ) THEN schedule_instance.due_at ELSE (strftime('%Y-%m-%d %H:%M:%f000', 'now')) END,
+    reason=:reason
+FROM (
+    SELECT DISTINCT schedule_instance.id AS id
+    FROM schedule_instance
+    WHERE (schedule_instance.id IN (SELECT value FROM json_each(:ids)))
+      AND +schedule_instance.status = :param_1
+      AND +schedule_instance.schedule_worker_node_id = :worker
+      AND schedule_instance.gmt_cancel_requested IS NULL
+      AND schedule_instance.attempt < :attempt_2
+      AND strftime(
+          '%Y-%m-%d %H:%M:%f000', schedule_instance.due_at, (-1 * :ahead) || ' seconds'
+      ) <= (strftime('%Y-%m-%d %H:%M:%f000', 'now'))
+      AND strftime(
+          '%Y-%m-%d %H:%M:%f000', schedule_instance.schedule_datetime, (-1 * :ahead) || ' seconds'
+      ) IS NOT NULL
+      AND (
+          EXISTS (
+              SELECT schedule_task.id
+              FROM schedule_task
+              WHERE schedule_task.id = schedule_instance.schedule_task_id
+                AND schedule_task.is_deleted = :is_deleted_1
+                AND (
+                    schedule_task.status = :status_1
+                      OR (schedule_instance.origin NOT IN (:origin_1, …))
+                )
+                AND schedule_task.limit_name IS NULL
+                AND (
+                    schedule_task.overlap_policy = :overlap_policy_1
+                      OR schedule_task.overlap_policy = :overlap_policy_2
+                      AND schedule_task.max_instances = :max_instances_1
+                )
+                AND schedule_instance.attempt = :attempt_read
+                AND NOT (
+                    EXISTS (
+                        SELECT holder.id
+                        FROM schedule_instance AS holder
+                        WHERE holder.overlap_key BETWEEN :first_key AND :last_key
+                    )
+                )
+                AND (
+                    SELECT older.id
+                    FROM schedule_instance AS older
+                    WHERE older.turn_key = :task
+                      AND older.due_at IS NOT NULL
+                    ORDER BY older.due_at, older.id
+                    LIMIT :param_2 OFFSET :param_3
+                ) = schedule_instance.id
+                AND schedule_instance.schedule_task_id = :task
+          )
+      )
+) AS claimable
+WHERE schedule_instance.id = claimable.id;
+
+-- transitions.following.claim_following
+UPDATE schedule_task_node
+SET status=:status, gmt_started=(strftime('%Y-%m-%d %H:%M:%f000', 'now')),
+    gmt_completed=:gmt_completed
+WHERE (schedule_task_node.id IN (SELECT value FROM json_each(:nodes)))
+  AND (
+      EXISTS (
+          SELECT schedule_instance.id
+          FROM schedule_instance
+          WHERE schedule_task_node.schedule_instance_id = schedule_instance.id
+            AND schedule_task_node.instance_gmt_create = schedule_instance.gmt_create
+            AND +schedule_instance.status = :param_1
+            AND +schedule_instance.schedule_worker_node_id = :worker
+      )
+  );
+
 -- A worker hands back what it will not run.
 
 -- transitions.reporting.lock: as above
@@ -169,9 +252,9 @@ SET status=done.status, due_at=coalesce(done.due, schedule_instance.due_at),
     execution_result=done.result,
     failed_attempts=CASE WHEN (done.attempt_end IS NULL) THEN schedule_instance.failed_attempts ELSE json_insert(
         coalesce(
-            CASE WHEN json_array_length(schedule_instance.failed_attempts) >= 10 THEN json_remove(
+            CASE WHEN json_valid(schedule_instance.failed_attempts) THEN CASE WHEN json_array_length(schedule_instance.failed_attempts) >= 10 THEN json_remove(
                 schedule_instance.failed_attempts, '$[0]'
-            ) ELSE schedule_instance.failed_attempts END, '[]'
+            ) ELSE schedule_instance.failed_attempts END END, '[]'
         ), '$[#]', json(done.attempt_end)
     ) END, gmt_modified=(strftime('%Y-%m-%d %H:%M:%f000', 'now')), modifier=:modifier
 FROM (

@@ -10,8 +10,21 @@ SELECT schedule_instance.id, schedule_instance.schedule_task_id,
         schedule_instance.status, schedule_instance.attempt, schedule_instance.run_number,
         schedule_instance.origin, schedule_instance.failures, schedule_task.status,
         schedule_task.is_deleted, schedule_task.overlap_policy, schedule_task.max_instances,
-        schedule_task.timezone, schedule_task.retries, schedule_task.retry_delay_seconds,
-        schedule_task.retry_backoff, schedule_task.on_worker_lost, schedule_task.timeout_seconds,
+        schedule_task.timezone,
+        CASE WHEN (schedule_task.retries = 0 AND schedule_task.retry_delay_seconds = 10 AND schedule_task.retry_backoff = 'exponential' AND schedule_task.max_retry_delay_seconds IS NULL AND schedule_task.retry_jitter_percent = 0 AND schedule_task.retry_on IS NULL AND schedule_task.never_retry IS NULL AND schedule_task.on_retry = 'resume') THEN NULL ELSE json_array(
+            schedule_task.retries, schedule_task.retry_delay_seconds, schedule_task.retry_backoff,
+            schedule_task.max_retry_delay_seconds, schedule_task.retry_jitter_percent,
+            trim(
+                CASE WHEN (length(schedule_task.retry_on) <= 4096) THEN schedule_task.retry_on END
+            ),
+            trim(
+                CASE WHEN (
+                    length(schedule_task.never_retry) <= 4096
+                ) THEN schedule_task.never_retry END
+            ), schedule_task.on_retry
+        ) END, schedule_task.on_worker_lost, schedule_task.timeout_seconds,
+        schedule_task.run_timeout_seconds, schedule_instance.from_sequence,
+        schedule_task.limit_name,
         coalesce(
             CASE WHEN (
                 length(schedule_instance.param) > 4096
@@ -50,7 +63,15 @@ ORDER BY schedule_instance.id;
 -- overlap.overrun
 SELECT schedule_instance.id, schedule_instance.gmt_started, schedule_instance.gmt_completed
 FROM schedule_instance
+JOIN schedule_task
+  ON schedule_task.id = schedule_instance.schedule_task_id
 WHERE schedule_instance.id IN (:id_1, …)
+  AND NOT (
+      schedule_instance.origin = 'backfill'
+        OR schedule_instance.origin = 'replay'
+        OR schedule_instance.priority = 9
+        AND schedule_task.priority != 9
+  )
   AND schedule_instance.gmt_started IS NOT NULL
   AND schedule_instance.gmt_completed IS NOT NULL;
 
@@ -73,8 +94,16 @@ WHERE schedule_instance.id IN (:id_1, …)
 
 -- overlap._holders
 SELECT schedule_instance.id, schedule_instance.schedule_task_id,
-    schedule_instance.schedule_datetime, schedule_instance.gmt_started, schedule_instance.origin
+    schedule_instance.schedule_datetime, schedule_instance.gmt_started, schedule_instance.origin,
+    CASE WHEN (
+        schedule_instance.origin = 'backfill'
+          OR schedule_instance.origin = 'replay'
+          OR schedule_instance.priority = 9
+          AND schedule_task.priority != 9
+    ) THEN 1 ELSE 0 END AS is_of_the_past
 FROM schedule_instance
+JOIN schedule_task
+  ON schedule_task.id = schedule_instance.schedule_task_id
 WHERE schedule_instance.overlap_key IN (:overlap_key_1, …);
 
 -- transitions.canceling.skip

@@ -1,0 +1,100 @@
+"""Deadlines: end the runs that are over their task's limit for the whole run, and that their workers do not end."""
+
+import logging
+from datetime import datetime, timedelta
+from functools import partial
+
+from sqlalchemy.exc import DBAPIError
+
+from rota.shared.database.later import Unexpected
+from rota.shared.database.transactions import Database, database_time
+from rota.shared.domain.errors import DatabaseProblem
+from rota.shared.settings import Settings
+from rota.shared.store import deadlines
+from rota.shared.store.deadlines import LONGEST_WAIT_SECONDS, Watched
+from rota.shared.surprises import Surprises
+
+log = logging.getLogger(__name__)
+
+LONGEST_REST_SECONDS = 5.0
+STEP_SECONDS = 2.0
+"""The database's clock was set if it differs by so much from what has passed on this host."""
+
+
+class Deadlines:
+    """The duty: look at what may be overdue, every few seconds.
+
+    A worker ends a run at its limit by itself. So the scheduler waits for ``overdue_seconds`` more: only a worker that
+    beats and does nothing lets that pass. After its own start and after an outage it ends no run for as long, since
+    workers may have had no chance to report. Runs that began before the database's clock was set are their workers'.
+    """
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self._database = database
+        self._settings = settings
+        self._clock = database.clock
+        self._surprises = Surprises("deadlines")
+        self._grace = settings.overdue_seconds
+        self._rest = min(LONGEST_REST_SECONDS, self._grace / 2)
+        self._heard = self._clock.monotonic()
+        self._time: datetime | None = None
+        self._moves = database.servers.moves
+        self._wait_until = self._heard + self._grace
+        self._began_after: datetime | None = None
+
+    def step(self) -> float:
+        """One look; returns the seconds to rest."""
+        seen = self._database.read(partial(deadlines.due, limit=self._settings.batch))
+        self._check_clock()
+        if not seen:
+            return self._rest
+        ended = [run.id for run in seen if run.has_ended]
+        later: dict[int, datetime] = {}
+        for run in seen:
+            if not run.has_ended:
+                later[run.id] = self._next_look(run)
+        self._database.write(partial(deadlines.settle, ended=ended, later=later))
+        for run in seen:
+            if run.id in later and self._is_overdue(run):
+                self._end(run)
+        return 0 if len(seen) == self._settings.batch else self._rest
+
+    def _next_look(self, run: Watched) -> datetime:
+        longest = run.now + timedelta(seconds=LONGEST_WAIT_SECONDS)
+        over_at = run.over_at(self._grace)
+        if over_at is None:
+            return min(longest, run.now + timedelta(seconds=run.limit_seconds))
+        return min(longest, max(over_at, run.now + timedelta(seconds=self._rest)))
+
+    def _is_overdue(self, run: Watched) -> bool:
+        over_at = run.over_at(self._grace)
+        if over_at is None or run.now < over_at or self._clock.monotonic() < self._wait_until:
+            return False
+        return self._began_after is None or run.gmt_started >= self._began_after
+
+    def _end(self, run: Watched) -> None:
+        try:
+            node = self._database.read(partial(deadlines.running_node, instance_id=run.id))
+            if node is None:
+                return
+            report = deadlines.overdue(run, node, self._grace)
+            self._database.write(partial(deadlines.end_overdue, run=run, node=node, report=report))
+            said = None if report.instance is None else report.instance.reason
+            log.warning("deadlines: instance %d, attempt %d: %s", run.id, report.attempt, said)
+            self._surprises.over(f"instance {run.id}")
+        except Unexpected:  # its worker has ended it, or gone on, since it was read
+            return
+        except (DatabaseProblem, DBAPIError) as error:  # the others should not wait for this one
+            self._surprises.say(f"instance {run.id}", error)
+
+    def _check_clock(self) -> None:
+        """Note whether the database was away, or its clock was set, since the last look."""
+        time, now = self._database.read(database_time), self._clock.monotonic()
+        passed = now - self._heard
+        if passed > self._rest + self._settings.liveness_seconds / 2:
+            self._wait_until = now + self._grace
+        if self._time is not None and abs((time - self._time).total_seconds() - passed) > STEP_SECONDS:
+            self._began_after, self._wait_until = time, now + self._grace
+        if self._database.servers.moves != self._moves:
+            self._moves, self._began_after = self._database.servers.moves, time
+        self._heard, self._time = now, time

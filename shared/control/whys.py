@@ -1,0 +1,156 @@
+"""What became of a fire of a task, told from the rows."""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from rota.shared.control.documents import Document, fire_document, plan_of
+from rota.shared.control.schedulers import obstacles
+from rota.shared.control.tasks import Outcome
+from rota.shared.database.transactions import Database
+from rota.shared.domain.errors import RotaError
+from rota.shared.domain.explaining import Facts, Plan, Run, Stretch, Told, explain, of_run
+from rota.shared.domain.states import TaskStatus
+from rota.shared.domain.times import is_time, read_time, zone_of
+from rota.shared.domain.triggers.base import trigger_of
+from rota.shared.store import catch_ups, fire_rows, instances, skips, tasks
+
+
+def why(database: Database, name: str, at: str | None = None) -> Outcome:
+    """What became of the fire of a task ``at`` a time, and when the next fire is.
+
+    Without ``at`` it is the newest fire that was due. A time without an offset is local time in the task's zone.
+    Raises NotFound, or InvalidInput for a text that is no time.
+
+        why(database, "nightly", "2026-11-19T03:00").document["outcome"]   # "ran"
+    """
+    now = database.clock.now()
+
+    def read(connection: Connection) -> tuple[Document, str | None]:
+        task = tasks.find(connection, name)
+        moment, remark = (None, None) if at is None else read_time(at, zone_of(task.timezone))
+        plan = _plan(task)
+        fire = moment or _newest(connection, task, plan, now)
+        facts = _facts(connection, task, plan, fire, now)
+        return _document(connection, task, facts, fire), remark
+
+    document, remark = database.read(read)
+    return Outcome(document, [remark] if remark else [])
+
+
+def _plan(task: Row[Any]) -> Plan:
+    return Plan(
+        plan_of(task),
+        is_on=task.status == TaskStatus.ON,
+        next_fire_at=task.next_fire_at if is_time(task.next_fire_at) else None,
+        error=task.plan_error,
+        is_stale=bool(task.plan_stale),
+        gmt_create=task.gmt_create,
+        overlap_policy=task.overlap_policy,
+    )
+
+
+def _newest(connection: Connection, task: Row[Any], plan: Plan, now: datetime) -> datetime | None:
+    """The time of the newest fire that was due: by the trigger, if the task is so old; else by the rows."""
+    try:
+        due = None if plan.inputs.follows_ends else plan.inputs.newest_until(now)
+    except RotaError:
+        due = None
+    if due is not None and due >= plan.gmt_create and not plan.is_stale:
+        return due
+    stretches = skips.newest(connection, task.id, fire_rows.LOOKED_AT)  # the newest may be of fires to come
+    ends = [moment for row in stretches for moment in (row.first_fire, row.last_fire)]
+    found = [fire_rows.newest_time(connection, task.id, now), *ends]
+    return max((moment for moment in found if is_time(moment) and moment <= now), default=None)
+
+
+def _facts(connection: Connection, task: Row[Any], plan: Plan, fire: datetime | None, now: datetime) -> Facts:
+    """What the rows say of a fire; without a fire, of the task alone."""
+    nobody_plans, nobody_gives = obstacles(connection, task)
+    general = Facts(now, plan, nobody_plans=nobody_plans, nobody_gives=nobody_gives)
+    if fire is None:
+        return general
+    rows = instances.of_fire(connection, task.id, fire, fire_rows.LOOKED_AT)
+    live = fire_rows.live_workers(connection, rows)
+    skipped = [Stretch(s.first_fire, s.last_fire, s.fires, s.reason) for s in skips.covering(connection, task.id, fire)]
+    missed = catch_ups.covering(connection, task.id, fire)
+    return replace(
+        general,
+        runs=[_run(row, is_live=row.schedule_worker_node_id in live) for row in rows],
+        skipped=skipped,
+        to_run=[Stretch(row.next_fire, row.last_fire, row.fires_left) for row in missed],
+        holders=[number for number in fire_rows.holders(connection, task.id) if number not in {r.id for r in rows}],
+    )
+
+
+def _run(row: Row[Any], *, is_live: bool) -> Run:
+    times = (row.schedule_datetime, row.due_at, row.gmt_started, row.gmt_completed)
+    nominal, due, started, completed = (moment if is_time(moment) else None for moment in times)
+    number = row.schedule_worker_node_id
+    worker = row.worker_name or (None if number is None else f"#{number} (removed)")
+    is_to_stop = row.gmt_cancel_requested is not None
+    return Run(
+        row.id, row.status, row.origin, nominal or row.gmt_create, due, started, completed, is_to_stop, row.reason,
+        worker, is_live, row.failures,
+    )  # fmt: skip
+
+
+def _document(connection: Connection, task: Row[Any], facts: Facts, fire: datetime | None) -> Document:
+    following, remark = _next(connection, task, facts)
+    document: Document = {"task": task.name, "timezone": task.timezone, "fire": None, "outcome": None, "why": None}
+    document |= {"instances": [], "before": None, "after": None}
+    if fire is not None:
+        told = explain(fire, facts)
+        runs = [(run, of_run(run, facts)) for run in facts.runs]
+        of_runs = [_run_document(run, told_of_run) for run, told_of_run in runs]
+        document |= {
+            "fire": fire_document(fire, task),
+            "outcome": told.outcome.value,
+            "why": told.why,
+            "instances": of_runs,
+        }
+        if not facts.runs and not facts.plan.has(fire):
+            document |= _around(task, facts.plan, fire)
+    following_document = None if following is None else fire_document(following, task)
+    return document | {"next_fire": following_document, "remark": remark}
+
+
+def _run_document(run: Run, told: Told) -> Document:
+    late = None if run.gmt_started is None else (run.gmt_started - run.due).total_seconds()
+    status = {"status": run.status, "worker": run.worker, "late_seconds": late}
+    return {"id": run.id, "origin": run.origin, **status, "outcome": told.outcome.value, "why": told.why}
+
+
+def _around(task: Row[Any], plan: Plan, moment: datetime) -> Document:
+    """The fires before and after a time at which there is none, by the trigger of now."""
+    try:
+        if plan.inputs.follows_ends:
+            return {}
+        found = {"before": plan.inputs.newest_until(moment), "after": plan.inputs.next_after(moment)}
+    except RotaError:
+        return {}
+    return {name: None if one is None else fire_document(one, task) for name, one in found.items()}
+
+
+def _next(connection: Connection, task: Row[Any], facts: Facts) -> tuple[datetime | None, str | None]:
+    """The next fire of a task, and a remark: why there is none, or why nobody would write it."""
+    plan, now = facts.plan, facts.now
+    if plan.error is not None:
+        return None, f"the scheduler has set the task aside: {plan.error}"
+    if not plan.is_on:
+        return None, "the task is off"
+    try:
+        computed = None if plan.inputs.follows_ends else plan.inputs.next_after(now)
+    except RotaError as error:
+        return None, f"it cannot fire: {error}"
+    planned = None if plan.is_stale else plan.next_fire_at
+    ahead = [fire_rows.next_written(connection, task.id, now), computed if plan.is_stale else planned]
+    following = min((moment for moment in ahead if moment is not None), default=None)
+    if following is not None:
+        return following, facts.nobody_plans
+    if plan.inputs.follows_ends:
+        return None, "its next fire follows the end of the run that waits or goes on"
+    is_manual = trigger_of(plan.inputs).describe() is None
+    return None, "the task runs only when asked" if is_manual else "it does not fire any more"

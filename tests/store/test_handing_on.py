@@ -1,0 +1,311 @@
+"""A run of a task that runs one at a time ends, and hands its slot on to the next one in the report's transaction."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from rota.scheduler_service import fleet, stretches
+from rota.scheduler_service.duties.assigner import Assigner
+from rota.scheduler_service.stretches import AHEAD, LOOK_SECONDS
+from rota.shared.settable_clock import SettableClock
+from rota.shared.settings import Settings
+from rota.shared.store import runs
+from rota.shared.store.reports import Report
+from rota.shared.store.runs import Run, Wanted
+from rota.worker_service.pulling.successors import Successors
+from rota.worker_service.rows import WorkerRows
+from tests.harness.puller import Puller
+from tests.harness.scenario import Scenario, ended, to_retry
+from tests.harness.together import locked
+
+pytestmark = pytest.mark.every_database
+
+SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
+ALONE = [{"overlap_policy": "queue"}, {"overlap_policy": "allow", "max_instances": 1}]
+
+
+def read(rows: Scenario, worker: int, *instances: int) -> list[Wanted]:
+    """These instances as the worker reads them before it claims them."""
+    return rows.database.read(lambda c: runs.read_wanted(c, worker, instances, rows.types))[0]
+
+
+def hand_on(rows: Scenario, worker: int, report: Report, following: list[Wanted]) -> tuple[set[int], set[int]]:
+    return WorkerRows(rows.database, worker).report_and_hand_on([report], following)
+
+
+class Line:
+    """A task that runs one at a time: one of its instances runs, three wait for their turns at the same worker."""
+
+    def __init__(self, rows: Scenario, **fields: Any) -> None:
+        self.rows, self.worker = rows, rows.worker()
+        self.task = rows.task(**{"overlap_policy": "queue", **fields})
+        self.run: Run = rows.running(self.worker, self.task, rows.start - 9 * MINUTE)
+        self.waits = [rows.assigned(self.worker, self.task, rows.start - n * MINUTE) for n in (3, 2, 1)]
+        self.read = read(rows, self.worker, *self.waits)
+
+    def hand_on(self, place: int = 0) -> bool:
+        """Whether the run's end claims the one at this place of the line. The run ends in any case."""
+        lost, claimed = hand_on(self.rows, self.worker, ended(self.run), [self.read[place]])
+        assert (lost, self.rows.status(self.run.id)) == (set(), "succeed")
+        status = self.rows.status(self.waits[place])
+        assert (claimed == {self.waits[place]}) == (status == "running"), status
+        return bool(claimed)
+
+
+@pytest.mark.parametrize("fields", ALONE, ids=["queue", "max_instances"])
+def test_the_next_one_is_claimed_with_the_report_of_the_one_before(rows: Scenario, fields: dict[str, Any]) -> None:
+    line = Line(rows, **fields)
+    assert line.hand_on()
+    row = rows.row(line.waits[0])
+    assert (row.attempt, row.overlap_slot, row.turn_key) == (1, 0, None)
+    assert rows.node_statuses(line.waits[0])[0] == "running"
+    assert rows.status(line.waits[1]) == "assigned"
+
+
+def test_none_is_claimed_before_an_older_one_that_waits_anywhere(rows: Scenario) -> None:
+    line = Line(rows)
+    assert not line.hand_on(1)
+    line = Line(rows)
+    rows.assigned(rows.worker(), line.task, rows.start - 5 * MINUTE)
+    assert not line.hand_on()
+    line = Line(rows)
+    rows.pending(line.task, rows.start - 5 * MINUTE)
+    assert not line.hand_on()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE schedule_task SET status = 'off'",
+        "UPDATE schedule_task SET is_deleted = 1",
+        "UPDATE schedule_task SET limit_name = 'narrow'",
+        "UPDATE schedule_task SET overlap_policy = 'skip'",
+        "UPDATE schedule_task SET overlap_policy = 'allow', max_instances = 2",
+        "UPDATE schedule_instance SET attempt = 1 WHERE id = :next",
+        "UPDATE schedule_instance SET gmt_cancel_requested = gmt_create WHERE id = :next",
+        "UPDATE schedule_instance SET due_at = '2099-01-01 00:00:00.000000' WHERE status = 'assigned'",
+        "UPDATE schedule_instance SET status = 'pending', schedule_worker_node_id = NULL WHERE id = :next",
+        "UPDATE schedule_instance SET schedule_worker_node_id = 77 WHERE id = :next",
+        "UPDATE schedule_instance SET status = 'canceled', overlap_slot = NULL WHERE id = :next",
+    ],
+)
+def test_what_was_changed_since_it_was_read_is_not_claimed(rows: Scenario, change: str) -> None:
+    line = Line(rows)
+    rows.sql(change.replace(":next", str(line.waits[0])))
+    assert not line.hand_on()
+
+
+def test_none_starts_while_another_run_has_a_slot_that_the_task_has_no_more(rows: Scenario) -> None:
+    line = Line(rows)
+    other = rows.running(rows.worker(), rows.task(overlap_policy="allow", max_instances=3), rows.start)
+    rows.sql(
+        "UPDATE schedule_instance SET schedule_task_id = :task, overlap_slot = 2 WHERE id = :id",
+        task=line.task,
+        id=other.id,
+    )
+    assert not line.hand_on()
+
+
+def test_a_worker_that_has_lost_its_run_claims_nothing_with_its_report(rows: Scenario) -> None:
+    line = Line(rows)
+    rows.sql("UPDATE schedule_instance SET attempt = 5 WHERE id = :id", id=line.run.id)
+    assert hand_on(rows, line.worker, ended(line.run), [line.read[0]]) == ({line.run.id}, set())
+    assert (rows.status(line.run.id), rows.status(line.waits[0])) == ("running", "assigned")
+
+
+def test_a_run_that_is_to_be_retried_later_hands_its_slot_on(rows: Scenario) -> None:
+    line = Line(rows)
+    report = to_retry(line.run, rows.now() + MINUTE)
+    assert hand_on(rows, line.worker, report, [line.read[0]]) == (set(), {line.waits[0]})
+    assert rows.status(line.run.id) == "pending"
+
+
+def test_a_retry_that_is_due_earlier_keeps_its_turn(rows: Scenario) -> None:
+    line = Line(rows)
+    report = to_retry(line.run, rows.start - 8 * MINUTE)
+    assert hand_on(rows, line.worker, report, [line.read[0]]) == (set(), set())
+
+
+def test_reports_do_not_wait_for_a_node_of_what_follows(mariadb_rows: Scenario) -> None:
+    line = Line(mariadb_rows)
+    with locked(mariadb_rows.database, "schedule_task_node", "schedule_instance_id = :id", id=line.waits[0]):
+        assert not line.hand_on()
+
+
+# Within a worker
+
+
+class Pulling:
+    """A worker with a line of a task that runs one at a time, whose runs end when the test says so."""
+
+    def __init__(self, rows: Scenario, number: int, **given: Any) -> None:
+        self.rows, self.worker, self.task = rows, rows.worker(), rows.task(overlap_policy="queue")
+        self.ids = [rows.assigned(self.worker, self.task, rows.start - (number - n) * SECOND) for n in range(number)]
+        self.clock = SettableClock(rows.now())
+        self.puller = Puller(rows.database, self.worker, self.clock, **given)
+        self.successors = Successors(self.puller.backlog, self.puller.slots)
+        self.successors.start = lambda some, _: self.started.extend(some)
+        self.started: list[Run] = []
+
+    def end(self, run: Run) -> bool:
+        """End a run; whether another one was claimed with its report."""
+        report = ended(run)
+        report.turn_of = run.turn_of
+        following = self.successors.take([report])
+        _, claimed = self.puller.rows.report_and_hand_on([report], [row for row, _ in following])
+        self.successors.settle(following, claimed)
+        self.puller.backlog.run_over(run)
+        return bool(claimed)
+
+
+def test_a_line_is_run_in_order_without_further_claims(rows: Scenario) -> None:
+    pulling = Pulling(rows, 30)
+    pulling.puller.fetcher.fetch()
+    pulling.puller.claimer.claim()
+    [first] = [active.run for active in pulling.puller.runner._active.values()]
+    pulling.puller.runner.drop(first.id)
+    pulling.started.append(first)
+    for at in range(29):
+        assert pulling.end(pulling.started[at])
+    assert not pulling.end(pulling.started[-1])
+    assert [run.id for run in pulling.started] == pulling.ids
+    assert len(pulling.puller.rows.asked) == 1
+    assert set(rows.statuses().values()) == {"succeed"}
+    assert pulling.puller.backlog.claiming == set()
+
+
+def test_what_was_read_long_ago_is_read_again_before_it_is_claimed(rows: Scenario) -> None:
+    pulling = Pulling(rows, 3)
+    pulling.puller.fetcher.fetch()
+    pulling.puller.claimer.claim()
+    [first] = [active.run for active in pulling.puller.runner._active.values()]
+    pulling.puller.runner.drop(first.id)
+    pulling.clock.advance(60)
+    assert not pulling.end(first)
+    pulling.puller.claimer.claim()
+    assert sorted(pulling.puller.rows.asked[-1]) == pulling.ids[1:]
+    assert rows.status(pulling.ids[1]) == "running"
+
+
+def test_a_worker_that_is_full_hands_nothing_on_while_another_task_waits_for_the_slot(rows: Scenario) -> None:
+    pulling = Pulling(rows, 3, capacity=1)
+    pulling.puller.fetcher.fetch()
+    pulling.puller.claimer.claim()
+    [first] = [active.run for active in pulling.puller.runner._active.values()]
+    other = rows.assigned(pulling.worker, rows.task(), rows.start - MINUTE)
+    pulling.puller.fetcher.fetch()
+    pulling.puller.runner.drop(first.id)
+    assert not pulling.end(first)
+    assert rows.status(other) == "assigned"
+
+
+def test_a_run_that_finds_its_slot_taken_waits_for_another_before_it_is_handed_back(rows: Scenario) -> None:
+    pulling = Pulling(rows, 30, capacity=1)
+    starter, runner = pulling.puller.starter, pulling.puller.runner
+    first, second = (row.run() for row in read(rows, pulling.worker, *pulling.ids[:2]))
+    runner.accept([first])
+    pulling.puller.slots.start(runner._active.values())
+    starter.put_at_once([second], {})
+    starter.give_back_late()
+    assert second.id in runner
+    pulling.clock.advance(2)
+    starter.give_back_late()
+    assert second.id not in runner
+
+
+# The scheduler
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the scheduler's looks be due at once."""
+    monkeypatch.setattr(fleet, "LONGEST_SNAPSHOT_SECONDS", -1)
+    monkeypatch.setattr(stretches, "LOOK_SECONDS", 0)
+
+
+def assigned(rows: Scenario, task: int) -> list[tuple[int, int]]:
+    """The instances of a task that are assigned, in their order, each with its worker."""
+    found = rows.sql(
+        "SELECT id, schedule_worker_node_id FROM schedule_instance WHERE status = 'assigned'"
+        " AND schedule_task_id = :task ORDER BY due_at, id",
+        task=task,
+    )
+    return [tuple(row) for row in found]
+
+
+def worked_off(rows: Scenario, task: int, number: int) -> None:
+    """The oldest of a task that are assigned have run, and the next one runs."""
+    ids = [instance for instance, _ in assigned(rows, task)][: number + 1]
+    rows.sql(
+        "UPDATE schedule_instance SET status = 'succeed' WHERE status = 'running' AND schedule_task_id = :t", t=task
+    )
+    for instance in ids[:-1]:
+        rows.sql("UPDATE schedule_instance SET status = 'succeed' WHERE id = :id", id=instance)
+    rows.sql("UPDATE schedule_instance SET status = 'running' WHERE id = :id", id=ids[-1])
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_stretch_goes_to_one_worker_and_grows_while_it_is_worked_off_also_behind_a_run(rows: Scenario) -> None:
+    task, _, _ = (
+        rows.task(overlap_policy="queue"),
+        rows.worker(capacity=50, prefetch=1000),
+        rows.worker(capacity=50, prefetch=1000),
+    )
+    ids = [rows.pending(task, rows.start - (200 - n) * SECOND) for n in range(200)]
+    assigner = Assigner(rows.database, Settings.load())
+    assigner.step()
+    first = assigned(rows, task)
+    assert [instance for instance, _ in first] == ids[: AHEAD + 1]
+    assert len({worker for _, worker in first}) == 1
+    worked_off(rows, task, AHEAD)
+    assert assigner.step() <= LOOK_SECONDS
+    second = assigned(rows, task)
+    assert AHEAD < len(second) < 150
+    assert [instance for instance, _ in second] == ids[AHEAD + 1 :][: len(second)]
+    assert {worker for _, worker in second} == {worker for _, worker in first}
+
+
+@pytest.mark.usefixtures("clock")
+def test_each_of_a_line_that_no_worker_can_run_says_why(rows: Scenario) -> None:
+    rows.worker()
+    task = rows.task(overlap_policy="queue", required_labels={"gpu": "a100"})
+    ids = [rows.pending(task, rows.start - (40 - n) * SECOND) for n in range(40)]
+    Assigner(rows.database, Settings.load()).step()
+    assert {rows.row(i).reason for i in ids} == {"no live worker that can run it carries the labels gpu=a100"}
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_task_whose_runs_take_long_is_given_nothing_behind_its_run(rows: Scenario) -> None:
+    task, _ = rows.task(overlap_policy="queue"), rows.worker(capacity=50, prefetch=1000)
+    for n in range(60):
+        rows.pending(task, rows.start - (60 - n) * SECOND)
+    assigner = Assigner(rows.database, Settings.load())
+    assigner.step()
+    worked_off(rows, task, 0)
+    for _ in range(3):
+        assigner.step()
+    assert len(assigned(rows, task)) <= AHEAD + 1
+
+
+@pytest.mark.usefixtures("clock")
+def test_what_waits_in_a_stretch_makes_its_worker_no_more_loaded(rows: Scenario) -> None:
+    task, both = (
+        rows.task(overlap_policy="queue"),
+        [rows.worker(capacity=50, prefetch=1000), rows.worker(capacity=50, prefetch=1000)],
+    )
+    for n in range(400):
+        rows.pending(task, rows.start - (400 - n) * SECOND)
+    assigner = Assigner(rows.database, Settings.load())
+    assigner.step()
+    worked_off(rows, task, AHEAD)
+    assigner.step()
+    behind = len(assigned(rows, task))
+    assert behind > 2 * AHEAD
+    others = rows.task(overlap_policy="allow")
+    for _ in range(60):
+        rows.pending(others, rows.now() + 2 * SECOND)
+    assigner._pass_at = 0
+    assigner.step()
+    given = [worker for _, worker in assigned(rows, others)]
+    assert min(given.count(worker) for worker in both) >= 15
