@@ -27,7 +27,16 @@ OPTIONS: dict[str, Any] = {
     "sqlite_autoincrement": True,
 }
 NAME = "schedule_backfill"
-RANGES = {"newest_first": (0, 1), "only_missing": (0, 1), "concurrency": (1, 1000), "priority": (0, 9)}
+MANY = 1_000_000_000
+COUNTERS = ("fires", "written", "not_missing", "succeeded", "failed", "canceled", "revision", "ended_before")
+RANGES = {
+    "newest_first": (0, 1),
+    "only_missing": (0, 1),
+    "concurrency": (1, 1000),
+    "priority": (0, 9),
+    "in_flight": (0, 1000),
+    **dict.fromkeys(COUNTERS, (0, MANY)),
+}
 
 
 def upgrade() -> None:

@@ -65,7 +65,7 @@ class Backfiller:
         subject = f"backfill {found.backfill.id}"
         try:
             with suppress(Unexpected):  # another scheduler, or a person, was quicker: the next step reads it again
-                return self._move_on(found)
+                return self._give_up(found) if found.spoiled else self._move_on(found)
         except DBAPIError as error:
             if not is_refusal(error):
                 raise
@@ -74,6 +74,18 @@ class Backfiller:
             raise
         except Exception as error:  # noqa: BLE001 - SQL has written something odd, or it is a fault of Rota's
             self._surprises.say(subject, error)
+        return False
+
+    def _give_up(self, found: Found) -> bool:
+        """Cancel a backfill whose row SQL has spoiled, with the reason; False."""
+        _, waiting = self._database.read(lambda c: backfills.in_flight(c, found.backfill))
+        reason = f"its row holds what cannot be, in {', '.join(found.spoiled)}"[:REASON_LIMIT]
+
+        def write(connection: Connection) -> None:
+            backfills.give_up(connection, found, reason)
+            _drop(connection, found, waiting)
+
+        self._database.write_undisturbed(write)
         return False
 
     def _move_on(self, found: Found) -> bool:
@@ -137,4 +149,8 @@ class Backfiller:
 def _write(connection: Connection, found: Found, step: Step, begun: Sequence[Fire], dropped: Sequence[int]) -> None:
     backfills.advance(connection, found, step)
     fires.backfill(connection, found.backfill.id, begun)
-    canceling.pass_over(connection, dropped, f"backfill {found.backfill.id} was canceled")
+    _drop(connection, found, dropped)
+
+
+def _drop(connection: Connection, found: Found, waiting: Sequence[int]) -> None:
+    canceling.pass_over(connection, waiting, f"backfill {found.backfill.id} was canceled")

@@ -72,8 +72,8 @@ class Simulation:
 def app() -> Rota:
     app = Rota()
 
-    @app.task("NOTE")
-    async def note(ctx: NodeContext) -> None: ...
+    @app.task("NOTE")  # on a thread, which is part of the simulation; the event loop goes by the host's time
+    def note(ctx: NodeContext) -> None: ...
 
     return app
 

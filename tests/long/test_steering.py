@@ -4,6 +4,7 @@ tests/cluster/test_steering.py has what takes less.
 """
 
 from datetime import timedelta
+from itertools import accumulate
 
 from tests.harness import invariants
 from tests.harness.cluster import Cluster, Row
@@ -150,7 +151,24 @@ def test_overlap_is_decided_for_the_cluster_whichever_worker_an_instance_is_give
     steered.wait_status(queued, "succeed", deadline=30)
     entries = [e for e in steered.evidence() if e.instance in queued]
     assert [e.event for e in entries] == ["enter", "exit"] * len(queued), "one after the other"
-    assert len({e.pid for e in entries}) >= 2, "on both workers"
+
+
+def test_no_more_run_on_all_workers_together_than_their_task_allows(steered: Cluster) -> None:
+    pairs = steered.add_task("pairs", "HOLD", param={"gate": "pairs"}, overlap_policy="allow", max_instances=2)
+    asked = steered.add_instances(pairs, 12)
+
+    def running() -> list[int]:
+        return [i for i, status in steered.statuses(asked).items() if status == "running"]
+
+    wait_until(lambda: len(running()) == 2, 30, "as many to run as may")
+    pass_ticks(steered)
+    assert len(running()) == 2
+    steered.open_gate("pairs")
+    steered.wait_status(asked, "succeed", deadline=30)
+    entries = [e for e in steered.evidence() if e.instance in asked]
+    most = max(accumulate(1 if e.event == "enter" else -1 for e in sorted(entries, key=lambda e: e.boottime)))
+    assert most == 2
+    assert len({e.service for e in entries}) >= 2, "on more than one worker"
 
 
 def test_in_the_end_every_invariant_holds(steered: Cluster) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from rota.scheduler_service import fleet
 from rota.scheduler_service.duties.assigner import Assigner
-from rota.scheduler_service.duties.backfiller import Backfiller
+from rota.scheduler_service.duties.backfiller import REASON, Backfiller
 from rota.shared.control import backfills
 from rota.shared.control.actor import Actor
 from rota.shared.control.backfills import Wanted
@@ -20,6 +20,7 @@ from rota.shared.store import backfills as store
 from tests.harness.scenario import Scenario, ended, succeeded
 
 ANN = Actor("ann", "cli")
+COUNTERS = ("fires", "written", "not_missing", "succeeded", "failed", "canceled", "revision", "ended_before")
 MINUTE = timedelta(minutes=1)
 BEGIN = datetime.fromisoformat("2026-01-05T00:00:00")
 Step = Callable[[], float]
@@ -353,6 +354,26 @@ def test_a_row_that_sql_has_spoiled_stops_no_other(rows: Scenario, step: Step) -
     assert shown(rows, bad, "status", "reason") == ("paused", "its plan_inputs cannot be read")
     assert shown(rows, odd, "status", "written") == ("running", 1)
     assert shown(rows, good, "status", "written") == ("running", 1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [*(f"{name} = 9223372036854775807" for name in COUNTERS), "concurrency = 32767", "in_flight = 32767"],
+)
+def test_one_with_a_number_that_cannot_be_is_canceled_with_the_reason(rows: Scenario, step: Step, wrong: str) -> None:
+    rows.task("nightly")
+    bad, good = (started(rows, "nightly", 5) for _ in range(2))
+    step()
+    rows.sql(f"UPDATE schedule_backfill SET {wrong} WHERE id = {bad}")
+    step()
+    column = wrong.partition(" ")[0]
+    assert shown(rows, bad, "status", "reason") == ("canceled", f"its row holds what cannot be, in {column}")
+    assert shown(rows, good, "status", "written") == ("running", 1)
+    assert [(i.status, i.reason) for i in written(rows)] == [
+        ("canceled", f"backfill {bad} was canceled"),
+        ("pending", REASON),
+    ]
+    assert rows.sql(f"SELECT gmt_completed IS NOT NULL AS is_over FROM schedule_backfill WHERE id = {bad}")[0].is_over
 
 
 @pytest.mark.parametrize("policy", ["skip", "replace", "queue"])
