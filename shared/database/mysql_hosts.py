@@ -61,11 +61,13 @@ class Hosts:
         self._lock = threading.Lock()
         self._used: Address | None = None
         self._doubted: str | None = None
+        self._left_late = self._caught_up = 0
         servers.are_several = True
 
     def follow(self, engine: Engine) -> None:
         """Let the engine connect to these hosts, and leave the one that is not used any more."""
         event.listen(engine, "do_connect", self._connect)
+        event.listen(engine, "checkin", self._note_late)
         event.listen(engine, "checkout", self._leave)
 
     def doubt(self, address: Address, why: str) -> None:
@@ -75,32 +77,43 @@ class Hosts:
                 self._doubted = self._doubted or why
 
     def _connect(self, dialect: object, record: Any, arguments: Any, options: Mapping[str, Any]) -> MySQLConnection:
-        failures: dict[Address, pymysql.err.MySQLError] = {}
-        for address in self._in_order():
-            try:
-                connection = self._opened(address, options, failures)
-            except pymysql.err.MySQLError as error:
-                failures[address] = error
-            else:
+        while True:
+            left, order = self._in_order()
+            failures: dict[Address, pymysql.err.MySQLError] = {}
+            for address in order:
+                try:
+                    connection = self._opened(address, left, options, failures)
+                except pymysql.err.MySQLError as error:
+                    failures[address] = error
+                    continue
+                if connection is None:
+                    break  # another thread has moved meanwhile: this one follows it
                 record.info.update({ADDRESS: address, DOUBT: partial(self.doubt, address)})
                 return connection
-        raise _none_is_fit(failures)
+            else:
+                raise _none_is_fit(failures)
 
-    def _in_order(self) -> list[Address]:
-        """The hosts in the order in which to try them: the one that is used first, or last if it is in doubt."""
+    def _in_order(self) -> tuple[Address | None, list[Address]]:
+        """The host that is used, and all in the order in which to try them: it comes first, or last if in doubt."""
         with self._lock:
             used = [one for one in self._addresses if one == self._used]
             others = [one for one in self._addresses if one != self._used]
-            return others + used if self._doubted else used + others
+            return self._used, others + used if self._doubted else used + others
 
     def _opened(
-        self, address: Address, options: Mapping[str, Any], failures: Mapping[Address, Exception]
-    ) -> MySQLConnection:
-        """A connection to a host that is fit, or pymysql.err.MySQLError."""
+        self,
+        address: Address,
+        left: Address | None,
+        options: Mapping[str, Any],
+        failures: Mapping[Address, Exception],
+    ) -> MySQLConnection | None:
+        """A connection to a host that is fit, or pymysql.err.MySQLError. None: another thread moved to another host."""
         connection = _open(address, options, self._seconds)
         try:
             is_node = _require_fit(connection)
-            self._arrive(address, connection, failures, is_node=is_node)
+            if not self._arrive(address, left, connection, failures, is_node=is_node):
+                connection.close()
+                return None
             connection.limit(options.get("read_timeout"), options.get("write_timeout"))
         except BaseException:
             connection.close()
@@ -108,30 +121,60 @@ class Hosts:
         return connection
 
     def _arrive(
-        self, address: Address, connection: MySQLConnection, failures: Mapping[Address, Exception], *, is_node: bool
-    ) -> None:
-        """From now on this host is used. If it is another one than before, it must show what was committed there."""
-        left = self._used
-        if left in (None, address):
-            with self._lock:
-                self._used, self._doubted = address, None
-        else:
+        self,
+        address: Address,
+        left: Address | None,
+        connection: MySQLConnection,
+        failures: Mapping[Address, Exception],
+        *,
+        is_node: bool,
+    ) -> bool:
+        """From now on this host is used. If it is another one than before, it must show what was committed there.
+
+        False, if another thread has moved to another host since the host ``left`` was seen in use: then two threads
+        would use two hosts, and one would not see what the other has committed.
+        """
+        moves = left not in (None, address)
+        if moves:
             if is_node:
                 _rows(connection, CATCH_UP)
             asked = boottime()
             (time,) = _rows(connection, "SELECT UTC_TIMESTAMP(6)")[0]
             answered = boottime()
+        with self._lock:
+            used = self._used
+            if used not in (left, address):
+                return False
+            why = None if left is None else failures.get(left, self._doubted)
+            self._used, self._doubted = address, None
+        if moves and used == left:
+            self._servers.moved(asked, time, answered)
+            log.warning("the database is used at %s now, not at %s: %s", address, left, _said(why))
+        return True
+
+    def _note_late(self, connection: MySQLConnection | None, record: Any) -> None:
+        """A connection to a host that is used no more may just have committed there, after the move."""
+        if connection is not None and record.info.get(ADDRESS) != self._used:
             with self._lock:
-                is_first, why = self._used != address, failures.get(left, self._doubted)
-                self._used, self._doubted = address, None
-            if is_first:
-                self._servers.moved(asked, time, answered)
-                log.warning("the database is used at %s now, not at %s: %s", address, left, _said(why))
+                self._left_late += 1
+
+    def _catch_up(self, connection: MySQLConnection) -> None:
+        """Let the host show what this process has committed on the host before, after it had moved."""
+        seen = self._left_late
+        if connection.is_node:
+            try:
+                _rows(connection, CATCH_UP)
+            except pymysql.err.MySQLError as error:
+                raise InvalidatePoolError from error
+        with self._lock:
+            self._caught_up = max(self._caught_up, seen)
 
     def _leave(self, connection: MySQLConnection, record: Any, proxy: Any) -> None:
         """Drop a connection to a host that is used no more, or is in doubt. One that was opened just now stays."""
         if "used" in record.info and (self._doubted or record.info[ADDRESS] != self._used):
             raise InvalidatePoolError
+        if self._caught_up < self._left_late:
+            self._catch_up(connection)
 
 
 def unfit(options: Mapping[str, Any], hosts: Sequence[Address], seconds: float) -> dict[Address, str]:

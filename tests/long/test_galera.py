@@ -1,24 +1,29 @@
 """A Galera cluster of three nodes with writers on all of them: nodes are killed and join again, and nothing is lost or
 doubled. The clock of one node is two seconds ahead."""
 
+import threading
 from collections import Counter
+from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import Connection, make_url
 
 from rota.migrations import upgrade
+from rota.shared.database.mysql_hosts import DOUBT
+from rota.shared.database.transactions import opened
 from tests.harness import invariants
 from tests.harness.cluster import Cluster
 from tests.harness.cluster_fixtures import running
-from tests.harness.databases import run_sql
+from tests.harness.databases import connect, run_sql
 from tests.harness.galera import GaleraCluster, GaleraNode, why_not
 from tests.harness.processes import wait_until
 
 TASKS = 45
 TYPES = ("NOTE", "STEPS", "NOTE_THREAD")
 AHEAD_SECONDS = 2
+STALE_SECONDS = 1
 TABLES = ("schedule_instance", "schedule_task_node", "schedule_task", "schedule_kept_slot")
 EXPLAINED = ("overlap: instance", "its task was off when it was due")
 
@@ -58,6 +63,33 @@ def test_nodes_that_are_killed_and_join_again_cost_no_worker_and_lose_and_double
             wait_until(
                 lambda: len({rows_of(node, name) for node in galera.nodes}) == 1, 10, "all nodes to have the same"
             )
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_what_commits_on_the_node_that_a_process_has_left_is_seen_on_the_next() -> None:
+    """A worker's claim may be committed on the one while its other threads use the other already."""
+    with GaleraCluster() as galera:
+        name = str(make_url(galera.nodes[0].create_database()).database)
+        run_sql(galera.nodes[0].url(name), "CREATE TABLE one (n INT PRIMARY KEY)", "INSERT INTO one VALUES (0)")
+        behind = galera.nodes[1]
+        with opened(galera.url(name)) as database:
+            assert database.read(seen) == 0
+            with closing(connect(behind.admin_url())) as admin, admin.cursor() as cursor:
+                with database._writer.begin() as late:
+                    late.exec_driver_sql("UPDATE one SET n = 1")
+                    late.info[DOUBT]("a call timed out")
+                    assert database.read(seen) == 0
+                    assert database.servers.moves == 1
+                    cursor.execute("FLUSH TABLES WITH READ LOCK")  # from now on it applies nothing
+                assert run_sql(behind.url(name), "SELECT n FROM one") == [(0,)]
+                unlock = threading.Timer(STALE_SECONDS, lambda: cursor.execute("UNLOCK TABLES"))
+                unlock.start()
+                assert database.read(seen) == 1
+                unlock.join()
+
+
+def seen(connection: Connection) -> int:
+    return int(connection.exec_driver_sql("SELECT n FROM one").scalar_one())
 
 
 def rows_of(node: GaleraNode, database: str) -> tuple[tuple[str, int], ...]:

@@ -5,11 +5,14 @@ import signal
 import threading
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, make_url
 
 from rota.migrations import upgrade
+from rota.shared.database import mysql_hosts
+from rota.shared.database.mysql_connection import MySQLConnection
 from rota.shared.database.transactions import Database, database_time, opened
 from rota.shared.domain.errors import DatabaseAway, DatabaseProblem
 from tests.harness.databases import PASSWORD, USER, PrivateMariaDB, run_sql
@@ -26,12 +29,15 @@ class Pair:
     def __init__(self, first: PrivateMariaDB, second: PrivateMariaDB) -> None:
         self.first, self.second = first, second
         for server in (first, second):
-            run_sql(
-                server.admin_url(),
-                f"CREATE DATABASE {NAME}",
-                f"CREATE TABLE {NAME}.who (port INT PRIMARY KEY)",
-                f"INSERT INTO {NAME}.who VALUES ({server.port})",
-            )
+            self.prepare(server)
+
+    def prepare(self, server: PrivateMariaDB) -> None:
+        run_sql(
+            server.admin_url(),
+            f"CREATE DATABASE {NAME}",
+            f"CREATE TABLE {NAME}.who (port INT PRIMARY KEY)",
+            f"INSERT INTO {NAME}.who VALUES ({server.port})",
+        )
 
     def url(self, *servers: PrivateMariaDB) -> str:
         hosts = ",".join(f"127.0.0.1:{server.port}" for server in servers or (self.first, self.second))
@@ -155,6 +161,39 @@ def test_threads_that_meet_a_failover_at_once_move_once(pair: Pair, database: Da
         thread.join(20)
     assert seen == 5 * [pair.second.port]
     assert database.servers.moves == 1
+
+
+def test_a_thread_that_finds_another_host_follows_one_that_has_moved_before(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the two would use two hosts, and one would not see what the other has just committed."""
+    arrives, goes_on = threading.Event(), threading.Event()
+    ask = mysql_hosts._rows
+
+    def slowly(connection: MySQLConnection, question: str) -> list[tuple[Any, ...]]:
+        if threading.current_thread().name == "slow" and question == "SELECT UTC_TIMESTAMP(6)":
+            arrives.set()
+            goes_on.wait(10)
+        return ask(connection, question)
+
+    with PrivateMariaDB() as third:
+        pair.prepare(third)
+        with opened(pair.url(pair.first, pair.second, third), call_timeout=20) as database:
+            assert database.write(write) == pair.first.port
+            closed(pair.first)
+            closed(pair.second)
+            monkeypatch.setattr(mysql_hosts, "_rows", slowly)
+            seen: list[int] = []
+            slow = threading.Thread(name="slow", target=lambda: seen.append(database.write(write)))
+            slow.start()
+            assert arrives.wait(10), "the slow thread has found the third host"
+            closed(pair.second, value=0)
+            assert database.write(write) == pair.second.port
+            goes_on.set()
+            slow.join(20)
+            assert seen == [pair.second.port]
+            assert database.write(write) == pair.second.port
+            assert database.servers.moves == 1
 
 
 def test_the_clock_is_that_of_the_host_that_is_used(pair: Pair, database: Database) -> None:

@@ -22,6 +22,7 @@ from rota.worker_service.authoring import Node
 from rota.worker_service.context import NodeContext
 from rota.worker_service.executors.base import Call, Done, Failure, NoThread, Outcome, Refused
 from rota.worker_service.pulling.slots import FEWEST_ENDS, Slot, Slots
+from rota.worker_service.running import runner
 from rota.worker_service.running.deadlines import DEADLINE_SECONDS, LONGEST_LOOK_SECONDS
 from rota.worker_service.running.runner import KILLED_SECONDS, Runner
 from tests.harness.runs import NOON, Reports, run
@@ -992,6 +993,28 @@ def test_who_is_out_of_time_is_stopped_within_a_tenth_of_a_second_and_nobody_loo
     third.end(stopped=True)
     assert world.runner.expire() == math.inf
     world.runner.deadlines.loop.stop()
+
+
+def test_an_attempt_that_was_dropped_as_lost_is_not_run_again(world: World) -> None:
+    """A node of a cluster that lags behind says that it is not ours, and then that it is."""
+    lost = run()
+    world.start(lost)
+    world.executor.calls[0].end()
+    world.reports.commit(ours=False)
+    assert world.runner.accept([lost]) == []
+    assert world.runner.held == set()
+    again = replace(lost, attempt=lost.attempt + 1)
+    assert world.runner.accept([again]) == [again]
+
+
+def test_only_the_last_lost_attempts_are_remembered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "LOST_KEPT", 2)
+    lost = [run(id=number) for number in (1, 2, 3)]
+    world.start(*lost)
+    for call in world.executor.calls:
+        call.end()
+        world.reports.commit(ours=False)
+    assert world.runner.accept(lost) == [lost[0]]
 
 
 def test_a_run_that_is_not_ours_any_more_is_dropped(world: World) -> None:

@@ -37,6 +37,9 @@ log = logging.getLogger(__name__)
 KILLED_SECONDS = 5.0
 """A coroutine or a process that has not ended so long after it was killed lingers, as a thread does."""
 
+LOST_KEPT = 10_000
+"""Of so many runs that were taken from the worker it remembers the attempt."""
+
 
 class Runner:
     """Runs claimed instances. The executors call it when a handler ends, the reporter when a report is committed."""
@@ -67,6 +70,7 @@ class Runner:
         self._gone = gone
         self._lock = threading.Lock()
         self._active: dict[int, Active] = {}
+        self._lost: dict[int, int] = {}
         self.lingering = Lingering(slots, clock)
         self.proceeding = Proceeding(slots, self._run_next, clock)
         self.deadlines = Deadlines(self.expire, clock)
@@ -83,8 +87,12 @@ class Runner:
         return {(a.run.id, a.run.attempt) for a in list(self._active.values())}
 
     def accept(self, claimed: Iterable[Run]) -> list[Run]:
-        """Take claimed instances, to be started when they are due. Returns those that this process did not hold yet."""
-        new = [run for run in claimed if run.id not in self._active]
+        """Take claimed instances, to be started when they are due. Returns those that this process did not hold yet.
+
+        Nor does it take an attempt that it has dropped as lost. A row that says so all the same was read where the
+        commits of this worker are not seen at once, as on another node of a cluster; the reconciler hands it back.
+        """
+        new = [run for run in claimed if run.id not in self._active and self._lost.get(run.id) != run.attempt]
         held = [Active(run) for run in new]
         self._slots.claim(held)
         self._active.update((active.run.id, active) for active in held)
@@ -316,6 +324,7 @@ class Runner:
 
     def _noted(self, active: Active, ours: bool) -> None:
         if not ours and not active.detached:
+            self._note_lost(active.run)
             self.drop(active.run.id)
 
     def _report_node(self, active: Active, node: NodeRun, ending: Ending, outcome: Outcome | None) -> None:
@@ -336,7 +345,13 @@ class Runner:
             self.lingering.settle(active, active.run.id)
         if not ours:
             log.warning("instance %d is not this worker's any more; its run is dropped", active.run.id)
+            self._note_lost(active.run)
         if ended or not ours:
             self.drop(active.run.id)
             return
         self.proceeding.go_on(active)
+
+    def _note_lost(self, run: Run) -> None:
+        self._lost[run.id] = run.attempt
+        if len(self._lost) > LOST_KEPT:
+            del self._lost[next(iter(self._lost))]
