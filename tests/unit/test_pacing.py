@@ -1,5 +1,6 @@
 """When a worker asks again: the rules, each by its figures."""
 
+import math
 from datetime import datetime, timedelta
 
 import pytest
@@ -91,6 +92,16 @@ def test_while_more_is_claimed_than_there_are_slots_claims_are_gathered(took: fl
     pace.note(1000.0, 1000.0 + took)
     assert pace.rest(busy=51, capacity=50) == pytest.approx(rest)
     assert pace.rest(busy=50, capacity=50) == 0
+
+
+@pytest.mark.parametrize(
+    ("lasting", "rest"),
+    [(math.inf, 0.2), (1.0, 0.2), (0.3, 0.1), (0.21, 0.02), (0.1, 0.02), (0.0, 0.02)],
+)
+def test_the_next_claim_begins_before_what_is_claimed_is_used_up(lasting: float, rest: float) -> None:
+    pace = ClaimPace()
+    pace.note(1000.0, 1000.2)
+    assert pace.rest(51, 50, lasting) == pytest.approx(rest)
 
 
 def test_what_is_due_and_cannot_be_claimed_is_tried_less_and_less_often() -> None:

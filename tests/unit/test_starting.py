@@ -1,5 +1,6 @@
 """The thread that starts what is due."""
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
@@ -96,3 +97,19 @@ def test_what_is_handed_back_from_the_queue_is_said_to_be_unstarted(when: str) -
         clock.advance(60)
         starter.give_back_late()
     assert rows.seen == [([(7, 1), (8, 2)], True)]
+
+
+def test_what_waits_lasts_as_long_as_it_takes_to_end_so_many_at_the_rate_of_the_last() -> None:
+    clock = SettableClock(NOON)
+    slots = Slots(50, 1000, clock)
+    ending, waiting = [Slot() for _ in range(40)], [Slot() for _ in range(100)]
+    slots.claim([*ending, *waiting])
+    assert slots.lasting(0.5) == math.inf, "none has ended"
+    slots.start(ending)
+    for slot in ending:
+        slots.end(slot)
+        clock.advance(0.01)
+    assert slots.lasting(0.5) == pytest.approx(1.0)
+    assert slots.lasting(0.2) == pytest.approx(1.0, rel=0.1)
+    clock.advance(1)
+    assert slots.lasting(0.5) == math.inf, "those were long ago"

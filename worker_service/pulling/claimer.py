@@ -12,7 +12,7 @@ from rota.shared.store.overlap import Waiting
 from rota.shared.store.runs import Wanted
 from rota.shared.surprises import Surprises
 from rota.worker_service.pulling.backlog import Backlog
-from rota.worker_service.pulling.pacing import PUT_OFF, ClaimPace, is_time_to_poll
+from rota.worker_service.pulling.pacing import LONGEST_PACE_SECONDS, PUT_OFF, ClaimPace, is_time_to_poll
 from rota.worker_service.pulling.slots import Slots
 from rota.worker_service.pulling.starter import Starter
 from rota.worker_service.rows import WorkerRows
@@ -63,7 +63,7 @@ class Claimer:
             self._pace.note(began, self._clock.monotonic(), self._clock.round_trip())
         if is_time_to_poll(len(taken) + len(self._backlog), len(self._backlog)):
             self._poll_now()
-        return self._pace.rest(self._slots.busy, self._slots.capacity)
+        return self._pace.rest(self._slots.busy, self._slots.capacity, self._slots.lasting(LONGEST_PACE_SECONDS))
 
     def _room(self) -> int:
         return self._slots.claimable(

@@ -5,6 +5,7 @@ the due time. A batch is as large as the number of slots that are free or expect
 claimed is tried again after a pause.
 """
 
+import math
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -27,8 +28,9 @@ CLAIM_ROUND_TRIPS = 1
 PACE_SECONDS = 0.02
 LONGEST_PACE_SECONDS = 0.5
 """The claimer rests while claimed instances wait for slots: as long as the last claim took, within these bounds. Where
-many workers share the database, claims take long; the longer rests make the batches larger. Slots are
-expected twice as far ahead as the last claim took, up to the second bound."""
+many workers share the database, claims take long; the longer rests make the batches larger. But it begins again when
+those that wait will last only as long as another claim takes. Slots are expected twice as far ahead as the last claim
+took, up to the second bound."""
 
 GIVE_BACK_AFTER = timedelta(seconds=1)
 """A claimed instance that has waited so long for a slot is handed back at the next poll."""
@@ -141,9 +143,14 @@ class ClaimPace:
         took = self.took if is_recent else 0.0
         return 2 * self.way + max(CLAIM_AHEAD.total_seconds(), min(2 * took, LONGEST_PACE_SECONDS))
 
-    def rest(self, busy: int, capacity: int) -> float:
-        """Seconds until the next claim: 0, unless more instances are claimed than there are slots."""
-        return 0 if busy <= capacity else min(max(self.took, PACE_SECONDS), LONGEST_PACE_SECONDS)
+    def rest(self, busy: int, capacity: int, lasting: float = math.inf) -> float:
+        """Seconds until the next claim: 0, unless more instances are claimed than there are slots.
+
+        Those that are claimed and wait will last for ``lasting`` seconds.
+        """
+        if busy <= capacity:
+            return 0
+        return min(max(min(self.took, lasting - self.took), PACE_SECONDS), LONGEST_PACE_SECONDS)
 
 
 def retry_pause(tries: int) -> float:

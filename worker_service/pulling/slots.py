@@ -4,6 +4,7 @@ An instance takes a slot from its claim until its last handler has ended. While 
 lends its slot to another instance. It gets one again before its next node starts, and before any new instance does.
 """
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
@@ -139,7 +140,7 @@ class Slots:
         shortest. With the database far away, the rest of its first herd would else be late by a round trip.
         """
         idle = max(self.idle(), 0)
-        waiting = self._held - self._ended - self._running - self._between
+        waiting = self._waiting
         since = self._monotonic() - seconds
         with self._lock:
             is_known = len(self._ends) >= FEWEST_ENDS
@@ -148,6 +149,21 @@ class Slots:
             mean = self._took / len(self._ends) if is_known else SHORTEST_SECONDS
             recent = sum(1 for _ in takewhile(lambda end: end[0] > since, reversed(self._ends)))
         return max(recent, int(idle * seconds / max(mean, SHORTEST_SECONDS)) - waiting)
+
+    def lasting(self, seconds: float) -> float:
+        """For how many seconds the claimed instances that wait will last, if they end as the last ones did.
+
+        Those that ended within the last ``seconds`` count, of ``ENDS_KEPT`` at most; inf if none did.
+        """
+        now = self._monotonic()
+        with self._lock:
+            recent = [end for end, _ in takewhile(lambda end: end[0] > now - seconds, reversed(self._ends))]
+        return self._waiting * (now - recent[-1]) / len(recent) if recent else math.inf
+
+    @property
+    def _waiting(self) -> int:
+        """How many instances are claimed and have not started."""
+        return self._held - self._ended - self._running - self._between
 
     @property
     def room(self) -> int:
