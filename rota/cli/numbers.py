@@ -23,7 +23,7 @@ class WholeNumber(click.IntRange):
             self.fail(f"{shortened(value)!r} is not {self._wanted}.", param, ctx)
 
 
-ROW_ID = WholeNumber(1, 2**63 - 1, "an id; an id is a whole number from 1, for example 17")
+ROW_ID = WholeNumber(1, 2**63 - 1, "an id; an id is a whole number from 1 to 9,223,372,036,854,775,807, for example 17")
 """An id that a row can have, on each database."""
 
 

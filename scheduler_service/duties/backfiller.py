@@ -16,7 +16,7 @@ from rota.shared.domain.errors import DatabaseProblem, InvalidInput, RotaError
 from rota.shared.domain.planning import TICK
 from rota.shared.domain.states import REASON_LIMIT, BackfillStatus
 from rota.shared.settings import Settings
-from rota.shared.store import backfills, fires, plans, turns
+from rota.shared.store import backfills, fires, plans, spoiled_backfills, turns
 from rota.shared.store.backfills import Found
 from rota.shared.store.fires import Fire
 from rota.shared.store.transitions import canceling
@@ -82,7 +82,8 @@ class Backfiller:
         reason = f"its row holds what cannot be, in {', '.join(found.spoiled)}"[:REASON_LIMIT]
 
         def write(connection: Connection) -> None:
-            backfills.give_up(connection, found, reason)
+            read = (found.backfill.id, found.backfill.status)
+            spoiled_backfills.give_up(connection, read, found.spoiled, reason)
             _drop(connection, found, waiting)
 
         self._database.write_undisturbed(write)

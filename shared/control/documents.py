@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import Row
 
+from rota.shared.database.constructs import stored_time
 from rota.shared.domain.calendars.definition import found_calendar
 from rota.shared.domain.errors import RotaError
 from rota.shared.domain.jsontext import UnreadableJson, object_in
@@ -21,6 +22,7 @@ Document = dict[str, Any]
 """A JSON object, which ``json.dumps`` can write."""
 
 FIRES_SHOWN = 5
+NO_NAMES: Mapping[int, str] = {}
 
 TASK_FIELDS = (
     "id", "name", "description", "owner", "tags", "task_group", "type", "status", "trigger_kind", "cron",
@@ -201,13 +203,30 @@ def catch_up_document(row: Row[Any]) -> Document:
     return values_of(row, CATCH_UP_FIELDS)
 
 
-def instance_document(row: Row[Any], nodes: Iterable[Row[Any]] | None = None) -> Document:
-    """An instance: its columns; with its nodes, if they are given, and how its newest attempts failed."""
+def instance_document(
+    row: Row[Any], nodes: Iterable[Row[Any]] | None = None, workers: Mapping[int, str] = NO_NAMES
+) -> Document:
+    """An instance: its columns; with its nodes, if they are given, and how its newest attempts failed.
+
+    ``workers`` has the names of the workers of these attempts.
+    """
     document = values_of(row, INSTANCE_FIELDS)
     if nodes is None:
         return document
     failed = row.failed_attempts if isinstance(row.failed_attempts, list) else []
-    return document | {"nodes": [values_of(node, NODE_FIELDS) for node in nodes], "failed_attempts": failed}
+    attempts = [_failed_attempt(one, workers) if isinstance(one, dict) else one for one in failed]
+    return document | {"nodes": [values_of(node, NODE_FIELDS) for node in nodes], "failed_attempts": attempts}
+
+
+def _failed_attempt(attempt: Document, workers: Mapping[int, str]) -> Document:
+    """How an attempt failed, with its times as all others, and with the name of its worker. SQL may write anything."""
+    times = {
+        name: plain(stored_time(text))
+        for name in ("gmt_started", "gmt_completed")
+        if isinstance(text := attempt.get(name), str)
+    }
+    name = workers.get(attempt.get("worker_id", 0))
+    return attempt | times | ({} if name is None else {"worker_name": name})
 
 
 def instance_in_list(row: Row[Any]) -> Document:

@@ -10,7 +10,8 @@ from rota.shared.control.actor import Actor
 from rota.shared.control.acts import Act, perform
 from rota.shared.control.documents import Document, instance_document, instance_in_list, plain, values_of
 from rota.shared.database.transactions import Database
-from rota.shared.store import instances, tasks
+from rota.shared.store import instances, tasks, workers
+from rota.shared.store.failed_attempts import workers_in
 from rota.shared.store.transitions import run_again
 
 
@@ -47,7 +48,8 @@ def show(database: Database, instance_id: int) -> Document:
     def read(connection: Connection) -> Document:
         row = instances.find(connection, instance_id)
         following = {"run_again_id": run_again.of_instance(connection, row)}
-        return instance_document(row, instances.nodes(connection, instance_id)) | following
+        names = workers.names(connection, workers_in(row.failed_attempts))
+        return instance_document(row, instances.nodes(connection, instance_id), names) | following
 
     return database.read(read)
 

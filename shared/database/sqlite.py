@@ -145,7 +145,7 @@ class SQLite(Backend):
         if "readonly" in said and {"immutable", "mode"} & set(url.query):
             return "the URL says that Rota may only read; leave out mode and immutable for what writes"
         if "readonly" in said or "unable to open" in said:
-            return "let this user write to the file and to its folder"
+            return "let this user read the file; what writes must write to the file and to its folder, too"
         return None
 
     def column_checks(self, column: Column[Any]) -> list[CheckConstraint]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
+from jsonschema.exceptions import SchemaError, ValidationError, best_match
 from referencing.exceptions import Unresolvable
 
 from rota.shared.domain.errors import InvalidParam, UnknownType
@@ -163,6 +163,19 @@ def given_param(own: Any, shared: Any) -> Any:
     return {} if value is None else value
 
 
+def _fault(error: ValidationError) -> str:
+    """What is wrong at one place of a value: of several schemas, by that which comes closest."""
+    closest = best_match([error])
+    message = closest.message
+    if closest.validator in ("anyOf", "oneOf") and all(one.validator == "type" for one in closest.context):
+        message = (
+            f"{closest.instance!r:.200} is none of {', '.join(str(one.validator_value) for one in closest.context)}"
+        )
+    if closest.validator == "pattern" and (wanted := closest.schema.get("description")):
+        message = f"{closest.instance!r:.200} is wrong: it must be {wanted}"
+    return f"{error.json_path.removeprefix('$.')}: {message}" if error.path else message
+
+
 def check_schema(schema: Mapping[str, Any] | None, value: Any, what: str) -> None:
     """Check a value against a JSON schema. ``what`` names the value in the error.
 
@@ -178,6 +191,6 @@ def check_schema(schema: Mapping[str, Any] | None, value: Any, what: str) -> Non
         return
     if not errors:
         return
-    said = "; ".join(f"{e.json_path.removeprefix('$.')}: {e.message}" if e.path else e.message for e in errors[:3])
+    said = "; ".join(map(_fault, errors[:3]))
     more = f" (and {len(errors) - 3} more)" if len(errors) > 3 else ""
     raise InvalidParam(f"{what}: {said}{more}")

@@ -310,7 +310,12 @@ def fault_sentence(fault: Any) -> str:
         return message
     if fault["type"] == "extra_forbidden":
         return no_field_of_a_task(str(fault["loc"][0]))
-    return f"{'.'.join(map(str, fault['loc']))} {fault['input']!r}: {message}{advice(fault['input'])}"
+    if fault["type"] == "string_pattern_mismatch":
+        message = "a name or a tag is one line, with no blank at its beginning or end"
+    where = [str(part) for part in fault["loc"] if part != "[key]"]
+    if "[key]" in fault["loc"]:
+        return f"{'.'.join(where)}: a key of a JSON object is a text, not {fault['input']!r}"
+    return f"{'.'.join(where)} {fault['input']!r}: {message}{advice(fault['input'])}"
 
 
 def no_field_of_a_task(name: str) -> str:

@@ -41,7 +41,7 @@ from rota.shared.domain.backfilling import Backfill, Past, Step, fire_key
 from rota.shared.domain.errors import NotFound
 from rota.shared.domain.states import BackfillStatus, InstanceStatus
 from rota.shared.store import catch_ups, plans
-from rota.shared.store.limits import RANGES
+from rota.shared.store.spoiled_backfills import spoiled_columns
 from rota.shared.store.tables import schedule_backfill, schedule_instance, schedule_task
 
 _backfill = schedule_backfill.c
@@ -87,7 +87,6 @@ class Found:
         return self.is_resumed or self.is_stopped
 
 
-_LIMITS = RANGES["schedule_backfill"]
 _small = [column for column in _backfill if column.name != "param"]
 """Without the param, which may be large, and travels to the instances inside the database."""
 
@@ -124,7 +123,7 @@ def page(connection: Connection, after_id: int, limit: int) -> list[Found]:
 
 
 def _found(row: Any) -> Found:
-    spoiled = _spoiled(row)
+    spoiled = spoiled_columns(row)
     inputs = None if row.plan_inputs is None else plans.inputs_in(row.plan_inputs)
     backfill = Backfill(
         row.id, row.schedule_task_id, row.status, row.from_at, row.to_at, row.next_fire, inputs, bool(row.newest_first),
@@ -136,19 +135,6 @@ def _found(row: Any) -> Found:
     is_stopped = row.reason is None if row.status == PAUSED else row.status in OVER and row.gmt_completed is None
     noted = (0 if spoiled else ended(row), row.status == RUNNING and was_stopped, is_stopped)
     return Found(backfill, is_deleted, *terms, row.inputs_text, *noted, spoiled)
-
-
-def _spoiled(row: Any) -> list[str]:
-    """The columns that hold what no CHECK allows: a session may write without them."""
-
-    def is_sound(name: str) -> bool:
-        value = getattr(row, name)
-        if name in _LIMITS:
-            least, most = _LIMITS[name]
-            return isinstance(value, int) and least <= value <= most
-        return isinstance(value, datetime) or (value is None and name == "next_fire")
-
-    return [name for name in (*_LIMITS, "from_at", "to_at", "next_fire") if not is_sound(name)]
 
 
 def _moments(texts: Any) -> list[datetime]:
@@ -290,19 +276,6 @@ def advance(connection: Connection, found: Found, step: Step) -> None:
         **now_ended,
     }
     execute_later(connection, _advance, values, expected=1)
-
-
-def give_up(connection: Connection, found: Found, reason: str) -> None:
-    """Cancel a backfill whose row SQL has spoiled; its numbers become such that the row can be read and ended."""
-    values: dict[str, Any] = {name: _LIMITS[name][0] for name in found.spoiled if name in _LIMITS}
-    values |= {"status": CANCELED, "reason": reason, "next_fire": None, "in_flight": 0, "in_flight_fires": None}
-    completed = func.coalesce(_backfill.gmt_completed, UtcNow())
-    given_up = (
-        update(schedule_backfill)
-        .where(_backfill.id == bindparam("backfill"), _backfill.status == bindparam("was"))
-        .values(**values, gmt_completed=completed, gmt_modified=UtcNow(), modifier=literal_column("'scheduler'"))
-    )
-    execute_later(connection, given_up, {"backfill": found.backfill.id, "was": found.backfill.status}, expected=1)
 
 
 # What people do with backfills

@@ -24,6 +24,12 @@ def one_more(attempts: ColumnElement[Any], end: ColumnElement[Any]) -> ColumnEle
     return case((end.is_(None), attempts), else_=Appended(attempts, end, literal_column(str(MOST))))
 
 
+def workers_in(attempts: Any) -> list[int]:
+    """The ids of the workers in the column ``failed_attempts``, into which SQL may have written anything."""
+    found = [one.get("worker_id") for one in attempts if isinstance(one, dict)] if isinstance(attempts, list) else []
+    return [worker for worker in found if isinstance(worker, int) and 0 < worker < 2**63]
+
+
 def attempt_end(result: str | None, **facts: Any) -> str:
     """The end of an attempt as JSON text: the facts, and of ``result``, JSON text too, what tells the failure.
 

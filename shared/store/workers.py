@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row, and_, bindparam, case, delete, func, ins
 from sqlalchemy.exc import IntegrityError
 
 from rota.shared.database.causal import CAUSALLY
-from rota.shared.database.constructs import SecondsBefore, UtcNow, bound, by_index, by_primary_key, json_rows
+from rota.shared.database.constructs import SecondsBefore, UtcNow, among, bound, by_index, by_primary_key, json_rows
 from rota.shared.database.later import execute_later, read_before
 from rota.shared.domain.errors import NameTaken
 from rota.shared.domain.states import InstanceStatus, WorkerState
@@ -123,6 +123,16 @@ def own_row(connection: Connection, worker: WorkerDeclaration) -> int | None:
 def alive(connection: Connection) -> list[Row[Any]]:
     """The rows of all workers that are not dead."""
     return list(connection.execute(select(schedule_worker_node).join(schedule_worker_beat, OF_ITS_WORKER).where(LIVES)))
+
+
+_names = select(_worker.id, _worker.name).where(among(_worker.id))
+
+
+def names(connection: Connection, worker_ids: Collection[int]) -> dict[int, str]:
+    """The names of these workers by their ids; without those whose rows are gone."""
+    if not worker_ids:
+        return {}
+    return {row.id: row.name for row in connection.execute(_names, {"ids": sorted(set(worker_ids))})}
 
 
 def namesake(connection: Connection, name: str) -> Row[Any] | None:

@@ -130,7 +130,10 @@ def test_an_id_or_a_limit_out_of_range_is_exit_code_2_and_never_reaches_the_data
 def test_what_is_no_id_is_refused_in_words_and_with_an_example(command: list[str], number: str) -> None:
     refused = invoke("instance", *command, number, url="sqlite:////nowhere/rota.db")
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert f"'{number}' is not an id; an id is a whole number from 1, for example 17." in refused.stderr
+    assert (
+        f"'{number}' is not an id; an id is a whole number from 1 to 9,223,372,036,854,775,807, for example 17."
+        in refused.stderr
+    )
 
 
 def test_an_option_that_is_not_there_is_no_id() -> None:

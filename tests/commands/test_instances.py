@@ -125,7 +125,13 @@ def test_show_prints_how_earlier_attempts_failed_though_a_later_one_succeeded(ur
     assert '      "exit_code": 3' in words
     assert '        File "jobs.py", line 3, in extract\n' in words
     assert "attempt 2 failed on worker #\n" in words
-    assert shown(url, "show", str(done))["failed_attempts"][0] == first
+    iso = {name: text.replace(" ", "T") + "Z" for name, text in ended.items()}
+    assert shown(url, "show", str(done))["failed_attempts"] == [first | iso, {"attempt": 2}, "by SQL"]
+    [(worker,)] = database.read(lambda c: c.execute(select(schedule_worker_node.c.id)).all())
+    named = [first | {"worker_id": worker}]
+    done = asked(database, failed_attempts=named, schedule_datetime=database.clock.now() - timedelta(days=2))
+    assert shown(url, "show", str(done))["failed_attempts"][0]["worker_name"] == "w"
+    assert "attempt 1 failed on worker w 1 min " in invoke("instance", "show", str(done), url=url).stdout
     odd = asked(database, failed_attempts={"odd": 1}, schedule_datetime=database.clock.now() - timedelta(days=1))
     assert shown(url, "show", str(odd))["failed_attempts"] == []
 

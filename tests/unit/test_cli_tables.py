@@ -26,7 +26,7 @@ def test_a_wide_terminal_shows_all_whole() -> None:
         (120, ["id", "task", "status", "schedule time", "late", "took", "worker", "result"]),
         (80, ["id", "task", "status", "schedule time", "late", "result"]),
         (60, ["id", "task", "status", "schedule time"]),
-        (40, ["id", "task", "status"]),
+        (40, ["id", "task", "status", "late"]),
         (20, ["id", "task", "status"]),
     ],
 )
@@ -36,6 +36,11 @@ def test_the_least_important_columns_go_first_and_id_name_and_status_stay(places
     assert width(columns) <= max(places, 6 + 10 + 8 + 4)
 
 
+def test_what_fits_beside_the_others_is_put_back_the_most_important_first() -> None:
+    instance = {**INSTANCE, "id": 2, "task": 6, "status": 7}
+    assert list(fitted(instance, 40, LEAST)) == ["id", "task", "status", "late", "result"]
+
+
 def test_a_long_name_is_cut_and_leaves_room_for_others() -> None:
     columns = fitted({**INSTANCE, "task": 63}, 80, LEAST)
     assert list(columns) == ["id", "task", "status", "schedule time", "result"]
@@ -43,7 +48,7 @@ def test_a_long_name_is_cut_and_leaves_room_for_others() -> None:
 
 
 def test_a_long_name_does_not_push_out_when_a_task_fires_next() -> None:
-    task = {"name": 63, "status": 6, "type": 12, "trigger": 12, "timezone": 3, "next fire": 25, "": 8}
+    task = {"name": 63, "status": 6, "type": 12, "trigger": 12, "timezone": 8, "next fire": 25, "": 8}
     assert list(fitted(task, 80, TASK_LEAST)) == ["name", "status", "trigger", "next fire", ""]
     assert list(fitted(task, 40, TASK_LEAST)) == ["name", "status", ""]
     assert fitted(task, 200, TASK_LEAST) == task

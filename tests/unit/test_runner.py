@@ -22,7 +22,7 @@ from rota.worker_service.authoring import Node
 from rota.worker_service.context import NodeContext
 from rota.worker_service.executors.base import Call, Done, Failure, NoThread, Outcome, Refused
 from rota.worker_service.pulling.slots import FEWEST_ENDS, Slot, Slots
-from rota.worker_service.running import runner
+from rota.worker_service.running import lost as lost_attempts
 from rota.worker_service.running.deadlines import DEADLINE_SECONDS, LONGEST_LOOK_SECONDS
 from rota.worker_service.running.runner import KILLED_SECONDS, Runner
 from tests.harness.runs import NOON, Reports, run
@@ -995,6 +995,19 @@ def test_who_is_out_of_time_is_stopped_within_a_tenth_of_a_second_and_nobody_loo
     world.runner.deadlines.loop.stop()
 
 
+@pytest.mark.parametrize(("late", "said"), [(1.0, "succeed"), (1.2, "failed")])
+def test_a_handler_that_returns_after_its_timeout_before_anybody_could_look_has_timed_out(
+    world: World, late: float, said: str
+) -> None:
+    """One long call of C holds the interpreter: the thread that looks for deadlines does not go on meanwhile."""
+    world.start(run("EXTRACT"))
+    world.clock.advance(60 + late)
+    report = world.ended({"rows": 42})
+    assert report.nodes[0].status == said
+    if said == "failed":
+        assert (instance(report).reason or "").startswith("REPORT_EXTRACT timed out after 60 s")
+
+
 def test_an_attempt_that_was_dropped_as_lost_is_not_run_again(world: World) -> None:
     """A node of a cluster that lags behind says that it is not ours, and then that it is."""
     lost = run()
@@ -1008,7 +1021,7 @@ def test_an_attempt_that_was_dropped_as_lost_is_not_run_again(world: World) -> N
 
 
 def test_only_the_last_lost_attempts_are_remembered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "LOST_KEPT", 2)
+    monkeypatch.setattr(lost_attempts, "KEPT", 2)
     lost = [run(id=number) for number in (1, 2, 3)]
     world.start(*lost)
     for call in world.executor.calls:

@@ -111,6 +111,46 @@ def test_a_coroutine_that_blocks_the_event_loop_is_named_once_and_with_how_long(
     assert "REPORT_SEND no longer blocks the event loop, after " in caplog.records[1].getMessage()
 
 
+@pytest.mark.parametrize("way", ["gather", "a task", "a callback"])
+def test_what_a_coroutine_has_started_is_named_when_it_blocks_the_event_loop(
+    loop: EventLoopExecutor, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    leave = threading.Event()
+
+    def block() -> None:
+        assert leave.wait(DEADLINE)
+
+    async def child() -> None:
+        await asyncio.sleep(0)
+        block()
+
+    async def handler(_: NodeContext[Any]) -> None:
+        if way == "gather":
+            await asyncio.gather(asyncio.sleep(0), child())
+        elif way == "a task":
+            await asyncio.create_task(child())
+        else:
+            asyncio.get_running_loop().call_later(0, block)
+            await asyncio.sleep(0.01)
+
+    told = Told()
+    running = loop.start(call(handler, "async"), told)
+
+    def warned() -> bool:
+        loop.look()
+        return bool(caplog.records)
+
+    wait_until(warned, DEADLINE, "the warning")
+    words = caplog.records[0].getMessage()
+    whose = "a callback, or a task" if way == "a callback" else "task 'daily', instance 7, attempt 2: REPORT_SEND"
+    assert words.startswith(whose)
+    assert place(block, 1) in words
+    if way != "a callback":
+        assert running.standing() == place(block, 1), "a timeout says where it hangs, and not where it waits for that"
+    leave.set()
+    assert told.one
+
+
 def test_a_loop_that_goes_on_is_no_reason_to_warn(loop: EventLoopExecutor, caplog: pytest.LogCaptureFixture) -> None:
     ended = threading.Event()
 

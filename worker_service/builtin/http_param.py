@@ -43,7 +43,7 @@ class HttpRequestParam(BaseModel):
 
     method: Method = Field(default="GET", description="the request's method")
     url: str = Field(
-        pattern=r"^[hH][tT][tT][pP][sS]?://[^/?#]", max_length=8192, description="http or https, with the host"
+        pattern=r"^[hH][tT][tT][pP][sS]?://[^/?#]", max_length=8192, description="an http or https URL with its host"
     )
     headers: Annotated[dict[str, str], AfterValidator(_checked_headers)] = Field(
         default_factory=dict, max_length=100, description="request headers"

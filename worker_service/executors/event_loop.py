@@ -6,6 +6,9 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import ContextVar
+from typing import Any
+from weakref import WeakSet
 
 from rota.shared.clock import Timer, boottime
 from rota.worker_service.executors import standing
@@ -26,12 +29,25 @@ CLOSING_SECONDS = 1.0
 """How long coroutines may clean up when the executor is closed."""
 
 
+_owner: ContextVar["RunningTask | None"] = ContextVar("owner", default=None)
+"""The call that a coroutine belongs to; the tasks that it starts inherit it."""
+
+
+def _started_by_a_handler(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+    """The loop's task factory: notes whose task it is, so that one that blocks the loop can be named."""
+    task = asyncio.Task(coroutine, loop=loop, **options)
+    if (owner := _owner.get()) is not None:
+        owner.children.add(task)
+    return task
+
+
 class EventLoopExecutor:
     """Runs coroutines on one event loop, which waits by the host's time. ``timer`` says when calls began and ended."""
 
     def __init__(self, timer: Timer) -> None:
         self._monotonic = timer.monotonic
         self._loop = asyncio.new_event_loop()
+        self._loop.set_task_factory(_started_by_a_handler)
         self._running: set[RunningTask] = set()
         self._unstarted: deque[RunningTask] = deque()
         self._wake_sent = False
@@ -77,14 +93,14 @@ class EventLoopExecutor:
         since = self._stamped
         if self._ended or boottime() - since < HELD_UP_SECONDS or self._blocker is not None:
             return
-        task = asyncio.current_task(self._loop)
-        blocker = next((running for running in list(self._running) if running.task is task), None)
-        if task is None or blocker is None:  # nothing runs, or a task that a handler started
+        blocker = next((running for running in list(self._running) if running.is_current), None)
+        where = standing.on_thread(self._thread.ident) if blocker is None else blocker.standing()
+        if blocker is None and where is None:  # the loop waits: the whole process did not go on
             return
-        self._blocker = (blocker.name, since)
-        where = blocker.standing() or "a place that is not known"
+        name = "a callback, or a task that a handler left behind," if blocker is None else blocker.name
+        self._blocker = (name, since)
         words = "%s has blocked the event loop for %.1f s, at %s: all other coroutines wait"
-        log.warning(words, blocker.name, boottime() - since, where)
+        log.warning(words, name, boottime() - since, where or "a place that is not known")
 
     def _begin(self) -> None:
         self._wake_sent = False  # first: a call that comes from now on must wake the loop again
@@ -141,6 +157,7 @@ class RunningTask:
         "_asked",
         "_call",
         "_cancel_timer",
+        "_children",
         "_done",
         "_ended",
         "_loop",
@@ -162,6 +179,7 @@ class RunningTask:
     ) -> None:
         self.task: asyncio.Task[None] | None = None
         self.thread: threading.Thread | None = None
+        self._children: WeakSet[asyncio.Task[Any]] | None = None
         self._loop = loop
         self._call = call
         self._done = done
@@ -186,6 +204,19 @@ class RunningTask:
         self._soon(self._cancel_on)
 
     @property
+    def children(self) -> "WeakSet[asyncio.Task[Any]]":
+        """The tasks that its handler has started, and those that these have."""
+        if self._children is None:
+            self._children = WeakSet()
+        return self._children
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the loop executes it now, or a task that it has started."""
+        current = asyncio.current_task(self._loop)
+        return current is not None and (current is self.task or current in (self._children or ()))
+
+    @property
     def name(self) -> str:
         """What runs, for the log."""
         context = self._call.context
@@ -197,7 +228,7 @@ class RunningTask:
         task, handler = self.task, self._call.node.handler
         if task is None or self.entered is None:
             return None
-        if asyncio.current_task(self._loop) is task:
+        if self.is_current:
             found = standing.in_thread(None if self.thread is None else self.thread.ident, handler)
         else:
             found = standing.in_coroutine(task.get_coro(), handler)
@@ -205,7 +236,7 @@ class RunningTask:
 
     def begin(self) -> None:
         """Start the coroutine as a task. Call it on the loop."""
-        self.task = self._loop.create_task(self._execute())
+        self.task = asyncio.Task(self._execute(), loop=self._loop)
 
     def cancel(self) -> None:
         """Cancel the coroutine. One that was not entered yet never will be. Call it on the loop."""
@@ -234,6 +265,7 @@ class RunningTask:
             if self._stopping:
                 self.tell_stopped()
                 return
+            _owner.set(self)
             self.entered = entered = self._monotonic()
             try:
                 context = self._call.checked()

@@ -4,6 +4,7 @@ Its own code is what lies in the folder of the handler's file, or below, and was
 """
 
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -16,6 +17,7 @@ from rota.worker_service.handlers import function_of
 INSTALLED = {"site-packages", "dist-packages"}
 
 ROTA = Path(__file__).resolve().parents[1]
+STANDARD = Path(os.__file__).parent
 
 
 def in_thread(ident: int | None, handler: Callable[..., Any]) -> str | None:
@@ -26,6 +28,17 @@ def in_thread(ident: int | None, handler: Callable[..., Any]) -> str | None:
         frames.append(frame)
         frame = frame.f_back
     return _innermost(frames, handler)
+
+
+def on_thread(ident: int | None) -> str | None:
+    """The innermost line of somebody's own code on this thread, whoever has called it. None: there is none."""
+    frame = None if ident is None else sys._current_frames().get(ident)  # noqa: SLF001 - documented
+    while frame is not None:
+        file = Path(frame.f_code.co_filename)
+        if not file.is_relative_to(STANDARD) and not INSTALLED & {*file.parts} and not _is_rota(file):
+            return f"{file}:{frame.f_lineno} in {frame.f_code.co_name}"
+        frame = frame.f_back
+    return None
 
 
 def in_coroutine(coroutine: Any, handler: Callable[..., Any]) -> str | None:

@@ -15,6 +15,7 @@ from rota.worker_service.authoring import Node
 from rota.worker_service.executors.base import Outcome
 from rota.worker_service.running import endings
 from rota.worker_service.running.active import Active, keep_result
+from rota.worker_service.running.deadlines import DEADLINE_SECONDS, LONGEST_LOOK_SECONDS
 from rota.worker_service.running.endings import Ending, Span, Stop
 from rota.worker_service.running.failures import log_failure
 from rota.worker_service.verdicts import RunAgain
@@ -67,6 +68,19 @@ class Outcomes:
         if active.running is None or entered is None:
             return Stop(f"{reason} before its handler began; it waited since {moment} UTC", canceled=False)
         return Stop(reason, canceled=False, place=active.running.standing(), since=f"; it began at {moment} UTC")
+
+    def seen(self, active: Active, node: NodeRun, outcome: Outcome) -> Outcome:
+        """The outcome, as timed out if it came so late that nobody can have looked at the deadline.
+
+        So it is where the handler kept the interpreter for itself, in one long call of C, until it returned.
+        """
+        at = active.deadline
+        if active.stop is not None or at is None or outcome.left <= at + LONGEST_LOOK_SECONDS + DEADLINE_SECONDS:
+            return outcome
+        if self._nodes[node.type].execution == "process":  # another handler kept this process from looking
+            return outcome
+        active.stop = self.timed_out(active, at)
+        return replace(outcome, stopped=True)
 
     def _run_timed_out(self, active: Active, node: NodeRun, over_at: float) -> Stop:
         limit = active.run.run_timeout_seconds or 0

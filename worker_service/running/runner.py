@@ -27,6 +27,7 @@ from rota.worker_service.running.deadlines import Deadlines
 from rota.worker_service.running.endings import Ending, Span, Stop
 from rota.worker_service.running.failures import log_failure
 from rota.worker_service.running.lingering import Lingering
+from rota.worker_service.running.lost import LostAttempts
 from rota.worker_service.running.outcomes import Outcomes
 from rota.worker_service.running.proceeding import Proceeding
 from rota.worker_service.running.reporter import Reports
@@ -36,9 +37,6 @@ log = logging.getLogger(__name__)
 
 KILLED_SECONDS = 5.0
 """A coroutine or a process that has not ended so long after it was killed lingers, as a thread does."""
-
-LOST_KEPT = 10_000
-"""Of so many runs that were taken from the worker it remembers the attempt."""
 
 
 class Runner:
@@ -70,7 +68,7 @@ class Runner:
         self._gone = gone
         self._lock = threading.Lock()
         self._active: dict[int, Active] = {}
-        self._lost: dict[int, int] = {}
+        self._lost = LostAttempts()
         self.lingering = Lingering(slots, clock)
         self.proceeding = Proceeding(slots, self._run_next, clock)
         self.deadlines = Deadlines(self.expire, clock)
@@ -89,10 +87,9 @@ class Runner:
     def accept(self, claimed: Iterable[Run]) -> list[Run]:
         """Take claimed instances, to be started when they are due. Returns those that this process did not hold yet.
 
-        Nor does it take an attempt that it has dropped as lost. A row that says so all the same was read where the
-        commits of this worker are not seen at once, as on another node of a cluster; the reconciler hands it back.
+        Nor does it take an attempt that it has dropped as lost. The reconciler hands that back.
         """
-        new = [run for run in claimed if run.id not in self._active and self._lost.get(run.id) != run.attempt]
+        new = [run for run in claimed if run.id not in self._active and run not in self._lost]
         held = [Active(run) for run in new]
         self._slots.claim(held)
         self._active.update((active.run.id, active) for active in held)
@@ -286,6 +283,7 @@ class Runner:
                 self.lingering.end(active, active.run.id)
             if active.detached or active.abandoned:
                 return
+            outcome = self._outcomes.seen(active, node, outcome)
             active.running, active.deadline, active.killed = None, active.over_at, False
             if not outcome.stopped and active.stop is not None and not active.stop.canceled:
                 active.stop = None  # the handler ended by itself just as it timed out: its own ending counts
@@ -324,7 +322,7 @@ class Runner:
 
     def _noted(self, active: Active, ours: bool) -> None:
         if not ours and not active.detached:
-            self._note_lost(active.run)
+            self._lost.note(active.run)
             self.drop(active.run.id)
 
     def _report_node(self, active: Active, node: NodeRun, ending: Ending, outcome: Outcome | None) -> None:
@@ -345,13 +343,8 @@ class Runner:
             self.lingering.settle(active, active.run.id)
         if not ours:
             log.warning("instance %d is not this worker's any more; its run is dropped", active.run.id)
-            self._note_lost(active.run)
+            self._lost.note(active.run)
         if ended or not ours:
             self.drop(active.run.id)
             return
         self.proceeding.go_on(active)
-
-    def _note_lost(self, run: Run) -> None:
-        self._lost[run.id] = run.attempt
-        if len(self._lost) > LOST_KEPT:
-            del self._lost[next(iter(self._lost))]

@@ -70,7 +70,7 @@ def replay(
     again = Again(param, from_node)
     if not instance_ids:
         _refuse_what_is_for_ids(given, wait)
-        with shell.database() as database, naming_options():
+        with shell.database(to_write=not dry_run) as database, naming_options():
             _replay_found(database, ReplayFilter(**given), again, why=why, dry_run=dry_run, yes=yes, as_json=as_json)
         return
     _refuse_what_is_for_many(given, dry_run)

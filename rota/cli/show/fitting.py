@@ -28,16 +28,22 @@ def natural_widths(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> dic
 def fitted(natural: Mapping[str, int], width: int, least: Sequence[str]) -> dict[str, int]:
     """The columns that fit into ``width``, each with its width, in their order.
 
-    While they do not fit, one is left out, in the order of ``least``; those that it does not name stay. The room that
-    is left goes to names, then to the texts that may be cut, the last of ``least`` first.
+    While they do not fit, one is left out, in the order of ``least``; those that it does not name stay. Then those that
+    fit beside the others are put back, the last first. The room that is left goes to names, then to the texts that may
+    be cut, the last of ``least`` first.
 
         fitted({"id": 4, "late": 6, "result": 60}, 40, ["late", "result"])   # {"id": 4, "late": 6, "result": 26}
     """
-    widths = {name: min(most, _shortest(name, width)) for name, most in natural.items()}
+    shortest = {name: min(most, _shortest(name, width)) for name, most in natural.items()}
+    left = dict(shortest)
     for name in least:
-        if _together(widths) <= width:
+        if _together(left) <= width:
             break
-        widths.pop(name, None)
+        left.pop(name, None)
+    for name in reversed(least):
+        if name in shortest and _together({**left, name: shortest[name]}) <= width:
+            left[name] = shortest[name]
+    widths = {name: shortest[name] for name in natural if name in left}
     for name in (*NAMES, *reversed(least)):
         if name in widths:
             widths[name] += max(0, min(natural[name] - widths[name], width - _together(widths)))

@@ -106,9 +106,9 @@ def _show_failed(attempt: Document, now: datetime) -> None:
     ended = relative(moment_of(at), now) if isinstance(at, str) else None
     begun = attempt.get("gmt_started")
     ran = between(moment_of(begun), moment_of(at)) if isinstance(begun, str) and isinstance(at, str) else None
-    worker, number = attempt.get("worker_id"), attempt.get("attempt")
+    worker, number = attempt.get("worker_name") or f"#{cell(attempt.get('worker_id'))}", attempt.get("attempt")
     when = f"{f' {ended}' if ended else ''}{f', after {ran}' if ran else ''}"
-    click.echo(f"\nattempt {cell(number)} failed on worker #{cell(worker)}{when}")
+    click.echo(f"\nattempt {cell(number)} failed on worker {cell(worker)}{when}")
     click.echo(block({name: value for name, value in attempt.items() if name in FAILURE}))
 
 
