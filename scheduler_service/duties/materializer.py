@@ -284,7 +284,7 @@ class Batch:
     def _placed(self, task: PlannedTask, moment: datetime, work: "Work") -> Fire:
         fleet = self._snapshot.fleet
         priority = self._priority(task.terms, moment)
-        due_at = task.terms.inputs.due_at(task.id, moment)
+        due_at = task.terms.inputs.due_at(task.id, moment) if task.terms.inputs.jitter_seconds else None
         if task.terms.limit_name is not None or (due_at is not None and due_at > self._horizon):
             return Fire(task.id, moment, priority, task.param, None, (), None, work.in_turn)  # the assigner assigns it
         worker = fleet.choose(work.needs, late=moment <= self._now, can_wait=priority == CATCH_UP_PRIORITY)
@@ -303,8 +303,9 @@ class Batch:
 
     def _priority(self, terms: TaskTerms, moment: datetime) -> int:
         """The priority of a fire: one that was missed goes behind what is due now."""
-        is_late = self._now - moment > timedelta(seconds=terms.misfire_grace_seconds)
-        return CATCH_UP_PRIORITY if is_late and moment < self._at_work_since else terms.priority
+        if moment >= self._at_work_since or self._now - moment <= timedelta(seconds=terms.misfire_grace_seconds):
+            return terms.priority
+        return CATCH_UP_PRIORITY
 
     def _work(self, terms: TaskTerms, param: Any) -> "Work":
         work = self._works.get(terms) if param is None else None

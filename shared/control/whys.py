@@ -12,10 +12,10 @@ from rota.shared.control.tasks import Outcome
 from rota.shared.database.transactions import Database
 from rota.shared.domain.errors import RotaError
 from rota.shared.domain.explaining import Facts, Plan, Run, Stretch, Told, explain, of_run
-from rota.shared.domain.states import TaskStatus
+from rota.shared.domain.states import OverlapPolicy, TaskStatus
 from rota.shared.domain.times import is_time, read_time, zone_of
 from rota.shared.domain.triggers.base import trigger_of
-from rota.shared.store import catch_ups, fire_rows, instances, skips, tasks
+from rota.shared.store import catch_ups, fire_rows, instances, limit_slots, skips, tasks
 
 
 def why(database: Database, name: str, at: str | None = None) -> Outcome:
@@ -49,6 +49,7 @@ def _plan(task: Row[Any]) -> Plan:
         is_stale=bool(task.plan_stale),
         gmt_create=task.gmt_create,
         overlap_policy=task.overlap_policy,
+        max_instances=task.max_instances if task.overlap_policy == OverlapPolicy.ALLOW else None,
     )
 
 
@@ -82,6 +83,7 @@ def _facts(connection: Connection, task: Row[Any], plan: Plan, fire: datetime | 
         skipped=skipped,
         to_run=[Stretch(row.next_fire, row.last_fire, row.fires_left) for row in missed],
         holders=[number for number in fire_rows.holders(connection, task.id) if number not in {r.id for r in rows}],
+        full_limit=None if task.limit_name is None else limit_slots.why_no_more(connection, task.limit_name),
     )
 
 

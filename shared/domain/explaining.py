@@ -90,6 +90,8 @@ class Plan:
 
     gmt_create: datetime
     overlap_policy: str = OverlapPolicy.SKIP
+    max_instances: int | None = None
+    """How many may run at once under ``allow``; None: any number."""
 
     def has(self, fire: datetime) -> bool:
         """Whether the task fires at this time (naive UTC), by its trigger of now. One that cannot be never fires."""
@@ -114,6 +116,9 @@ class Facts:
     to_run: Sequence[Stretch] = ()
     holders: Sequence[int] = ()
     """The instances of the task that run now, and hold its overlap slots."""
+
+    full_limit: str | None = None
+    """Why the limit that the task shares lets no more of its instances start now."""
 
     nobody_plans: str | None = None
     """Why no scheduler writes fires of this task."""
@@ -183,11 +188,20 @@ def _waits_for(run: Run, facts: Facts) -> str:
     is_assigned = run.status == InstanceStatus.ASSIGNED
     if is_assigned and not run.worker_lives:
         return f"waits: it was given to worker {run.worker}, which is not live; the scheduler takes it back"
-    if facts.holders and facts.plan.overlap_policy != OverlapPolicy.ALLOW:
-        return _with(f"waits for instance {', '.join(map(str, facts.holders))}, which runs", run.reason)
+    if (others := _others(run, facts)) is not None:
+        return others
     if is_assigned:
         return _with(f"waits on worker {run.worker} for a slot", run.reason)
     return f"waits: {run.reason or 'the scheduler has not given it to a worker yet'}"
+
+
+def _others(run: Run, facts: Facts) -> str | None:
+    """The runs for whose end it waits, those of its task or of its limit; None if there are none."""
+    if facts.holders and facts.plan.overlap_policy != OverlapPolicy.ALLOW:
+        return _with(f"waits for instance {', '.join(map(str, facts.holders))}, which runs", run.reason)
+    if (most := facts.plan.max_instances) is not None and len(facts.holders) >= most:
+        return f"waits for its turn: {len(facts.holders)} of its task run, and max_instances is {most}"
+    return facts.full_limit
 
 
 def _not_due(run: Run, now: datetime) -> Told:

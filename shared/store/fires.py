@@ -5,7 +5,7 @@ is done. So a batch may be written twice, after a lost commit or by a scheduler 
 changes nothing.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from operator import itemgetter
@@ -167,9 +167,9 @@ def materialize(connection: Connection, fires: Iterable[Fire]) -> None:
     batch = sorted(fires, key=lambda fire: (fire.task_id, fire.schedule_datetime))
     if not batch:
         return
-    for (is_late, in_turn), statement in _inserts.items():
-        if some := [f for f in batch if (f.due_at is not None, f.in_turn) == (is_late, in_turn)]:
-            execute_later(connection, statement, {"rows": _bound_late(some) if is_late else _bound(some)})
+    for is_late, in_turn, some in _parted(batch):
+        rows = _bound_late(some) if is_late else _bound(some)
+        execute_later(connection, _inserts[is_late, in_turn], {"rows": rows})
     nodes = [
         (f.task_id, f.schedule_datetime, f.worker_id, node.type_id, node.sequence, _json(node.param))
         for f in batch
@@ -178,6 +178,18 @@ def materialize(connection: Connection, fires: Iterable[Fire]) -> None:
     ]
     if nodes:
         execute_later(connection, _insert_nodes_of_fires, {"rows": bound(nodes)})
+
+
+def _parted(batch: list[Fire]) -> Iterator[tuple[bool, bool, list[Fire]]]:
+    """The fires by whether they are due at another time than their own, and whether they wait in turn.
+
+    Nearly always all are alike, and then no list is made anew.
+    """
+    late = [f for f in batch if f.due_at is not None]
+    for is_late, some in ((False, [f for f in batch if f.due_at is None] if late else batch), (True, late)):
+        turns = [f for f in some if f.in_turn]
+        plain = [f for f in some if not f.in_turn] if turns else some
+        yield from ((is_late, in_turn, part) for in_turn, part in ((False, plain), (True, turns)) if part)
 
 
 def backfill(connection: Connection, backfill_id: int, fires: Sequence[Fire]) -> None:

@@ -266,6 +266,13 @@ def _rows(taking: Taking) -> list[tuple[Any, ...]]:
     return sorted(rows, key=lambda row: row[:2])
 
 
+def why_no_more(connection: Connection, name: str) -> str | None:
+    """Why a limit lets no instance start now; None if it lets one start."""
+    limits = read(connection, [name])
+    row = limits.get(name)
+    return why_full(limits, name) if row is None or row.state.allowed(row.time) <= 0 else None
+
+
 def why_full(limits: dict[str, LimitRow], name: str) -> str:
     """Why an instance waits for a limit that allows no more, or that is not there."""
     return limits[name].state.why() if name in limits else no_such_limit(name)

@@ -59,8 +59,8 @@ def materialize(rows: Scenario, settings: Settings) -> None:
 
 
 def missed(rows: Scenario, minutes: int, **fields: Any) -> int:
-    """A task of every minute that nobody has planned for so long."""
-    return rows.planned_task(NEWEST - (minutes - 1) * MINUTE, **fields)
+    """A task of every minute that nobody has planned for so long. Its runs wait for each other."""
+    return rows.planned_task(NEWEST - (minutes - 1) * MINUTE, **{"overlap_policy": "queue", **fields})
 
 
 def fires(rows: Scenario, task: int) -> list[datetime]:
@@ -112,6 +112,22 @@ def test_fire_all_runs_the_newest_up_to_the_cap_a_few_at_a_time(
     assert len(fires(rows, task)) == 25
     assert (skipped(rows, task), rows.task_row(task).misfires) == ({"cap": DAY - 25}, DAY - 25)
     assert rows.sql("SELECT * FROM schedule_catch_up") == []
+
+
+def test_under_skip_fire_all_runs_one_after_the_other_in_their_order(
+    rows: Scenario, settings: Settings, catch_up: Step
+) -> None:
+    """They take no turns: of several that wait, any could be the next."""
+    task = missed(rows, 5, misfire_policy="fire_all", overlap_policy="skip")
+    worker = rows.worker(capacity=100)
+    materialize(rows, settings)
+    for number in range(1, 6):
+        catch_up()
+        catch_up()
+        assert fires(rows, task) == [NEWEST - n * MINUTE for n in range(4, 4 - number, -1)]
+        run_all(rows, worker, settings)
+    catch_up()
+    assert (skipped(rows, task), rows.sql("SELECT * FROM schedule_catch_up")) == ({}, [])
 
 
 def run_all(rows: Scenario, worker: int, settings: Settings) -> None:

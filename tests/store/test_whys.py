@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from rota.scheduler_service.duties.materializer import Materializer
-from rota.shared.control import steering, whys
+from rota.shared.control import limits, steering, whys
 from rota.shared.control.actor import Actor
 from rota.shared.database.transactions import Database
 from rota.shared.domain.deciding import known_kinds
@@ -113,6 +113,28 @@ def test_a_fire_on_a_worker_that_is_dead_or_has_it_in_its_queue_says_so(rows: Sc
     assert "waits on worker anna for a slot" in answer(rows, task, fire)[1]
     rows.bury(worker)
     assert "it was given to worker anna, which is not live" in answer(rows, task, fire)[1]
+
+
+@pytest.mark.parametrize(
+    ("most", "said"), [(1, "waits for its limit 'warehouse': at most 1 at once"), (2, "waits on worker")]
+)
+def test_what_waits_for_a_limit_says_so_though_a_worker_has_it(rows: Scenario, most: int, said: str) -> None:
+    limits.add(rows.database, Actor("ann", "cli"), {"name": "warehouse", "max_running": most})
+    worker = rows.worker("anna")
+    task = old_task(rows, overlap_policy="allow", limit_name="warehouse")
+    rows.running(worker, task, minute(rows, 5))
+    rows.assigned(worker, task, minute(rows, 4))
+    assert said in answer(rows, task, minute(rows, 4))[1]
+    rows.sql("UPDATE schedule_task SET limit_name = 'no such'")
+    assert "there is no limit 'no such'" in answer(rows, task, minute(rows, 4))[1]
+
+
+def test_what_waits_while_as_many_run_as_may_says_so_though_a_worker_has_it(rows: Scenario) -> None:
+    worker, task = rows.worker("anna"), old_task(rows, overlap_policy="allow", max_instances=1)
+    rows.running(worker, task, minute(rows, 5))
+    rows.assigned(worker, task, minute(rows, 4))
+    why = answer(rows, task, minute(rows, 4))[1]
+    assert "waits for its turn: 1 of its task run, and max_instances is 1" in why
 
 
 def test_a_retry_says_when_it_is_due(rows: Scenario) -> None:

@@ -28,6 +28,7 @@ TERMS = TaskTerms(
     misfire_grace_seconds=10,
     priority=5,
     required_labels={},
+    overlap_policy="queue",
 )
 
 
@@ -52,6 +53,11 @@ def lived(
             return fires, skipped
         assert step.next_fire is not None
         stretch = replace(stretch, next_fire=step.next_fire, fires_left=step.fires_left)
+
+
+def test_of_a_task_that_skips_one_is_written_at_a_time_so_that_they_keep_their_order() -> None:
+    step = catch_up(replace(TERMS, overlap_policy="skip"), missed(25))
+    assert (step.fires, step.next_fire, step.fires_left) == ([NOON - 24 * MINUTE], NOON - 23 * MINUTE, 24)
 
 
 def test_all_run_in_their_order_within_the_window_and_the_cap() -> None:

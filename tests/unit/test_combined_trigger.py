@@ -178,8 +178,14 @@ def test_a_search_goes_on_for_so_many_fires() -> None:
     """Every 1,999 minutes and at each full hour: they meet after 60 intervals; the sparser one leads the search."""
     far = {"all_of": [{"every": "1999m"}, {"cron": "0 * * * *"}]}
     assert first(far, 2, after=EARLIEST) == [EARLIEST + timedelta(minutes=1999 * 60 * n) for n in (1, 2)]
-    beyond = {"all_of": [{"every": f"{60 * MOST_CANDIDATES + 1}s"}, {"cron": "0 * * * *"}]}
-    assert combined(beyond).next_after(EARLIEST) is None
+
+
+@pytest.mark.parametrize("seconds", [3607, 60 * MOST_CANDIDATES + 1])
+def test_one_whose_second_fire_no_search_finds_is_refused(seconds: int) -> None:
+    """They meet where the interval begins, and then only after more of their fires than a search looks at."""
+    beyond = {"all_of": [{"every": f"{seconds}s"}, {"cron": "0 * * * *"}]}
+    with pytest.raises(InvalidInput, match=r"all_of fires too seldom: .* no next one in 3,000 of their fires"):
+        combined(beyond).next_after(EARLIEST)
 
 
 def test_code_gives_times_and_distances_as_objects() -> None:

@@ -6,9 +6,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from contextvars import ContextVar
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from rota.shared.clock import Timer, boottime
 from rota.worker_service.executors import standing
@@ -29,16 +28,27 @@ CLOSING_SECONDS = 1.0
 """How long coroutines may clean up when the executor is closed."""
 
 
-_owner: ContextVar["RunningTask | None"] = ContextVar("owner", default=None)
-"""The call that a coroutine belongs to; the tasks that it starts inherit it."""
+_owners: "WeakKeyDictionary[asyncio.Task[Any], RunningTask]" = WeakKeyDictionary()
+"""The calls to which the tasks belong that handlers have started."""
 
 
 def _started_by_a_handler(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
     """The loop's task factory: notes whose task it is, so that one that blocks the loop can be named."""
     task = asyncio.Task(coroutine, loop=loop, **options)
-    if (owner := _owner.get()) is not None:
-        owner.children.add(task)
+    if (owner := _owner_of(asyncio.current_task(loop))) is not None:
+        _owners[task] = owner
     return task
+
+
+def _owner_of(task: "asyncio.Task[Any] | None") -> "RunningTask | None":
+    """The call that a task executes, or that has started it."""
+    if task is None:
+        return None
+    frame = getattr(task.get_coro(), "cr_frame", None)
+    if frame is not None and frame.f_code is RunningTask.execute.__code__:
+        owner: RunningTask = frame.f_locals["self"]
+        return owner
+    return _owners.get(task)
 
 
 class EventLoopExecutor:
@@ -157,7 +167,6 @@ class RunningTask:
         "_asked",
         "_call",
         "_cancel_timer",
-        "_children",
         "_done",
         "_ended",
         "_loop",
@@ -179,7 +188,6 @@ class RunningTask:
     ) -> None:
         self.task: asyncio.Task[None] | None = None
         self.thread: threading.Thread | None = None
-        self._children: WeakSet[asyncio.Task[Any]] | None = None
         self._loop = loop
         self._call = call
         self._done = done
@@ -204,17 +212,10 @@ class RunningTask:
         self._soon(self._cancel_on)
 
     @property
-    def children(self) -> "WeakSet[asyncio.Task[Any]]":
-        """The tasks that its handler has started, and those that these have."""
-        if self._children is None:
-            self._children = WeakSet()
-        return self._children
-
-    @property
     def is_current(self) -> bool:
         """Whether the loop executes it now, or a task that it has started."""
         current = asyncio.current_task(self._loop)
-        return current is not None and (current is self.task or current in (self._children or ()))
+        return current is not None and (current is self.task or _owners.get(current) is self)
 
     @property
     def name(self) -> str:
@@ -236,7 +237,7 @@ class RunningTask:
 
     def begin(self) -> None:
         """Start the coroutine as a task. Call it on the loop."""
-        self.task = asyncio.Task(self._execute(), loop=self._loop)
+        self.task = asyncio.Task(self.execute(), loop=self._loop)
 
     def cancel(self) -> None:
         """Cancel the coroutine. One that was not entered yet never will be. Call it on the loop."""
@@ -260,12 +261,12 @@ class RunningTask:
         now = self._monotonic()
         self._tell(Outcome(self.entered, now, stopped=True))
 
-    async def _execute(self) -> None:
+    async def execute(self) -> None:
+        """Run the handler, and tell how it ended."""
         try:
             if self._stopping:
                 self.tell_stopped()
                 return
-            _owner.set(self)
             self.entered = entered = self._monotonic()
             try:
                 context = self._call.checked()

@@ -206,14 +206,34 @@ def _read(whole: str, seconds: int, zone: str, starts_at: datetime | None) -> tu
             f"{name} never fires: {part.text:.120} have no fire in common; "
             f"Rota looks at {MOST_CANDIDATES:,} of their fires"
         )
+    if not all(map(_recurs, ways)):
+        [name] = json.loads(whole)
+        raise InvalidInput(
+            f"{name} fires too seldom: {part.text:.120} have a fire in common, and no next one in "
+            f"{most:,} of their fires; Rota would not find it"
+        )
     return ways, part.words, part.text
 
 
 @lru_cache(maxsize=4096)
 def _ever_fires(way: Together) -> bool:
+    return _first(way) is not None
+
+
+@lru_cache(maxsize=4096)
+def _recurs(way: Together) -> bool:
+    """Whether the search for the fire after its first one finds it, or that there is none. Else it has given up."""
+    first = _first(way)
+    if first is None or any(isinstance(one, OnceTrigger) for one in way.triggers):
+        return True
+    following, looked_at = way.next_after(first, way.most)
+    return following is not None or looked_at < way.most
+
+
+def _first(way: Together) -> datetime | None:
     begins = [one.moment for one in way.triggers if isinstance(one, OnceTrigger)]
     begins += [one.anchor for one in way.triggers if isinstance(one, IntervalTrigger)]
-    return way.next_after(next(iter(begins), _LOOKED_FROM) - TICK, way.most)[0] is not None
+    return way.next_after(next(iter(begins), _LOOKED_FROM) - TICK, way.most)[0]
 
 
 def _part(member: Any, inputs: TriggerInputs, level: int = 0) -> _Part:

@@ -59,6 +59,8 @@ class TriggerInputs:
 
         Raises InvalidInput.
         """
+        if self.trigger_spec is None:
+            return 0
         jitter = self.trigger_spec.get("jitter_seconds", 0) if isinstance(self.trigger_spec, dict) else 0
         if type(jitter) is not int or not 0 <= jitter <= MOST_JITTER_SECONDS:
             raise InvalidInput(f"jitter_seconds {jitter!r:.60}: write whole seconds from 0 to {MOST_JITTER_SECONDS}")
