@@ -230,8 +230,16 @@ def _failed_attempt(attempt: Document, workers: Mapping[int, str]) -> Document:
 
 
 def instance_in_list(row: Row[Any]) -> Document:
-    """An instance of a list: a large param or result is None, and ``result_begins`` is the beginning of the result."""
-    return instance_document(row) | {"result_begins": row.result_begins}
+    """An instance of a list. Of a large param or result the key is absent, and there is ``param_bytes`` or
+    ``result_bytes``, the size of its JSON, and ``result_begins``, the beginning of the result's JSON."""
+    document = instance_document(row)
+    if row.param_bytes is not None:
+        del document["param"]
+        document["param_bytes"] = row.param_bytes
+    if row.result_bytes is not None:
+        del document["execution_result"]
+        document |= {"result_bytes": row.result_bytes, "result_begins": row.result_begins}
+    return document
 
 
 def worker_document(row: Row[Any]) -> Document:

@@ -15,20 +15,18 @@ from rota.shared.store.failed_attempts import workers_in
 from rota.shared.store.transitions import run_again
 
 
-def listed(
-    database: Database, limit: int, *, task: str | None = None, status: str | None = None, whole: bool = False
-) -> list[Document]:
+def listed(database: Database, limit: int, *, task: str | None = None, status: str | None = None) -> list[Document]:
     """At most ``limit`` instances, the newest first; those of one ``task`` by ``schedule_datetime``.
 
-    Unless they are to be ``whole``, they come without large params and results (``documents.instance_in_list``).
+    They come without large params and results (``documents.instance_in_list``).
     Raises NotFound for a task that does not exist.
     """
 
     def read(connection: Connection) -> list[Row[Any]]:
         task_id = None if task is None else tasks.find(connection, task).id
-        return instances.listed(connection, limit, task_id=task_id, status=status, whole=whole)
+        return instances.listed(connection, limit, task_id=task_id, status=status)
 
-    return [instance_document(row) if whole else instance_in_list(row) for row in database.read(read)]
+    return [instance_in_list(row) for row in database.read(read)]
 
 
 def get(database: Database, instance_id: int) -> Document:

@@ -14,6 +14,7 @@ from rota.shared.control.documents import (
     catch_up_document,
     declaration_document,
     instance_document,
+    instance_in_list,
     last_run_document,
     plain,
     skip_document,
@@ -200,11 +201,11 @@ def show(database: Database, name: str) -> Document:
     def read(connection: Connection) -> Document:
         row = tasks.find(connection, name)
         fires = task_with_fires(row, now, steering.newest(connection, row.id))
-        last = instances.listed(connection, INSTANCES_SHOWN, task_id=row.id, whole=True)
+        last = instances.listed(connection, INSTANCES_SHOWN, task_id=row.id)
         declared = row.declared is not None
         return fires | {
             "declaration": declaration_document(row, declarations.carriers(connection, name)) if declared else None,
-            "instances": [instance_document(one) for one in last],
+            "instances": [instance_in_list(one) for one in last],
             "last_run": last_run_document(last_runs.of_tasks(connection, [row.id]).get(row.id)),
             "skipped": [skip_document(one) for one in skips.newest(connection, row.id, SKIPS_SHOWN)],
             "catching_up": [catch_up_document(one) for one in catch_ups.of_task(connection, row.id)],

@@ -48,6 +48,8 @@ _result = type_coerce(_instance.execution_result, String)
 _in_list = _with_names(
     *(column for column in _instance if column.name not in ("param", "execution_result", "failed_attempts")),
     params.small(_instance.param).label("param"),
+    params.size_if_large(_instance.param).label("param_bytes"),
+    params.size_if_large(_instance.execution_result).label("result_bytes"),
     params.small(_instance.execution_result).label("execution_result"),
     case((params.bytes_of_large(_result) > 0, func.substr(_result, 1, RESULT_SHOWN))).label("result_begins"),
 )
@@ -85,14 +87,14 @@ def listed(
     task_id: int | None = None,
     status: str | None = None,
     after_id: int | None = None,
-    whole: bool = False,
 ) -> list[Row[Any]]:
     """At most ``limit`` instances, the newest first; those of one task by ``schedule_datetime``.
 
-    ``after_id`` keeps only instances with a greater id. Unless they are to be ``whole``, they come without large params
-    and results, and with ``result_begins``: the beginning of a large result as a JSON text.
+    ``after_id`` keeps only instances with a greater id. They come without large params and results, of which
+    ``param_bytes`` and ``result_bytes`` have the sizes, and with ``result_begins``: the beginning of a large result
+    as a JSON text.
     """
-    statement = (_seen if whole else _in_list).limit(limit)
+    statement = _in_list.limit(limit)
     if after_id is not None:
         statement = statement.where(_instance.id > after_id)
     if task_id is None:

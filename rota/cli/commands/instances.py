@@ -39,13 +39,16 @@ def instance() -> None:
 def list_(shell: Shell, task_name: str | None, status: str | None, limit: int, as_json: bool) -> None:
     """Show instances, the newest first.
 
+    With --json, an instance whose param or result is larger than 4 KiB has no key "param" or "execution_result", but
+    "param_bytes" or "result_bytes", its size. rota instance show has them.
+
     \b
     Examples:
       rota instance list
       rota instance list --task nightly --status failed --json
     """
     with shell.database(to_write=False) as database:
-        found = instances.listed(database, limit, task=task_name, status=status, whole=as_json)
+        found = instances.listed(database, limit, task=task_name, status=status)
     if as_json:
         show_json(found)
     else:
