@@ -93,7 +93,7 @@ show_table(COLUMNS, rows, empty="", least=LEAST)
         ("schedulers", 80, ["name", "state", "last tick", "started", "version", "remark"]),
         ("schedulers", 40, ["name", "state", "remark"]),
         ("audit", 80, ["when (UTC)", "who", "what", "name", "changed"]),
-        ("audit", 40, ["who", "what", "name"]),
+        ("audit", 40, ["who", "what", "name", "id"]),
     ],
 )
 def test_each_row_of_a_list_is_one_line_however_narrow_the_terminal_is(

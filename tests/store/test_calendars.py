@@ -372,7 +372,7 @@ def test_missed_fires_are_caught_up_on_the_days_of_the_calendar(
     rows: Scenario, schedule: Callable[[], None], clock: SettableClock
 ) -> None:
     calendar(rows, off=["2031-02-05"])
-    task = add(rows, misfire_policy="fire_all", misfire_window_seconds=864_000)
+    task = add(rows, misfire_policy="fire_all", misfire_window_seconds=864_000, overlap_policy="queue")
     schedule()
     clock.advance(7 * 86_400)
     rows.worker()

@@ -81,7 +81,7 @@ def test_on_resuming_the_misfire_policy_decides_about_what_was_missed(
     at = f"{newest.minute} {newest.hour} * * *"
     days = timedelta(days=59)
     limits = {"misfire_cap": 10, "misfire_window_seconds": 10**7}
-    task = rows.planned_task(newest - days, cron=at, misfire_policy=policy, **limits)
+    task = rows.planned_task(newest - days, cron=at, misfire_policy=policy, overlap_policy="queue", **limits)
     rows.worker(capacity=100)
     pause(rows)
     step(both)
