@@ -11,13 +11,10 @@ from datetime import datetime, timedelta
 from rota.shared.domain.counting import count, fire_alike, skipped, some_fires
 from rota.shared.domain.errors import InvalidInput
 from rota.shared.domain.planning import TICK, PlanInputs, Skipped, TaskTerms
-from rota.shared.domain.states import MisfirePolicy, OverlapPolicy, SkipReason, TaskStatus
+from rota.shared.domain.states import MisfirePolicy, SkipReason, TaskStatus
 
 FIRES_OF_TASK = 10
-"""So many missed fires of one task are written at a time. The next follow when the last of them has begun.
-
-Of a task under ``skip`` one is written at a time: its fires take no turns, so of several any could be the next.
-"""
+"""So many missed fires of one task are written at a time. The next follow when the last of them has begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +61,6 @@ def catch_up(terms: TaskTerms, missed: CatchUp, most: int = FIRES_OF_TASK) -> Ca
     if reason is not None:
         number = missed.fires_left or _counted(missed.inputs or terms.inputs, missed)
         return CaughtUp(skipped=[Skipped(reason, missed.next_fire, missed.last_fire, number)])
-    if terms.overlap_policy == OverlapPolicy.SKIP:
-        most = 1
     dropped: list[Skipped] = []
     left, first = missed.fires_left, missed.next_fire
     if left is None:

@@ -114,22 +114,6 @@ def test_fire_all_runs_the_newest_up_to_the_cap_a_few_at_a_time(
     assert rows.sql("SELECT * FROM schedule_catch_up") == []
 
 
-def test_under_skip_fire_all_runs_one_after_the_other_in_their_order(
-    rows: Scenario, settings: Settings, catch_up: Step
-) -> None:
-    """They take no turns: of several that wait, any could be the next."""
-    task = missed(rows, 5, misfire_policy="fire_all", overlap_policy="skip")
-    worker = rows.worker(capacity=100)
-    materialize(rows, settings)
-    for number in range(1, 6):
-        catch_up()
-        catch_up()
-        assert fires(rows, task) == [NEWEST - n * MINUTE for n in range(4, 4 - number, -1)]
-        run_all(rows, worker, settings)
-    catch_up()
-    assert (skipped(rows, task), rows.sql("SELECT * FROM schedule_catch_up")) == ({}, [])
-
-
 def run_all(rows: Scenario, worker: int, settings: Settings) -> None:
     """Let the worker run what waits, one after the other."""
     Assigner(rows.database, settings).step()

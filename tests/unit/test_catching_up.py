@@ -55,11 +55,6 @@ def lived(
         stretch = replace(stretch, next_fire=step.next_fire, fires_left=step.fires_left)
 
 
-def test_of_a_task_that_skips_one_is_written_at_a_time_so_that_they_keep_their_order() -> None:
-    step = catch_up(replace(TERMS, overlap_policy="skip"), missed(25))
-    assert (step.fires, step.next_fire, step.fires_left) == ([NOON - 24 * MINUTE], NOON - 23 * MINUTE, 24)
-
-
 def test_all_run_in_their_order_within_the_window_and_the_cap() -> None:
     assert lived(missed(25)) == ([NOON - n * MINUTE for n in range(24, -1, -1)], [])
 

@@ -18,13 +18,18 @@ class LostAttempts:
     """
 
     def __init__(self) -> None:
-        self._attempts: dict[int, int] = {}
+        self._attempts: dict[int, tuple[object, ...]] = {}
 
     def __contains__(self, run: Run) -> bool:
-        return self._attempts.get(run.id) == run.attempt
+        return run.id in self._attempts and self._attempts[run.id] == _of(run)
 
     def note(self, run: Run) -> None:
         """This attempt was dropped."""
-        self._attempts[run.id] = run.attempt
+        self._attempts[run.id] = _of(run)
         if len(self._attempts) > KEPT:
             del self._attempts[next(iter(self._attempts))]
+
+
+def _of(run: Run) -> tuple[object, ...]:
+    """Which attempt it is, and of what: after TRUNCATE the database gives ids again."""
+    return (run.attempt, run.task_id, run.schedule_datetime, run.run_number)

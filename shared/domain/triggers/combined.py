@@ -206,7 +206,7 @@ def _read(whole: str, seconds: int, zone: str, starts_at: datetime | None) -> tu
             f"{name} never fires: {part.text:.120} have no fire in common; "
             f"Rota looks at {MOST_CANDIDATES:,} of their fires"
         )
-    if not all(map(_recurs, ways)):
+    if not any(map(_recurs, ways)):
         [name] = json.loads(whole)
         raise InvalidInput(
             f"{name} fires too seldom: {part.text:.120} have a fire in common, and no next one in "
