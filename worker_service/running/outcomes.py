@@ -69,7 +69,7 @@ class Outcomes:
             return Stop(f"{reason} before its handler began; it waited since {moment} UTC", canceled=False)
         return Stop(reason, canceled=False, place=active.running.standing(), since=f"; it began at {moment} UTC")
 
-    def seen(self, active: Active, node: NodeRun, outcome: Outcome) -> Outcome:
+    def or_timed_out(self, active: Active, node: NodeRun, outcome: Outcome) -> Outcome:
         """The outcome, as timed out if it came so late that nobody can have looked at the deadline.
 
         So it is where the handler kept the interpreter for itself, in one long call of C, until it returned.

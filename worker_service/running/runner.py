@@ -283,7 +283,7 @@ class Runner:
                 self.lingering.end(active, active.run.id)
             if active.detached or active.abandoned:
                 return
-            outcome = self._outcomes.seen(active, node, outcome)
+            outcome = self._outcomes.or_timed_out(active, node, outcome)
             active.running, active.deadline, active.killed = None, active.over_at, False
             if not outcome.stopped and active.stop is not None and not active.stop.canceled:
                 active.stop = None  # the handler ended by itself just as it timed out: its own ending counts
