@@ -225,7 +225,8 @@ def _failed_attempt(attempt: Document, workers: Mapping[int, str]) -> Document:
         for name in ("gmt_started", "gmt_completed")
         if isinstance(text := attempt.get(name), str)
     }
-    name = workers.get(attempt.get("worker_id", 0))
+    worker = attempt.get("worker_id")
+    name = workers.get(worker) if isinstance(worker, int) else None
     return attempt | times | ({} if name is None else {"worker_name": name})
 
 

@@ -49,8 +49,14 @@ def _plan(task: Row[Any]) -> Plan:
         is_stale=bool(task.plan_stale),
         gmt_create=task.gmt_create,
         overlap_policy=task.overlap_policy,
-        max_instances=task.max_instances if task.overlap_policy == OverlapPolicy.ALLOW else None,
+        max_instances=_most_at_once(task),
     )
+
+
+def _most_at_once(task: Row[Any]) -> int | None:
+    """``max_instances``, where it counts. SQL may have written anything there."""
+    most = task.max_instances
+    return most if task.overlap_policy == OverlapPolicy.ALLOW and isinstance(most, int) else None
 
 
 def _newest(connection: Connection, task: Row[Any], plan: Plan, now: datetime) -> datetime | None:

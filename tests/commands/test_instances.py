@@ -119,14 +119,15 @@ def test_show_prints_how_earlier_attempts_failed_though_a_later_one_succeeded(ur
     begun = (database.clock.now() - timedelta(seconds=102)).isoformat(" ", "microseconds")
     ended = {"gmt_started": begun, "gmt_completed": at}
     first = {"attempt": 1, "worker_id": 3, **ended, "exit_code": 3, "traceback": TRACEBACK}
-    done = asked(database, status="succeed", attempt=3, failed_attempts=[first, {"attempt": 2}, "by SQL"])
+    odd_ones = [{"attempt": 2}, "by SQL", {"worker_id": [3]}]
+    done = asked(database, status="succeed", attempt=3, failed_attempts=[first, *odd_ones])
     words = invoke("instance", "show", str(done), url=url).stdout
     assert re.search(r"attempt 1 failed on worker #3 1 min \d+ s ago, after 12 s\n", words), words
     assert '      "exit_code": 3' in words
     assert '        File "jobs.py", line 3, in extract\n' in words
     assert "attempt 2 failed on worker #\n" in words
     iso = {name: text.replace(" ", "T") + "Z" for name, text in ended.items()}
-    assert shown(url, "show", str(done))["failed_attempts"] == [first | iso, {"attempt": 2}, "by SQL"]
+    assert shown(url, "show", str(done))["failed_attempts"] == [first | iso, *odd_ones]
     [(worker,)] = database.read(lambda c: c.execute(select(schedule_worker_node.c.id)).all())
     named = [first | {"worker_id": worker}]
     done = asked(database, failed_attempts=named, schedule_datetime=database.clock.now() - timedelta(days=2))
