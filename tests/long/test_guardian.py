@@ -27,6 +27,14 @@ def is_dead(cluster: Cluster, name: str, reason: str) -> bool:
     return (row["state"], row["reason"]) == ("dead", reason)
 
 
+def wait_guarded(cluster: Cluster, name: str) -> None:
+    """Wait until the guardian holds the lease: the first beat of the row is the worker's, the next the guardian's."""
+    worker = cluster.wait_live(name)[name]
+    beat = "SELECT last_beat FROM schedule_worker_beat WHERE schedule_worker_node_id = %s"
+    first = cluster.row(beat, worker)["last_beat"]
+    wait_until(lambda: cluster.row(beat, worker)["last_beat"] > first, 5, "a beat of the guardian")
+
+
 def gone(process: psutil.Process) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
@@ -103,7 +111,7 @@ def test_a_command_ends_with_its_worker_whose_guardian_is_killed(cluster: Cluste
 def test_a_frozen_worker_is_said_to_be_blocked_and_killed_after_blocked_seconds(cluster: Cluster) -> None:
     cluster.scheduler()
     worker = cluster.worker("w", environment={**QUICK, "ROTA_BLOCKED_SECONDS": "6"})
-    cluster.wait_live("w")
+    wait_guarded(cluster, "w")
     os.kill(worker.worker_pid, signal.SIGSTOP)
     wait_until(lambda: worker_row(cluster, "w")["gmt_blocked"], 5, "the row to say that the worker is blocked")
     assert worker_row(cluster, "w")["state"] == "live"
