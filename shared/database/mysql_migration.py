@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Engine, NullPool, create_engine, event, inspe
 from sqlalchemy.engine import URL
 
 from rota.shared.database.mysql_connection import MySQLConnection, connect
+from rota.shared.database.mysql_ddl import OTHERS_SECONDS, wait_briefly
 from rota.shared.database.mysql_hosts import Hosts
 from rota.shared.database.mysql_session import set_in_session
 from rota.shared.database.servers import Servers
@@ -27,9 +28,6 @@ from rota.shared.database.urls import has_several_hosts
 CONNECT_SECONDS = 5
 SILENT, UNREACHABLE = (0, 2006, 2013), 2003
 """Codes of the driver: the connection was lost, and none could be made."""
-
-METADATA_LOCK_SECONDS = 60
-"""How long DDL waits for open transactions on its table. All later statements on the table wait behind the DDL."""
 
 LOCK_TABLE = "rota_migration_lock"
 _CREATE_LOCK = (
@@ -56,7 +54,7 @@ def migration_engine(url: URL, turn_seconds: float, statement_seconds: float) ->
             "time_zone = '+00:00'",
             f"wait_timeout = {statement_seconds}",
             f"innodb_lock_wait_timeout = {turn_seconds}",
-            f"lock_wait_timeout = {METADATA_LOCK_SECONDS}",
+            f"lock_wait_timeout = {OTHERS_SECONDS}",
         ]
         if "mariadb" in connection.get_server_info().lower():
             settings.append("idle_transaction_timeout = 0")
@@ -68,6 +66,7 @@ def migration_engine(url: URL, turn_seconds: float, statement_seconds: float) ->
     else:
         event.listen(engine, "do_connect", _connect)
     event.listen(engine, "connect", prepare)
+    wait_briefly(engine)
     return engine
 
 
