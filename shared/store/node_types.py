@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, func, insert, or_, select, update
 
 from rota.shared.database.constructs import UtcNow, ignore_conflicts
-from rota.shared.database.later import read_before
+from rota.shared.database.later import execute_later, read_before
 from rota.shared.domain.jsontext import object_in
 from rota.shared.domain.nodes import Catalog, NodeList, NodeType
 from rota.shared.domain.states import WorkerState
@@ -179,24 +179,19 @@ def register(connection: Connection, declarations: Iterable[NodeTypeDeclaration]
     """Register node types and the lists that they make; several workers may do so at once.
 
     It writes the node types that are new or whose declaration has changed, and a version for each list that is new. Of
-    a list that is there, it notes that it was registered again, and writes its nodes, which SQL may have changed.
+    a list that is there, it notes that it was registered again, unless it was the last of its task type, and
+    writes its nodes, which SQL may have changed. All of it is read before the transaction, which is one packet then.
     """
     declared = list(declarations)
     if not declared:
         return
-    _register_types(connection, declared, by)
-    new = []
-    for category, nodes in _by_category(declared).items():
-        version = version_of(nodes)
-        noted = connection.execute(
-            update(schedule_task_type_version)
-            .where(_version.category == category, _version.version == version)
-            .values(nodes=nodes, gmt_modified=UtcNow(), modifier=by)
-        )
-        if noted.rowcount == 0:
-            new.append({"category": category, "version": version, "nodes": nodes, "creator": by, "modifier": by})
-    if new:
-        connection.execute(ignore_conflicts(insert(schedule_task_type_version)), new)
+    types = {one.type: one.columns() for one in declared}
+    lists = {(category, version_of(nodes)): nodes for category, nodes in _by_category(declared).items()}
+    known = _known_types(connection, types)
+    ids = _new_ids(connection, sorted(types.keys() - known.keys()))
+    last = _last_lists(connection, lists)
+    _write_types(connection, types, known, ids, by)
+    _write_lists(connection, {one: lists[one] for one in sorted(lists.keys() - last)}, by)
 
 
 def is_registered(connection: Connection, declarations: Collection[NodeTypeDeclaration]) -> bool:
@@ -214,31 +209,70 @@ def is_registered(connection: Connection, declarations: Collection[NodeTypeDecla
     }
 
 
-def _register_types(connection: Connection, declared: Sequence[NodeTypeDeclaration], by: str) -> None:
-    wanted = {d.type: d.columns() for d in declared}
+def _known_types(connection: Connection, types: Collection[str]) -> dict[str, dict[str, Any]]:
+    """What the rows of these types say, of those that have one."""
     fields = ("type", "category", "sequence", "defaults", "param_schema", "is_deleted")
-    statement = select(*(_type[name] for name in fields)).where(_type.type.in_(sorted(wanted)))
-    known = {row["type"]: dict(row) for row in connection.execute(statement).mappings()}
-    if new := {_new_id(connection, name): columns for name, columns in wanted.items() if name not in known}:
-        missing = [{"id": number, **columns, "creator": by, "modifier": by} for number, columns in sorted(new.items())]
-        connection.execute(ignore_conflicts(insert(schedule_task_node_type)), missing)
-    for name, columns in wanted.items():
-        if name in known and known[name] != {**columns, "is_deleted": 0}:
-            connection.execute(
-                update(schedule_task_node_type)
-                .where(_type.type == name)
-                .values(**columns, is_deleted=0, modifier=by, gmt_modified=UtcNow())
-            )
+    statement = select(*(_type[name] for name in fields)).where(_type.type.in_(sorted(types)))
+    return {row["type"]: dict(row) for row in read_before(connection, statement, {}).mappings()}
 
 
-def _new_id(connection: Connection, name: str) -> int:
-    """The id for a new node type: a hash of its name, so that no id is given to another type, not even after TRUNCATE.
+def _new_ids(connection: Connection, names: Collection[str]) -> dict[str, int]:
+    """Ids for new node types: a hash of the name, so that no id is given to another type, not even after TRUNCATE.
 
     Workers remember what an id means. If the hash is another type's already, it is the next hash of the name.
     """
+    ids: dict[str, int] = {}
     for attempt in itertools.count():
-        digest = hashlib.sha256(f"{name}/{attempt}".encode()).digest()
-        number = max(1, int.from_bytes(digest[:8], "big") >> (64 - ID_BITS))
-        if connection.scalar(select(_type.type).where(_type.id == number)) in (None, name):
+        tried = {_hashed(f"{name}/{attempt}"): name for name in names if name not in ids}
+        if not tried:
             break
-    return number
+        statement = select(_type.id, _type.type).where(_type.id.in_(sorted(tried)))
+        taken = {number for number, name in read_before(connection, statement, {}) if name != tried[number]}
+        ids.update({name: number for number, name in tried.items() if number not in taken})
+    return ids
+
+
+def _hashed(text: str) -> int:
+    return max(1, int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> (64 - ID_BITS))
+
+
+def _last_lists(connection: Connection, versions: Collection[Version]) -> set[Version]:
+    """Of these versions those that were the last of their task types to be registered, with these nodes."""
+    newest = _newest.where(_version.category.in_(sorted({category for category, _ in versions}))).subquery("newest")
+    statement = (
+        select(_version.category, _version.version, _version.nodes)
+        .join(newest, newest.c.category == _version.category)
+        .where(_version.gmt_modified == newest.c.at, _version.version.in_(sorted({version for _, version in versions})))
+    )
+    found = read_before(connection, statement, {})
+    return {(category, version) for category, version, nodes in found if version_of(_nodes_in(nodes)) == version}
+
+
+def _write_types(
+    connection: Connection,
+    types: Mapping[str, Mapping[str, Any]],
+    known: Mapping[str, Mapping[str, Any]],
+    ids: Mapping[str, int],
+    by: str,
+) -> None:
+    new = [{"id": number, **types[name], "creator": by, "modifier": by} for name, number in sorted(ids.items())]
+    if new:
+        execute_later(connection, ignore_conflicts(insert(schedule_task_node_type).values(new)), {})
+    for name in sorted(known):
+        if known[name] != {**types[name], "is_deleted": 0}:
+            changed = update(schedule_task_node_type).where(_type.type == name)
+            values = {**types[name], "is_deleted": 0, "modifier": by, "gmt_modified": UtcNow()}
+            execute_later(connection, changed.values(values), {})
+
+
+def _write_lists(connection: Connection, lists: Mapping[Version, list[dict[str, Any]]], by: str) -> None:
+    """Note that these lists were registered now. The update comes first: it locks a row before the insert passes it."""
+    for (category, version), nodes in lists.items():
+        there = update(schedule_task_type_version).where(_version.category == category, _version.version == version)
+        execute_later(connection, there.values(nodes=nodes, gmt_modified=UtcNow(), modifier=by), {})
+    new = [
+        {"category": category, "version": version, "nodes": nodes, "creator": by, "modifier": by}
+        for (category, version), nodes in lists.items()
+    ]
+    if new:
+        execute_later(connection, ignore_conflicts(insert(schedule_task_type_version).values(new)), {})

@@ -70,8 +70,9 @@ def test_statements_of_others_wait_for_a_moment_only(
             asked.set()
     assert not upgrading.done(), upgrading.result()
     assert asked.is_set()
-    said = f"is in use by one of the open transactions: connection {reader.thread_id()} of "
-    assert all(said in told and f"KILL {reader.thread_id()} ends it" in told for told in tries(caplog))
+    number = reader.thread_id()  # type: ignore[no-untyped-call]
+    said = f"is in use by one of the open transactions: connection {number} of "
+    assert all(said in told and f"KILL {number} ends it" in told for told in tries(caplog))
     reader.rollback()
     assert upgrading.result(60).after == migrations.head()
 

@@ -1,5 +1,6 @@
 """The registered node types, and the versions of task types: workers write what is new, several at once."""
 
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 
@@ -8,10 +9,12 @@ import pytest
 from rota.scheduler_service import fleet
 from rota.scheduler_service.fleet import FleetCache
 from rota.shared.database.sqlite import SQLITE
+from rota.shared.database.transactions import Database
 from rota.shared.domain.errors import InvalidParam
 from rota.shared.store import node_types
 from rota.shared.store.node_types import NodeTypeDeclaration
 from rota.worker_service.registration import RegisteredTypes
+from tests.harness.distance import far
 from tests.harness.scenario import Scenario
 from tests.harness.together import together
 
@@ -151,6 +154,18 @@ def test_workers_that_register_at_once_agree(rows: Scenario) -> None:
     declared = [NodeTypeDeclaration(f"ETL_{n}", "ETL", n) for n in range(20)]
     together(*[partial(register, rows, *order) for order in (declared, declared[::-1], declared, declared[::-1])])
     assert types_of(rows, "ETL") == [[d.type for d in declared]]
+
+
+def test_workers_far_away_that_register_much_at_once_do_not_wait_for_each_other(mariadb_rows: Scenario) -> None:
+    declared = [NodeTypeDeclaration(f"FAR_{n}", f"FAR_{n}") for n in range(40)]
+    with far(mariadb_rows.database.url.render_as_string(hide_password=False), 0.1) as url, ExitStack() as stack:
+        databases = [stack.enter_context(closing(Database(url))) for _ in range(6)]
+
+        def start(database: Database) -> None:
+            database.write(lambda c: node_types.register(c, declared, "w"))
+
+        together(*[partial(start, database) for database in databases])
+    assert mariadb_rows.database.read(lambda c: node_types.is_registered(c, declared))
 
 
 def test_a_list_without_a_node_is_a_version_of_its_own_and_leaves_the_other_as_it_was(rows: Scenario) -> None:

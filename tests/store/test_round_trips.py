@@ -17,6 +17,8 @@ from rota.shared.clock import FAR_SECONDS
 from rota.shared.database.transactions import CONNECTIONS_AHEAD, Database, opened
 from rota.shared.domain.states import InstanceStatus
 from rota.shared.settings import Settings
+from rota.shared.store import node_types
+from rota.shared.store.node_types import NodeTypeDeclaration
 from rota.shared.store.overlap import SkipCandidate
 from rota.shared.store.reports import Report
 from rota.shared.store.runs import Run
@@ -184,3 +186,26 @@ def test_a_new_connection_is_prepared_in_one_round_trip(mariadb_rows: Scenario, 
         packets.clear()
         with mariadb_rows.database.engine.connect():
             assert [verbs(packet)[-1] for packet in packets] == ["SET", "SET", "SHOW"]  # SET NAMES, twice, and Rota
+
+
+def declared(*names: str, timeout: int = 5) -> list[NodeTypeDeclaration]:
+    return [
+        NodeTypeDeclaration(f"{name}_{part}", name, defaults={"timeout": timeout}) for name in names for part in "AB"
+    ]
+
+
+def test_node_types_are_registered_in_one_packet_and_what_is_there_is_not_written_again(
+    mariadb_rows: Scenario, packets: Packets
+) -> None:
+    def register(declarations: list[NodeTypeDeclaration]) -> list[list[str]]:
+        found = sent(packets, lambda: database.write(lambda c: node_types.register(c, declarations, "w")))
+        assert_nothing_is_locked_over_a_round_trip(packets)
+        return [one for one in found if one != ["SELECT"]]
+
+    database, names = mariadb_rows.database, [f"ETL{number}" for number in range(20)]
+    [new] = register(declared(*names))
+    assert Counter(new) == {"BEGIN": 1, "INSERT": 2, "UPDATE": 20, "COMMIT": 1}
+    assert register(declared(*names)) == []
+    [changed] = register([*declared(*names[:-1]), *declared(names[-1], timeout=6)])
+    assert Counter(changed) == {"BEGIN": 1, "UPDATE": 3, "INSERT": 1, "COMMIT": 1}
+    assert database.read(lambda c: node_types.is_registered(c, declared(*names[:-1])))

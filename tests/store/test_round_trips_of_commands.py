@@ -6,15 +6,28 @@ are tried again.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, event, text
 
-from rota.shared.control import acts, audit, instances, tasks, workers
+from rota.shared.control import (
+    acts,
+    audit,
+    backfills,
+    calendars,
+    instances,
+    limits,
+    schedulers,
+    steering,
+    tasks,
+    workers,
+)
 from rota.shared.control.actor import Actor
 from rota.shared.database.transactions import Database, opened
+from rota.shared.domain.calendars.defining import Changes
 from rota.shared.domain.errors import NameTaken, NotFound, NotPossible
 from rota.shared.domain.states import TaskStatus
 from rota.shared.domain.task import TaskDefinition
@@ -37,6 +50,15 @@ COMMANDS: dict[str, Work] = {
     "remove": lambda d: tasks.remove(d, ANN, "nightly"),
     "declare": lambda d: declare(d, retries=2),
     "cancel": lambda d: instances.cancel(d, ANN, live(d)),
+    "skip the next fire": lambda d: steering.skip(d, ANN, "nightly"),
+    "set the next fire": lambda d: steering.set_at(d, ANN, "nightly", f"{d.clock.now() + timedelta(minutes=1)}Z"),
+    "limit edit": lambda d: limits.edit(d, ANN, "warehouse", {"max_running": 2}),
+    "limit remove": lambda d: limits.remove(d, ANN, "warehouse"),
+    "calendar edit": lambda d: calendars.edit(d, ANN, "work", Changes(on=["2027-01-01"])),
+    "calendar remove": lambda d: calendars.remove(d, ANN, "work"),
+    "backfill pause": lambda d: backfills.pause(d, ANN, backfills.listed(d, 1)[0]["id"]),
+    "backfill cancel": lambda d: backfills.cancel(d, ANN, backfills.listed(d, 1)[0]["id"]),
+    "resume": lambda d: schedulers.resume(d, ANN),
     "drain": lambda d: workers.drain(d, ANN, workers.listed(d, 1)[0]["name"]),
 }
 
@@ -58,6 +80,10 @@ def nightly(mariadb_rows: Scenario) -> Scenario:
     worker = mariadb_rows.worker()
     mariadb_rows.assigned(worker)
     mariadb_rows.running(worker)
+    limits.add(mariadb_rows.database, ANN, {"name": "warehouse", "max_running": 4})
+    calendars.add(mariadb_rows.database, ANN, "work", Changes(off=["2027-12-24"]))
+    backfills.start(mariadb_rows.database, ANN, backfills.Wanted("nightly", "2025-01-01", "2025-02-01"))
+    schedulers.pause(mariadb_rows.database, ANN)
     mariadb_rows.database.clock.now()  # it has read the database's time
     return mariadb_rows
 
