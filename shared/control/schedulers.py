@@ -20,7 +20,7 @@ LOOKED_AT = 1000
 """The most schedulers that the check reads, the one with the latest tick first."""
 
 
-GOES_ON: Document = {"paused": False, "since": None, "by": None, "reason": None}
+GOES_ON: Document = {"paused": False, "since": None, "by": None, "reason": None, "ignored_by": []}
 """The document of the pause while there is none."""
 
 
@@ -30,7 +30,10 @@ def listed(database: Database, limit: int) -> list[Document]:
 
 
 def paused(database: Database) -> Document:
-    """Whether all scheduling is paused: ``{"paused": True, "since": …, "by": "ann", "reason": …}``."""
+    """Whether all scheduling is paused: ``{"paused": True, "since": …, "by": "ann", "reason": …, "ignored_by": []}``.
+
+    ``ignored_by``: the schedulers at work that are older than pauses. They let fires begin all the same.
+    """
     return database.read(_pause)
 
 
@@ -71,7 +74,10 @@ def resume(database: Database, actor: Actor, why: str | None = None) -> Document
 
 def _pause(connection: Connection) -> Document:
     rows = pauses.current(connection)
-    return pause_document(rows[0]) if rows else dict(GOES_ON)
+    if not rows:
+        return dict(GOES_ON)
+    ignored_by = [row["name"] for row in _active(connection) if not _heeds_pause(row)]
+    return pause_document(rows[0]) | {"ignored_by": ignored_by}
 
 
 def check_scheduling(database: Database) -> Check:
@@ -81,7 +87,10 @@ def check_scheduling(database: Database) -> Check:
     if (pause := paused(database))["paused"]:
         said = f", {pause['reason']}" if pause["reason"] else ""
         found = f"paused since {pause['since']} by {pause['by']}{said}; {found}"
-        return Check("scheduling", None, found, "at least 1, and no pause", "no new fire begins: rota scheduler resume")
+        advice = "no new fire begins: rota scheduler resume"
+        if others := ", ".join(pause["ignored_by"]):
+            advice = f"fires begin all the same: stop {others}, which is older than pauses"
+        return Check("scheduling", None, found, "at least 1, and no pause", advice)
     advice = "" if at_work else "nothing fires and nothing is given to workers: start rota scheduler, or rota up"
     return Check("scheduling", True if at_work else None, found, "at least 1", advice)
 
@@ -110,10 +119,10 @@ def obstacles(connection: Connection, task: Row[Any]) -> tuple[str | None, str |
     if not alive:
         nobody = "no scheduler is at work; start rota scheduler, or rota up"
         return nobody, nobody
-    if rows := pauses.current(connection):
+    active = [row for row in alive if row["state"] == SchedulerState.ACTIVE]
+    if (rows := pauses.current(connection)) and all(map(_heeds_pause, active)):
         said = f": {rows[0].reason}" if rows[0].reason else ""
         return f"all scheduling is paused by {rows[0].creator}{said}; rota scheduler resume ends that", None
-    active = [row for row in alive if row["state"] == SchedulerState.ACTIVE]
     if not active:
         return "every scheduler that is at work is paused", None
     for column in known_kinds():
@@ -124,4 +133,13 @@ def obstacles(connection: Connection, task: Row[Any]) -> tuple[str | None, str |
 
 
 def _at_work(database: Database) -> list[Document]:
-    return [row for row in listed(database, LOOKED_AT) if row["state"] == SchedulerState.ACTIVE and not row["silent"]]
+    return database.read(_active)
+
+
+def _active(connection: Connection) -> list[Document]:
+    rows = map(scheduler_document, schedulers.listed(connection, LOOKED_AT))
+    return [row for row in rows if row["state"] == SchedulerState.ACTIVE and not row["silent"]]
+
+
+def _heeds_pause(scheduler: Document) -> bool:
+    return schedulers.PAUSE in texts_in(object_in(scheduler["kinds"]).get(schedulers.HEEDS))

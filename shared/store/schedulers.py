@@ -21,6 +21,10 @@ FORGET_SECONDS = 86_400
 FORGET_LIMIT = 1000
 
 
+HEEDS, PAUSE = "heeds", "pause"
+"""In ``kinds`` of each scheduler's row: what it heeds. An older one, which does not know pauses, says nothing there."""
+
+
 @dataclass(frozen=True, slots=True)
 class SchedulerDeclaration:
     """A scheduler as it registers itself."""
@@ -46,6 +50,7 @@ def register(connection: Connection, scheduler: SchedulerDeclaration) -> int:
     """
     _forget(connection)
     values = {name: getattr(scheduler, name) for name in SchedulerDeclaration.__dataclass_fields__}
+    values["kinds"] = {**scheduler.kinds, HEEDS: [PAUSE]}
     statement = insert(schedule_scheduler_node).values(**values, creator=scheduler.name, modifier=scheduler.name)
     return int(connection.execute(statement).lastrowid)
 

@@ -3,11 +3,14 @@
 import json
 
 import pytest
+from sqlalchemy import text
 
 from rota.shared.control import schedulers
-from rota.shared.database.transactions import Database
+from rota.shared.database.transactions import Database, opened
+from rota.shared.domain.deciding import known_kinds
 from rota.shared.store import node_types
 from rota.shared.store.node_types import NodeTypeDeclaration
+from rota.shared.store.schedulers import SchedulerDeclaration, register
 from tests.harness.command_line import done, invoke
 
 
@@ -66,6 +69,20 @@ def test_a_pause_is_told_wherever_people_look(url: str) -> None:
     assert "the move" in done("doctor", url=url)
     assert json.loads(done("scheduler", "resume", "--json", url=url))["changed"] is True
     assert "was not paused" in done("scheduler", "resume", url=url)
+
+
+def test_a_pause_that_a_scheduler_is_too_old_to_heed_is_refused_in_words(url: str) -> None:
+    with opened(url) as database:
+        declared = SchedulerDeclaration("old", "vm", 7, "0.1.0", 3600, known_kinds())
+        database.write(lambda c: register(c, declared))
+        database.write(lambda c: c.execute(text("UPDATE schedule_scheduler_node SET kinds = NULL")))
+    for arguments in ((), ("--json",), ("--json",)):
+        result = invoke("scheduler", "pause", *arguments, url=url)
+        told = "all scheduling is paused, but fires begin all the same: stop old, which is older than pauses"
+        assert (result.exit_code, told in result.stderr) == (1, True), result.output
+        assert "no new fire" not in result.stdout
+    assert json.loads(result.stdout)["ignored_by"] == ["old"]
+    assert "fires all the same: older than pauses" in done("scheduler", "list", url=url)
 
 
 def test_a_scheduler_may_start_paused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

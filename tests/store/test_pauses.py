@@ -1,5 +1,6 @@
 """The pause of all scheduling: no new fire begins in it, and on resuming the misfire policies decide."""
 
+import json
 from collections import Counter
 from datetime import datetime, timedelta
 
@@ -276,6 +277,23 @@ def test_doctor_says_that_scheduling_is_paused(rows: Scenario) -> None:
     assert found.ok is None
     assert "by ann, the database moves" in found.found
     assert "rota scheduler resume" in found.help
+
+
+def test_schedulers_at_work_that_are_older_than_pauses_are_named(rows: Scenario) -> None:
+    for name in ("new", "old"):
+        declared = SchedulerDeclaration(name, "host", 1, "0", 3600, known_kinds())
+        rows.database.write(lambda c, one=declared: store_schedulers.register(c, one))  # type: ignore[misc]
+    rows.planned_task(rows.start + timedelta(hours=1), name="each")
+    assert schedulers.pause(rows.database, ANN)["ignored_by"] == []
+    older = json.dumps(known_kinds())
+    rows.sql("UPDATE schedule_scheduler_node SET kinds = :kinds WHERE name = 'old'", kinds=older)
+    assert schedulers.paused(rows.database)["ignored_by"] == ["old"]
+    advice = schedulers.check_scheduling(rows.database).help
+    assert advice == "fires begin all the same: stop old, which is older than pauses"
+    assert pauses.REASON not in (whys.why(rows.database, "each").document["remark"] or "")
+    rows.sql("UPDATE schedule_scheduler_node SET is_deleted = 1 WHERE name = 'old'")
+    assert schedulers.paused(rows.database)["ignored_by"] == []
+    assert pauses.REASON in whys.why(rows.database, "each").document["remark"]
 
 
 def test_what_became_of_a_fire_says_that_scheduling_is_paused(rows: Scenario, both: list[Materializer]) -> None:

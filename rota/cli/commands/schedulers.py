@@ -1,6 +1,7 @@
 """``rota scheduler`` runs a scheduler, shows those that run, and pauses and resumes all scheduling."""
 
 import logging
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -15,6 +16,7 @@ from rota.cli.show.table import show_table
 from rota.cli.show.times import moment_of, relative
 from rota.shared.control import schedulers
 from rota.shared.control.documents import Document
+from rota.shared.domain.errors import NotPossible
 from rota.supervise.parent import parent_option, watch_parent
 
 COLUMNS = ("name", "state", "last tick", "started", "version", "host", "pid", "remark")
@@ -80,7 +82,7 @@ def list_(shell: Shell, limit: int, as_json: bool) -> None:
         return
     if pause["paused"]:
         note(_paused_sentence(pause, now))
-    lines = [_line(one, now) for one in found]
+    lines = [_line(one, now, pause["ignored_by"]) for one in found]
     show_table(COLUMNS, lines, empty="no scheduler runs; start one with rota scheduler", least=LEAST)
 
 
@@ -95,6 +97,8 @@ def pause(shell: Shell, reason: str | None, as_json: bool) -> None:
     What has begun goes on, with its retries, and so do runs by hand. On rota scheduler resume the misfire policy of
     each task decides about the fires that were missed.
 
+    Exit code 1 if a scheduler at work is so old that it heeds no pause: fires begin until you stop it.
+
     \b
     Examples:
       rota scheduler pause --reason "the database moves"
@@ -105,7 +109,12 @@ def pause(shell: Shell, reason: str | None, as_json: bool) -> None:
         now = database.clock.now()
     if as_json:
         show_json(paused)
-    elif paused["changed"]:
+    if others := ", ".join(paused["ignored_by"]):
+        told = f"{others}, which is older than pauses"
+        raise NotPossible(f"all scheduling is paused, but fires begin all the same: stop {told}")
+    if as_json:
+        return
+    if paused["changed"]:
         click.echo(
             "all scheduling is paused: no new fire begins, what has begun goes on; rota scheduler resume ends it"
         )
@@ -144,7 +153,9 @@ def _paused_sentence(pause: Document, now: datetime) -> str:
     return cell(f"{pause['by']} paused all scheduling {since}{reason}; rota scheduler resume ends it")
 
 
-def _line(found: Document, now: datetime) -> tuple[Any, ...]:
+def _line(found: Document, now: datetime, ignoring: Sequence[str]) -> tuple[Any, ...]:
     ticked, started = (relative(moment_of(found[name]), now) for name in ("last_tick", "gmt_started"))
     remark = "silent" if found["silent"] else ""
+    if found["name"] in ignoring:
+        remark = "fires all the same: older than pauses"
     return found["name"], found["state"], ticked, started, found["version"], found["host"], found["pid"], remark
