@@ -9,13 +9,16 @@ from rota.shared.store import gone
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 60.0
-"""The rest after each look. A look is one statement, about one kind of rows; the kinds take turns."""
+"""The rest after a kind of rows, before the next. The kinds take turns."""
+
+PAGE_SECONDS = 1.0
+"""The rest after a page of rows, before the next page of the same kind. A look at a page is one statement."""
 
 DAY_SECONDS = 86_400
 
 
 class Remover:
-    """The duty: look at one kind of rows in turn, a page of it, and remove those that have been gone for long.
+    """The duty: look at one kind of rows in turn, page by page, and remove those that have been gone for long.
 
     Nobody uses these rows, so it takes its time. Several schedulers may remove at once.
     """
@@ -28,12 +31,14 @@ class Remover:
         self._after = dict.fromkeys(gone.KINDS, 0)
 
     def step(self) -> float:
-        """One look; returns the seconds to rest."""
+        """One page; returns the seconds to rest."""
         kind = gone.KINDS[self._turn]
-        self._turn = (self._turn + 1) % len(gone.KINDS)
         after, limit, seconds = self._after[kind], self._limit, self._seconds
         ids, self._after[kind] = self._database.read(lambda c: kind.find(c, after, limit, seconds))
         removed = self._database.write(lambda c: kind.remove(c, ids, seconds)) if ids else 0
         if removed:
             log.info("remover: deleted %d rows of the kind %s that were gone for long", removed, kind.name)
+        if self._after[kind] or removed == limit:
+            return PAGE_SECONDS
+        self._turn = (self._turn + 1) % len(gone.KINDS)
         return LOOK_SECONDS

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
 from rota.scheduler_service.duties.follower import Follower
 from rota.scheduler_service.duties.materializer import Materializer
@@ -466,6 +467,22 @@ def test_two_schedulers_that_follow_the_same_end_plan_one_fire(
     slow.step()
     assert interleaved
     assert (delayed.fires, delayed.next, delayed.marks) == ([NOW, end + DELAY], None, 1)
+
+
+def test_pages_of_which_nothing_has_ended_cost_a_tenth_of_the_time(
+    delayed: Delayed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(4):
+        delayed.rows.task(fixed_delay="10m", cron=None, overlap_policy="allow")
+    delayed.tick()
+    follower, page = Follower(delayed.rows.database, Settings.load(batch=2)), follow_ups.page
+
+    def slow(connection: Connection, after_id: int, limit: int) -> follow_ups.Page:
+        delayed.clock.advance(0.02)
+        return page(connection, after_id, limit)
+
+    monkeypatch.setattr(follow_ups, "page", slow)
+    assert follower.step() == pytest.approx(0.18)
 
 
 def test_a_page_of_marks_is_bounded_and_finds_what_has_ended_behind_what_runs(delayed: Delayed) -> None:

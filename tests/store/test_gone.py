@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from rota.scheduler_service.app import Scheduler
 from rota.scheduler_service.duties.reaper import Reaper
-from rota.scheduler_service.duties.remover import LOOK_SECONDS, Remover
+from rota.scheduler_service.duties.remover import LOOK_SECONDS, PAGE_SECONDS, Remover
 from rota.shared.settings import Settings
 from rota.shared.store import gone, node_types, workers
 from rota.shared.store.node_types import NodeTypeDeclaration
@@ -301,23 +301,16 @@ def test_a_lock_that_a_scheduler_leases_at_this_moment_is_passed_over(mariadb_ro
     assert rows.database.write(lambda c: leases.release(c, "one", [task])) == {task}
 
 
-def test_locks_are_looked_at_a_page_at_a_time_and_again_from_the_first(rows: Scenario) -> None:
-    tasks = [rows.task() for _ in range(3)]
+def test_locks_are_looked_at_a_page_at_a_time_and_a_full_page_is_gone_on_with_soon(rows: Scenario) -> None:
+    tasks = [rows.task() for _ in range(5)]
     rows.sql("INSERT INTO schedule_task_lock (schedule_task_id) SELECT id FROM schedule_task")
-    remover = Remover(rows.database, Settings.load(batch=2))
-
-    def look() -> None:
-        for _ in gone.KINDS:
-            remover.step()
-
-    rows.sql("UPDATE schedule_task SET is_deleted = 1 WHERE id = :id", id=tasks[2])
-    look()
-    assert lock_rows(rows) == tasks
-    look()
-    assert lock_rows(rows) == tasks[:2]
-    rows.sql("UPDATE schedule_task SET is_deleted = 1 WHERE id = :id", id=tasks[0])
-    look()
-    assert lock_rows(rows) == [tasks[1]]
+    rows.sql("UPDATE schedule_task SET is_deleted = 1 WHERE id IN (:one, :other)", one=tasks[1], other=tasks[4])
+    remover, kinds = Remover(rows.database, Settings.load(batch=2)), [kind.name for kind in gone.KINDS]
+    rests = [remover.step() for _ in range(kinds.index("lock"))]
+    assert set(rests) <= {LOOK_SECONDS}
+    left = [(remover.step(), lock_rows(rows)) for _ in range(3)]
+    without = [task for task in tasks if task != tasks[1]]
+    assert left == [(PAGE_SECONDS, without), (PAGE_SECONDS, without), (LOOK_SECONDS, without[:-1])]
 
 
 # Versions of task types
