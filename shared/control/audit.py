@@ -1,6 +1,7 @@
 """The audit: who changed what, when, through which face and why. Each act is recorded in its own transaction."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Row
@@ -15,25 +16,36 @@ Values = Mapping[str, Any]
 
 
 def listed(
-    database: Database, limit: int, *, task: str | None = None, instance_id: int | None = None, whole: bool = True
+    database: Database, limit: int, *, task: str | None = None, instance_id: int | None = None
 ) -> list[Document]:
     """At most ``limit`` acts, the newest first.
 
     With ``task``, only those on the tasks of this name and on their instances; with ``instance_id``, only those on one
-    instance. Unless ``whole``, a param in large values is None. Raises NotFound for a task that never existed.
+    instance. In large values the param is None. Raises NotFound for a task that never existed.
     """
+    return [audit_document(row) for row in _read(database, limit, task, instance_id)]
 
+
+def each_whole(
+    database: Database, limit: int, *, task: str | None = None, instance_id: int | None = None
+) -> Iterator[Document]:
+    """The acts of ``listed``, one after the other, with params however large. Raises as it does."""
+    for row in _read(database, limit, task, instance_id):
+        yield audit_document(database.read(partial(audit.whole, act_id=row.id)) if row.is_cut else row)
+
+
+def _read(database: Database, limit: int, task: str | None, instance_id: int | None) -> list[Row[Any]]:
     def read(connection: Connection) -> list[Row[Any]]:
         if instance_id is not None:
-            return audit.of_instance(connection, instance_id, limit, whole=whole)
+            return audit.of_instance(connection, instance_id, limit)
         if task is None:
-            return audit.listed(connection, limit, whole=whole)
-        rows = audit.of_task(connection, task, limit, whole=whole)
+            return audit.listed(connection, limit)
+        rows = audit.of_task(connection, task, limit)
         if not rows:
             tasks.find(connection, task)
         return rows
 
-    return [audit_document(row) for row in database.read(read)]
+    return database.read(read)
 
 
 def on_task(

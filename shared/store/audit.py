@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, case, func, insert, select, type_coerce
+from sqlalchemy import ColumnElement, Connection, Row, Select, case, func, insert, or_, select, type_coerce
 
 from rota.shared.database.later import execute_later, read_before
 from rota.shared.store import params
@@ -28,10 +28,10 @@ def _without_large_param(values: ColumnElement[Any]) -> ColumnElement[Any]:
     return case((params.size_if_large(values).is_(None), values), else_=func.json_replace(values, "$.param", None))
 
 
-_whole = select(schedule_audit).order_by(_audit.id.desc())
-_narrow = select(
+_narrow: Select[Any] = select(
     *(column for column in _audit if not column.name.endswith("_values")),
     *(type_coerce(_without_large_param(c), c.type).label(c.name) for c in (_audit.old_values, _audit.new_values)),
+    or_(*(params.size_if_large(c).is_not(None) for c in (_audit.old_values, _audit.new_values))).label("is_cut"),
 ).order_by(_audit.id.desc())
 """The acts, the newest first. Params are the only values that may be large."""
 
@@ -72,16 +72,17 @@ def has_act(connection: Connection, key: str) -> bool:
     return read_before(connection, select(_audit.id).where(_audit.act_key == key).limit(1), {}).scalar() is not None
 
 
-def _newest(*, whole: bool) -> Select[Any]:
-    return _whole if whole else _narrow
+def whole(connection: Connection, act_id: int) -> Row[Any]:
+    """An act, however large its values are."""
+    return connection.execute(select(schedule_audit).where(_audit.id == act_id)).one()
 
 
-def listed(connection: Connection, limit: int, *, whole: bool = True) -> list[Row[Any]]:
-    """The acts, the newest first; unless ``whole``, a param in large values is None."""
-    return list(connection.execute(_newest(whole=whole).limit(limit)))
+def listed(connection: Connection, limit: int) -> list[Row[Any]]:
+    """The acts, the newest first. In large values the param is None, and ``is_cut`` says so."""
+    return list(connection.execute(_narrow.limit(limit)))
 
 
-def of_task(connection: Connection, name: str, limit: int, *, whole: bool = True) -> list[Row[Any]]:
+def of_task(connection: Connection, name: str, limit: int) -> list[Row[Any]]:
     """The acts on the tasks of this name and on their instances, the newest first.
 
     They include acts on deleted tasks of this name, and acts on the live task while it had another name.
@@ -90,15 +91,15 @@ def of_task(connection: Connection, name: str, limit: int, *, whole: bool = True
     rows = {
         row.id: row
         for statement in (
-            _newest(whole=whole).where(_audit.object_name == name),
-            _newest(whole=whole).where(_audit.object_type == TASK, _audit.object_id == live),
+            _narrow.where(_audit.object_name == name),
+            _narrow.where(_audit.object_type == TASK, _audit.object_id == live),
         )
         for row in connection.execute(statement.limit(limit))
     }
     return [rows[number] for number in sorted(rows, reverse=True)[:limit]]
 
 
-def of_instance(connection: Connection, instance_id: int, limit: int, *, whole: bool = True) -> list[Row[Any]]:
+def of_instance(connection: Connection, instance_id: int, limit: int) -> list[Row[Any]]:
     """The acts on an instance, the newest first."""
-    statement = _newest(whole=whole).where(_audit.object_type == INSTANCE, _audit.object_id == instance_id)
+    statement = _narrow.where(_audit.object_type == INSTANCE, _audit.object_id == instance_id)
     return list(connection.execute(statement.limit(limit)))

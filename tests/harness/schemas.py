@@ -59,3 +59,9 @@ def _elements(sql: str) -> list[str]:
             found.append(sql[begun:at])
             begun = at + 1
     return [*found, sql[begun:]]
+
+
+def statements(script: str) -> list[str]:
+    """The statements of a script that ``rota migrate --sql`` printed."""
+    lines = [line for line in script.splitlines() if not line.startswith("--")]
+    return [statement.strip() for statement in "\n".join(lines).split(";\n") if statement.strip()]

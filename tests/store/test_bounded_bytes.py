@@ -2,16 +2,20 @@
 
 import gc
 import json
+import os
 import tracemalloc
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, insert
 
 from rota.cli.show.instances import outcome
+from rota.cli.show.output import show_json_list
 from rota.scheduler_service.duties.assigner import Assigner
 from rota.scheduler_service.duties.materializer import Materializer
 from rota.shared.control import audit, instances, tasks
@@ -27,6 +31,7 @@ from tests.harness.puller import Puller
 from tests.harness.scenario import Scenario
 from tests.harness.statements import executed
 
+ANN = Actor("ann", "cli")
 PARAM = {"rows": [[n, f"row {n}"] for n in range(15_000)]}
 TEXT = json.dumps(PARAM, separators=(",", ":"))
 MB = 1_000_000
@@ -321,13 +326,11 @@ def test_a_list_of_tasks_with_large_params_takes_little_memory(rows: Scenario) -
 
 
 def test_the_table_of_acts_with_large_params_takes_little_memory(rows: Scenario) -> None:
-    ann = Actor("ann", "cli")
-    fields = {"name": "large", "type": "REPORT", "param": PARAM}
-    tasks.add(rows.database, ann, fields)
+    tasks.add(rows.database, ANN, {"name": "large", "type": "REPORT", "param": PARAM})
     for retries in range(1, 16):
-        tasks.edit(rows.database, ann, "large", {"param": {**PARAM, "n": retries}, "retries": retries})
+        tasks.edit(rows.database, ANN, "large", {"param": {**PARAM, "n": retries}, "retries": retries})
     listed: list[list[Document]] = []
-    most = peak(lambda: listed.append(audit.listed(rows.database, 20, whole=False)))
+    most = peak(lambda: listed.append(audit.listed(rows.database, 20)))
     print(f"{most / MB:.0f} MB")
     assert most <= 5 * MB
     [newest, *_, first] = listed[0]
@@ -335,8 +338,22 @@ def test_the_table_of_acts_with_large_params_takes_little_memory(rows: Scenario)
         {"param": None, "retries": 14}, {"param": None, "retries": 15}
     )  # fmt: skip
     assert (first["old_values"], "param" in first["new_values"]) == (None, True)
-    [newest, *_] = audit.listed(rows.database, 1)
-    assert newest["new_values"] == {"param": {**PARAM, "n": 15}, "retries": 15}
+
+
+def test_acts_with_large_params_are_printed_as_json_one_by_one(
+    rows: Scenario, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks.add(rows.database, ANN, {"name": "large", "type": "REPORT", "param": PARAM})
+    for retries in range(1, 6):
+        tasks.edit(rows.database, ANN, "large", {"param": {**PARAM, "n": retries}, "retries": retries})
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+        one, most = (peak(lambda n=n: show_json_list(audit.each_whole(rows.database, n))) for n in (1, 20))  # type: ignore[misc]
+    show_json_list(audit.each_whole(rows.database, 20))
+    printed = json.loads(capsys.readouterr().out)
+    print(f"{one / MB:.0f} MB for one act, {most / MB:.0f} MB for 6")
+    assert [act["new_values"]["retries"] for act in printed] == [*range(5, -1, -1)]
+    assert all(act["new_values"]["param"]["n"] == act["new_values"]["retries"] for act in printed[:-1])
+    assert most <= one + 5 * MB
 
 
 def test_a_portion_is_bounded_in_bytes_and_a_larger_row_is_alone() -> None:

@@ -26,7 +26,7 @@ from rota.shared.domain.errors import DatabaseProblem, InvalidInput
 from rota.shared.domain.releases import is_older
 from tests.harness.databases import MariaDBServer, fresh_database, is_mysql, run_sql
 from tests.harness.processes import ROOT, marked_environment, wait_until
-from tests.harness.schemas import ddl, typed
+from tests.harness.schemas import ddl, statements, typed
 
 UPGRADE = """
 import sys
@@ -208,11 +208,6 @@ def test_a_long_statement_is_not_cut(mariadb_url: str) -> None:
 
 
 # --- as SQL -----------------------------------------------------------------------------------------------------------
-
-
-def statements(script: str) -> list[str]:
-    lines = [line for line in script.splitlines() if not line.startswith("--")]
-    return [statement.strip() for statement in "\n".join(lines).split(";\n") if statement.strip()]
 
 
 def test_the_printed_sql_makes_the_same_schema_on_mariadb(mariadb_url: str, mariadb_schema: dict[str, str]) -> None:

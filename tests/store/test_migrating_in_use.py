@@ -13,7 +13,7 @@ from rota import migrations
 from rota.shared.database import mysql_ddl
 from rota.shared.domain.errors import DatabaseProblem
 from tests.harness.databases import MariaDBServer, connect, run_sql
-from tests.store.test_migrating import statements
+from tests.harness.schemas import statements
 
 SECOND = "-- Running upgrade 0001 -> 0002"
 

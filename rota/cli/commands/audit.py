@@ -7,7 +7,7 @@ import click
 from rota.cli.numbers import ROW_ID
 from rota.cli.options import limit_option
 from rota.cli.shell import Shell, database_option, json_option, pass_shell
-from rota.cli.show.output import cell, shortened, show_json
+from rota.cli.show.output import cell, shortened, show_json_list
 from rota.cli.show.table import show_table
 from rota.cli.show.times import moment_of, shown_utc
 from rota.shared.control import audit as control
@@ -47,11 +47,11 @@ def audit(shell: Shell, task_name: str | None, instance_id: int | None, limit: i
     if task_name is not None and instance_id is not None:
         raise click.UsageError("--task and --instance exclude each other; give one of them")
     with shell.database(to_write=False) as database:
-        acts = control.listed(database, limit, task=task_name, instance_id=instance_id, whole=as_json)
-    if as_json:
-        show_json(acts)
-    else:
-        show_table(COLUMNS, [_line(act) for act in acts], empty="nothing is recorded", least=LEAST)
+        if as_json:
+            show_json_list(control.each_whole(database, limit, task=task_name, instance_id=instance_id))
+            return
+        acts = control.listed(database, limit, task=task_name, instance_id=instance_id)
+    show_table(COLUMNS, [_line(act) for act in acts], empty="nothing is recorded", least=LEAST)
 
 
 def _line(act: Document) -> tuple[Any, ...]:

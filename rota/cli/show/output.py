@@ -38,11 +38,24 @@ def show_json(document: Any) -> None:
     click.echo("\n".join(json_lines(document)))
 
 
+def show_json_list(items: Iterable[Any]) -> None:
+    """Print a JSON list, each item as soon as it comes: a list of large ones need not fit into the memory."""
+    before = "["
+    for item in items:
+        click.echo(before + "".join(f"\n  {line}" for line in json_lines(item)), nl=False)
+        before = ","
+    click.echo("[]" if before == "[" else "\n]")
+
+
 def json_lines(value: Any) -> list[str]:
     r"""A JSON value over several lines. What a terminal would obey in its texts, and not show, is a ``\u`` escape."""
     ascii_only = (getattr(sys.stdout, "encoding", None) or "utf-8").lower() not in ("utf-8", "utf8")
     lines = json.dumps(value, indent=2, ensure_ascii=ascii_only, default=str).split("\n")
-    return ["".join(c if is_shown(c) else json.dumps(c)[1:-1] for c in line) for line in lines]
+    return [line if line.isprintable() else _escaped(line) for line in lines]
+
+
+def _escaped(line: str) -> str:
+    return "".join(c if is_shown(c) else json.dumps(c)[1:-1] for c in line)
 
 
 def note(sentence: str) -> None:
