@@ -114,9 +114,11 @@ PAIRS = replace(
     different=(10_000,),
     seconds=20,
     asked=12,
+    edited=(100_000,),
     finished=(300_000,),
     piped=1.0,
+    distances=(100,),
 )
-"""For ``compare``: as much as tells two commits apart in a minute and a half each."""
+"""For ``compare``: as much as tells two commits apart in a few minutes each. ``--only`` chooses workloads."""
 
 SCALES = {"full": FULL, "quick": QUICK, "pairs": PAIRS}

@@ -23,7 +23,9 @@ def give(
     Returns these calendars by their names, and those that the inputs ``also`` name. A task that was planned with
     another edition of its calendar gets the new one in ``TaskTerms.new_edition``.
     """
-    naming = [task for task in tasks if task.terms.calendars]
+    different = {id(task.terms): task.terms for task in tasks}  # the tasks of a herd share their terms
+    with_names = {key for key, terms in different.items() if terms.calendars}
+    naming = [task for task in tasks if id(task.terms) in with_names] if with_names else []
     names = {name for task in naming for name in task.terms.calendars}
     names |= {inputs.named_calendar for inputs in also if inputs is not None and inputs.named_calendar is not None}
     if not names:

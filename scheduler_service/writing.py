@@ -140,7 +140,8 @@ def write_tasks(
 
 def _advance(connection: Connection, advances: Sequence[plans.Advance]) -> None:
     plans.advance(connection, advances)
-    calendars.use(connection, [use for a in advances if (use := a.task.calendar_use) is not None])
+    used = [a.task.calendar_use for a in advances if a.task.terms.new_edition is not None]
+    calendars.use(connection, [use for use in used if use is not None])
     skips.record(connection, [(a.task.id, a.skipped) for a in advances if a.skipped is not None])
     catch_ups.begin(connection, [(a.task, a.missed) for a in advances if a.missed is not None])
 

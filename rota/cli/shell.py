@@ -144,9 +144,9 @@ def _in_options(text: str, untyped: bool) -> str:
             name = str(option.name)
             is_named = untyped or ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
             if is_named and isinstance(option, click.Option):
-                # "name = 1" is SQL. A name without _ is also a word. It is a field's where a fault begins with it:
-                # "retries -1: ...".
-                field = rf"\b{name}\b(?! = )" if "_" in name else rf"^{name}(?= \S+: )"
+                # "name = 1" is SQL, and a name in quotes is what somebody wrote. A name without _ is also a word. It is
+                # a field's where a fault begins with it: "retries -1: ...".
+                field = rf"(?<!['\"])\b{name}\b(?! = |['\"])" if "_" in name else rf"^{name}(?= \S+: )"
                 if not option.multiple:  # such an option is not written as its variable is: --label gpu=a100
                     field = rf"\bROTA_{name.upper()}\b|{field}"
                 text = re.sub(field, option.opts[-1], text, flags=re.MULTILINE)

@@ -114,6 +114,8 @@ class Backfiller:
         """Plan what SQL has inserted; one that cannot be planned is canceled, with the reason."""
         one, inputs = found.backfill, plan_calendars.on(self._database, plans.inputs_in(found.inputs_text or ""))
         try:
+            if found.param_is_odd:
+                raise InvalidInput("its param is no JSON object")
             if inputs is None:
                 raise InvalidInput("the plan of its task cannot be read")
             fires = fires_in(inputs, one.from_at, one.to_at, self._database.clock.now())

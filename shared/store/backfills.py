@@ -69,6 +69,9 @@ class Found:
     inputs_text: str | None
     """The inputs of the task's plan, if SQL has inserted the backfill and nobody has looked at it yet."""
 
+    param_is_odd: bool
+    """Whether SQL has inserted it so, with a param that is no JSON object."""
+
     ended: int
     """How many of its fires had ended, or need not run."""
 
@@ -90,6 +93,11 @@ class Found:
 _small = [column for column in _backfill if column.name != "param"]
 """Without the param, which may be large, and travels to the instances inside the database."""
 
+_is_no_object = case(
+    (_backfill.param.is_(None), literal_column("0")),
+    (func.json_valid(_backfill.param), func.upper(func.json_type(_backfill.param)) != literal_column("'OBJECT'")),
+    else_=literal_column("1"),
+)
 _open = (
     read_by(
         select(
@@ -100,6 +108,9 @@ _open = (
             _task.next_fire_at,
             _task.history_complete_from,
             case((_backfill.plan_inputs.is_(None), _task.plan_inputs)).label("inputs_text"),
+            case((and_(_backfill.plan_inputs.is_(None), _is_no_object == literal_column("1")), 1), else_=0).label(
+                "param_is_odd"
+            ),
         ).join_from(schedule_backfill, schedule_task, _task.id == _backfill.schedule_task_id, isouter=True),
         schedule_backfill,
         "ix_schedule_backfill_open",
@@ -134,7 +145,7 @@ def _found(row: Any) -> Found:
     was_stopped = row.reason is not None or row.gmt_completed is not None
     is_stopped = row.reason is None if row.status == PAUSED else row.status in OVER and row.gmt_completed is None
     noted = (0 if spoiled else ended(row), row.status == RUNNING and was_stopped, is_stopped)
-    return Found(backfill, is_deleted, *terms, row.inputs_text, *noted, spoiled)
+    return Found(backfill, is_deleted, *terms, row.inputs_text, bool(row.param_is_odd), *noted, spoiled)
 
 
 def _moments(texts: Any) -> list[datetime]:

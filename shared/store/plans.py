@@ -72,6 +72,8 @@ class Advance:
     @classmethod
     def of(cls, task: PlannedTask, decision: Decision) -> "Advance":
         """The new state of a plan by what was decided."""
+        if decision.skipped is None:
+            return cls(task, decision.next_fire_at, missed=decision.missed)
         numbers = (decision.misfires, decision.held_back)
         return cls(task, decision.next_fire_at, *numbers, skipped=decision.skipped, missed=decision.missed)
 

@@ -123,6 +123,11 @@ def test_param_comes_as_text_from_a_file_or_from_stdin(url: str, database: Datab
         (["--type", "CLEANUP", "--max-instances", "2"], 1, "error: --max-instances goes with --overlap allow"),
         (["--type", "CLEANUP", "--timeout", "-1"], 1, "error: --timeout -1: Input should be greater than or equal"),
         (["--type", "CLEANUP", "--retries", "2000", "--priority", "12"], 1, "--retries 2000: Input should be less"),
+        (
+            ["--type", "CLEANUP", "--fixed-delay", "5m", "--any-of", '[{"cron": "0 9 * * *"}, {"fixed_delay": 300}]'],
+            1,
+            "{'fixed_delay': 300} is no trigger of a combination",
+        ),
         (["--type", "CLEANUP", "--retry-jitter", "101"], 1, "--retry-jitter 101: Input should be less"),
         (
             ["--type", "CLEANUP", "--max-retry-delay", "5"],

@@ -483,3 +483,18 @@ def test_a_backfill_that_sql_inserts_and_that_cannot_be_is_canceled_with_the_rea
         status, reason, completed = shown(rows, number, "status", "reason", "gmt_completed")
         assert (status, said in reason, completed is not None) == ("canceled", True, True)
     assert written(rows) == []
+
+
+@pytest.mark.parametrize(
+    ("param", "status"), [("[]", "canceled"), ("5", "canceled"), ('"day"', "canceled"), ('{"day": 1}', "running")]
+)
+def test_a_backfill_that_sql_inserts_with_a_param_that_is_no_object_is_canceled(
+    rows: Scenario, step: Step, param: str, status: str
+) -> None:
+    number = inserted(rows, rows.task("nightly"), BEGIN, BEGIN + 4 * MINUTE)
+    rows.sql("UPDATE schedule_backfill SET param = :param WHERE id = :id", param=param, id=number)
+    step()
+    step()
+    reason = "its param is no JSON object" if status == "canceled" else None
+    assert shown(rows, number, "status", "reason") == (status, reason)
+    assert len(written(rows)) == (status == "running")

@@ -143,6 +143,21 @@ def test_a_spec_that_sql_wrote_wrong_sets_its_task_aside_and_no_other(
     assert rows.task_row(bad).next_fire_at is not None
 
 
+@pytest.mark.parametrize("spec", ['{"jiter_seconds": 5}', '{"every": "15m"}', "[]", "5"])
+def test_a_cron_with_a_key_that_nobody_reads_sets_its_task_aside(rows: Scenario, spec: str) -> None:
+    add(rows, cron="* * * * *")
+    rows.sql("UPDATE schedule_task SET trigger_spec = :spec", spec=spec)
+    materialize(rows)
+    [(task, error)] = rows.sql("SELECT id, plan_error FROM schedule_task")
+    wanted = (
+        "for trigger_kind cron write NULL, or an object with some of the keys calendar, calendar_days, jitter_seconds"
+    )
+    assert error == f"trigger_spec is {json.loads(spec)}; {wanted}"
+    rows.sql("UPDATE schedule_task SET trigger_spec = NULL")
+    materialize(rows)
+    assert (rows.task_row(task).plan_error, rows.task_row(task).next_fire_at is not None) == (None, True)
+
+
 def test_a_new_trigger_takes_the_place_of_the_old_one(rows: Scenario) -> None:
     add(rows, cron="0 3 * * *")
     trigger = ("trigger_kind", "cron", "trigger_spec")

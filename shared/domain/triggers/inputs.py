@@ -49,9 +49,21 @@ class TriggerInputs:
         spec = self.trigger_spec
         if isinstance(spec, dict) and spec.keys() - FOR_ANY_KIND == {name}:
             return spec[name]
+        raise self._odd_spec(json.dumps({name: example}))
+
+    def require_no_spec_of_its_own(self) -> None:
+        """Raise InvalidInput if ``trigger_spec`` has more than what it may have whatever kind the trigger is.
+
+        A key that nobody reads may be one that somebody has spelled wrong.
+        """
+        spec = self.trigger_spec
+        if spec is not None and not (isinstance(spec, dict) and spec.keys() <= FOR_ANY_KIND):
+            raise self._odd_spec(f"NULL, or an object with some of the keys {', '.join(sorted(FOR_ANY_KIND))}")
+
+    def _odd_spec(self, wanted: str) -> InvalidInput:
+        spec = self.trigger_spec
         found = str(spec) if isinstance(spec, UnreadableJson) else reprlib.repr(spec)
-        wanted = json.dumps({name: example})
-        raise InvalidInput(f"trigger_spec is {found}; for trigger_kind {self.trigger_kind} write {wanted}")
+        return InvalidInput(f"trigger_spec is {found}; for trigger_kind {self.trigger_kind} write {wanted}")
 
     @property
     def jitter_seconds(self) -> int:
@@ -80,6 +92,8 @@ class TriggerInputs:
     @property
     def named_calendar(self) -> str | None:
         """The same; None also for what is no name."""
+        if self.trigger_spec is None:
+            return None
         name = self.trigger_spec.get("calendar") if isinstance(self.trigger_spec, dict) else None
         return name if isinstance(name, str) and _CALENDAR_NAME.fullmatch(name) else None
 

@@ -29,12 +29,13 @@ class CronTrigger:
     def of(cls, inputs: TriggerInputs) -> Self:
         """The trigger that ``cron``, ``cron_seconds`` and ``timezone`` describe.
 
-        Raises InvalidCron, which names the one expression that is wrong, or InvalidTimezone.
+        Raises InvalidCron, which names the one expression that is wrong, InvalidTimezone, or InvalidInput.
         """
         if inputs.cron is None:
             raise InvalidCron(
                 "the task is triggered by cron but has no cron expression; set cron, or trigger_kind manual"
             )
+        inputs.require_no_spec_of_its_own()
         return cls(_parse(inputs.cron, bool(inputs.cron_seconds)), load_zone(inputs.timezone))
 
     def next_after(self, moment: datetime) -> datetime | None:
