@@ -18,7 +18,7 @@ from tests.harness import invariants
 from tests.harness.cluster import Cluster
 from tests.harness.processes import RotaProcess, wait_until
 
-FIRES = int(os.environ.get("ROTA_TEST_FIRES", "1000"))
+FIRES = int(os.environ.get("ROTA_TEST_FIRES", "10000"))
 CONCURRENCY = 100
 KILLS = 2
 """So many schedulers are killed, and as many workers."""

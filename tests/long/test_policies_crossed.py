@@ -9,6 +9,8 @@ and real workers. The model (``expected``) is written from docs/scheduling.md an
 - 80: a run that takes five minutes, and whose worker is lost at 82. Another worker is there.
 - 110: a run that fails at its first attempt.
 - 130: the last fire.
+
+Left out is ``fixed_delay``, whose fires are no times of a clock: tests/store/test_fixed_delay.py has its policies.
 """
 
 from collections.abc import Iterator
@@ -23,18 +25,22 @@ from sqlalchemy import Connection, select
 from rota.scheduler_service.app import Scheduler
 from rota.shared.control import tasks
 from rota.shared.control.actor import Actor
+from rota.shared.control.calendars import add as add_calendar
 from rota.shared.database.transactions import Database
+from rota.shared.domain.calendars.defining import Changes
+from rota.shared.domain.calendars.definition import edition_of
 from rota.shared.domain.states import TaskStatus
 from rota.shared.domain.task import TaskDefinition
 from rota.shared.settable_clock import SettableClock
 from rota.shared.settings import Settings
-from rota.shared.store import workers
+from rota.shared.store import calendars, workers
 from rota.shared.store.tables import schedule_catch_up, schedule_instance, schedule_skip, schedule_task
 from rota.worker_service.app import Worker
 from rota.worker_service.authoring import Rota
 from rota.worker_service.context import NodeContext
 from tests.harness.tasks import insert_tasks, note_planned
 
+ANN = Actor("ann", "cli")
 BEGIN = datetime.fromisoformat("2026-11-19T12:00:00")
 MINUTE = timedelta(minutes=1)
 UP, LAST, END = 45, 130, 140
@@ -53,6 +59,10 @@ TRIGGERS: dict[str, dict[str, Any]] = {
     "interval": {"every": "10m"},
     "any_of": {"any_of": [{"every": "20m"}, {"cron": "10-59/20 * * * *"}]},
     "all_of": {"all_of": [{"every": "5m"}, {"cron": "*/10 * * * *"}]},
+    "crons": {"cron": "*/20 * * * *; 10-59/20 * * * *"},
+    "jitter": {"cron": "*/10 * * * *", "jitter_seconds": 30},
+    "calendar": {"cron": "*/10 * * * *", "calendar": "work"},
+    "on demand": {},
     **{f"once {minute}": {"at": (BEGIN + minute * MINUTE).isoformat()} for minute in (40, 60, 80, 110)},
 }
 
@@ -64,19 +74,21 @@ class Policies:
     trigger: str
     misfire: str
     overlap: str
-    retries: int
+    retry: str
     on_worker_lost: str
     goes_off: bool
 
     @property
     def name(self) -> str:
         off = "off" if self.goes_off else "on"
-        return f"{self.trigger}, {self.misfire}, {self.overlap}, {self.retries}, {self.on_worker_lost}, {off}"
+        return f"{self.trigger}, {self.misfire}, {self.overlap}, {self.retry}, {self.on_worker_lost}, {off}"
 
     @property
     def minutes(self) -> list[int]:
         """Its fires."""
         kind, _, minute = self.trigger.partition(" ")
+        if kind == "on":
+            return []
         return [int(minute)] if kind == "once" else list(range(0, LAST + 1, 10))
 
     def definition(self) -> TaskDefinition:
@@ -87,24 +99,45 @@ class Policies:
             misfire_policy=self.misfire,
             misfire_window_seconds=WINDOW_SECONDS,
             misfire_cap=CAP,
-            overlap_policy=self.overlap,
-            retries=self.retries,
             retry_delay_seconds=60,
             on_worker_lost=self.on_worker_lost,
+            **OVERLAPS[self.overlap],
+            **RETRIES[self.retry],
             **TRIGGERS[self.trigger],
         )
 
 
-AT_MOST_ONCE = (0, "fail")
-ENDS = [(0, "retry"), (1, "retry"), AT_MOST_ONCE]
+OVERLAPS: dict[str, dict[str, Any]] = {
+    **{policy: {"overlap_policy": policy} for policy in ("skip", "queue", "replace", "allow")},
+    "allow 1": {"overlap_policy": "allow", "max_instances": 1},
+    "allow 2": {"overlap_policy": "allow", "max_instances": 2},
+}
+RETRIES: dict[str, dict[str, Any]] = {
+    "never": {"retries": 0},
+    "once": {"retries": 1},
+    "once from the first node": {"retries": 1, "on_retry": "restart"},
+    "once on ValueError": {"retries": 1, "retry_on": ["ValueError"]},
+    "once on KeyError": {"retries": 1, "retry_on": ["KeyError"]},
+    "once but not on ValueError": {"retries": 1, "never_retry": ["ValueError"]},
+}
+ENDS = [("never", "retry"), ("once", "retry"), ("never", "fail")]
 """How often a node is retried, and what follows a lost worker: at most once excludes retries."""
 
-CROSSED = [
-    Policies(trigger, misfire, overlap, retries, lost, off)
-    for trigger, misfire, overlap, (retries, lost), off in product(
-        TRIGGERS, ["skip", "fire_once", "fire_all"], ["skip", "queue", "replace", "allow"], ENDS, [False, True]
-    )
-]
+MISFIRES = ["skip", "fire_once", "fire_all"]
+NEW_IN_ONE_WAY = ("crons", "jitter", "calendar", "on demand", "allow 1", "allow 2")
+"""Triggers and overlaps that are crossed with all but the ends."""
+
+
+def crossed() -> Iterator[Policies]:
+    """All of them; with ends of their own one trigger and one misfire policy, as neither matters to an end."""
+    for trigger, misfire, overlap, (retry, lost), off in product(TRIGGERS, MISFIRES, OVERLAPS, ENDS, [False, True]):
+        if retry == "once" or not {trigger, overlap} & set(NEW_IN_ONE_WAY):
+            yield Policies(trigger, misfire, overlap, retry, lost, off)
+    for retry, overlap, off in product(list(RETRIES)[2:], OVERLAPS, [False, True]):
+        yield Policies("cron", "skip", overlap, retry, "retry", off)
+
+
+CROSSED = list(crossed())
 
 Outcome = tuple[str, int]
 """What became of a fire: how its instance ended, or why it has none; and how often the handler ran for it.
@@ -145,12 +178,13 @@ def of_due(task: Policies, minute: int) -> Outcome:
     is_overlapped = not task.goes_off and LONG in task.minutes
     if minute == LONG and is_overlapped and task.overlap == "replace":
         return "canceled", 1
-    if LONG < minute < LONG + LONG_MINUTES and is_overlapped and task.overlap in {"skip", "queue"}:
+    if LONG < minute < LONG + LONG_MINUTES and is_overlapped and task.overlap in {"skip", "queue", "allow 1"}:
         return ("canceled", 0) if task.overlap == "skip" else ("waited", 1)
     if minute == LOSING:
         return ("succeed", 2) if task.on_worker_lost == "retry" else ("failed", 1)
     if minute == FAILING:
-        return ("succeed", 2) if task.retries else ("failed", 1)
+        is_retried = task.retry in {"once", "once from the first node", "once on ValueError"}
+        return ("succeed", 2) if is_retried else ("failed", 1)
     return "succeed", 1
 
 
@@ -165,13 +199,17 @@ class Simulation:
         self.database = Database(url, clock=self.clock)
         self.settings = Settings.load(database_url=url, **SETTINGS)
         self.began: dict[tuple[str, int], list[datetime]] = {}
+        add_calendar(self.database, ANN, "work", Changes(off=["2026-11-20"]))
         self.database.write(self._insert)
 
     def _insert(self, connection: Connection) -> None:
         ids = insert_tasks(connection, [task.definition().columns() for task in CROSSED])
-        for minute in {task.minutes[0] for task in CROSSED}:
-            begins = [number for number, task in zip(ids, CROSSED, strict=True) if task.minutes[0] == minute]
+        for minute in {min(task.minutes) for task in CROSSED if task.minutes}:
+            begins = [number for number, task in zip(ids, CROSSED, strict=True) if task.minutes[:1] == [minute]]
             note_planned(connection, begins, next_fire_at=BEGIN + minute * MINUTE)
+        edition = edition_of(calendars.texts(connection, ["work"])["work"])
+        by_calendar = [number for number, task in zip(ids, CROSSED, strict=True) if task.trigger == "calendar"]
+        calendars.use(connection, [(number, "work", edition) for number in by_calendar])
 
     def app(self) -> Rota:
         app = Rota()
@@ -200,7 +238,7 @@ class Simulation:
 
     def switch(self, status: TaskStatus) -> None:
         names = [task.name for task in CROSSED if task.goes_off]
-        tasks.switch(self.database, Actor("ann", "cli"), names, status)
+        tasks.switch(self.database, ANN, names, status)
 
     def live(self) -> None:
         """All minutes, as the page of this module says."""
@@ -275,9 +313,11 @@ def test_each_combination_ends_as_the_model_says(simulation: Simulation) -> None
 
 def test_the_model_tells_the_policies_apart() -> None:
     """A model that ignored a policy would be satisfied by a scheduler that does."""
-    for name in ("misfire", "overlap", "retries", "on_worker_lost", "goes_off"):
+    told_apart = {task for task in CROSSED if not {task.trigger, task.overlap} & set(NEW_IN_ONE_WAY)}
+    told_apart -= {task for task in told_apart if task.retry not in dict(ENDS)}
+    for name in ("misfire", "overlap", "retry", "on_worker_lost", "goes_off"):
         told: dict[Any, set[Any]] = {}
-        for task in CROSSED:
+        for task in told_apart:
             told.setdefault(getattr(task, name), set()).add(tuple(sorted(expected(task).items())))
         assert len({frozenset(outcomes) for outcomes in told.values()}) == len(told), name
     assert {outcome for task in CROSSED for outcome, _ in expected(task).values()} == {

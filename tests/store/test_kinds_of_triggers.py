@@ -148,14 +148,15 @@ def test_a_cron_with_a_key_that_nobody_reads_sets_its_task_aside(rows: Scenario,
     add(rows, cron="* * * * *")
     rows.sql("UPDATE schedule_task SET trigger_spec = :spec", spec=spec)
     materialize(rows)
-    [(task, error)] = rows.sql("SELECT id, plan_error FROM schedule_task")
+    [found] = rows.sql("SELECT id, plan_error FROM schedule_task")
     wanted = (
         "for trigger_kind cron write NULL, or an object with some of the keys calendar, calendar_days, jitter_seconds"
     )
-    assert error == f"trigger_spec is {json.loads(spec)}; {wanted}"
+    assert found.plan_error == f"trigger_spec is {json.loads(spec)}; {wanted}"
     rows.sql("UPDATE schedule_task SET trigger_spec = NULL")
     materialize(rows)
-    assert (rows.task_row(task).plan_error, rows.task_row(task).next_fire_at is not None) == (None, True)
+    planned = rows.task_row(found.id)
+    assert (planned.plan_error, planned.next_fire_at is not None) == (None, True)
 
 
 def test_a_new_trigger_takes_the_place_of_the_old_one(rows: Scenario) -> None:
