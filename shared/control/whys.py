@@ -13,7 +13,7 @@ from rota.shared.database.transactions import Database
 from rota.shared.domain.errors import RotaError
 from rota.shared.domain.explaining import Facts, Plan, Run, Stretch, Told, explain, of_run
 from rota.shared.domain.states import OverlapPolicy, TaskStatus
-from rota.shared.domain.times import is_time, read_time, zone_of
+from rota.shared.domain.times import is_time, read_time, written_utc, zone_of
 from rota.shared.domain.triggers.base import trigger_of
 from rota.shared.store import catch_ups, fire_rows, instances, limit_slots, skips, tasks
 
@@ -101,7 +101,7 @@ def _run(row: Row[Any], *, is_live: bool) -> Run:
     is_to_stop = row.gmt_cancel_requested is not None
     return Run(
         row.id, row.status, row.origin, nominal or row.gmt_create, due, started, completed, is_to_stop, row.reason,
-        worker, is_live, row.failures,
+        worker, is_live, row.failures, row.attempt or 0,
     )  # fmt: skip
 
 
@@ -127,7 +127,7 @@ def _document(connection: Connection, task: Row[Any], facts: Facts, fire: dateti
 
 def _run_document(run: Run, told: Told) -> Document:
     late = None if run.gmt_started is None else (run.gmt_started - run.due).total_seconds()
-    status = {"status": run.status, "worker": run.worker, "late_seconds": late}
+    status = {"status": run.status, "worker": run.worker, "attempt": run.attempt, "late_seconds": late}
     return {"id": run.id, "origin": run.origin, **status, "outcome": told.outcome.value, "why": told.why}
 
 
@@ -161,4 +161,7 @@ def _next(connection: Connection, task: Row[Any], facts: Facts) -> tuple[datetim
     if plan.inputs.follows_ends:
         return None, "its next fire follows the end of the run that waits or goes on"
     is_manual = trigger_of(plan.inputs).describe() is None
-    return None, "the task runs only when asked" if is_manual else "it does not fire any more"
+    remark = "the task runs only when asked" if is_manual else "it does not fire any more"
+    if (asked := fire_rows.next_asked_for(connection, task.id)) is not None:
+        remark += f"; a handler has asked for instance {asked[0]}, which is due at {written_utc(asked[1])}"
+    return None, remark

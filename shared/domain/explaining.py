@@ -54,6 +54,8 @@ class Run:
     worker: str | None
     worker_lives: bool
     failures: int
+    attempt: int
+    """Of what ``gmt_started`` says the start."""
 
     @property
     def due(self) -> datetime:
@@ -166,7 +168,7 @@ def of_run(run: Run, facts: Facts) -> Told:
             return Told(FireOutcome.WAITING, f"instance {run.id} is claimed{_on(run)}, and about to start")
         case InstanceStatus.RUNNING:
             since = span(max(0.0, (facts.now - run.gmt_started).total_seconds())) if run.gmt_started else "now"
-            told = f"instance {run.id} runs{_on(run)} for {since}; it started {_late(run)}"
+            told = f"instance {run.id} runs{_on(run)} for {since}; {_started(run)}"
             asked = _with("; its worker was asked to stop it", run.reason) if run.is_to_stop else ""
             return Told(FireOutcome.RUNNING, told + asked)
     return _waits(run, facts)
@@ -274,9 +276,10 @@ def _on(run: Run) -> str:
     return f" on worker {run.worker}" if run.worker else ""
 
 
-def _late(run: Run) -> str:
+def _started(run: Run) -> str:
     late = (run.gmt_started - run.due).total_seconds() if run.gmt_started else 0.0
-    return f"{span(late)} late" if late >= 0 else f"{span(-late)} early"
+    what = "it" if run.attempt <= 1 else f"its attempt {run.attempt}"
+    return f"{what} started {span(late)} late" if late >= 0 else f"{what} started {span(-late)} early"
 
 
 def _course(run: Run) -> str:
@@ -284,4 +287,4 @@ def _course(run: Run) -> str:
     if run.gmt_started is None:
         return "; it was not entered"
     took = None if run.gmt_completed is None else span((run.gmt_completed - run.gmt_started).total_seconds())
-    return f"; it started {_late(run)}" + (f" and took {took}" if took else "")
+    return f"; {_started(run)}" + (f" and took {took}" if took else "")

@@ -48,6 +48,20 @@ def next_written(connection: Connection, task_id: int, now: datetime) -> datetim
     return min((due for due in waiting if is_time(due) and due > now), default=None)
 
 
+def next_asked_for(connection: Connection, task_id: int) -> tuple[int, datetime] | None:
+    """The instance for which a handler has asked (``RunAgain``) and that waits, and when it is due; None if none does.
+
+    Of several it is the next. It is looked for among the newest.
+    """
+    own = select(_instance.id, _instance.due_at, _instance.schedule_datetime, _instance.status, _instance.follows_id)
+    found = by_index(own.where(_instance.schedule_task_id == task_id), schedule_instance, _FIRE)
+    rows = connection.execute(found.order_by(_instance.schedule_datetime.desc()).limit(NEWEST))
+    asked = [row for row in rows if row.follows_id is not None and row.status in WAITS]
+    dues = [(row.due_at or row.schedule_datetime, row.id) for row in asked]
+    due, number = min((one for one in dues if is_time(one[0])), default=(None, 0))
+    return None if due is None else (number, due)
+
+
 def _is_fire(row: Row[Any]) -> bool:
     """Whether an instance is a fire of the plan that has not begun."""
     return (row.origin, row.attempt) == (Origin.CRON, 0)

@@ -51,3 +51,40 @@ def test_all_that_the_page_shows_is_so(migrated_url: str, database: Database) ->
     Materializer(database, Settings.load()).step()
     assert typed(migrated_url, "SELECT name, plan_error FROM schedule_task WHERE plan_error IS NOT NULL") == []
     assert typed(migrated_url, "SELECT name FROM schedule_task WHERE plan_stale = 1") == []
+
+
+REPLAYED = (
+    "DELETE FROM schedule_task_node",
+    "DELETE FROM schedule_instance",
+    """INSERT INTO schedule_instance
+        (id, schedule_task_id, schedule_datetime, due_at, run_number, status, attempt, gmt_started, gmt_completed)
+    SELECT 17, id, '2026-11-19 12:00:00.000000', '2026-11-19 12:00:00.000000', 0, 'failed', 1,
+        '2026-11-19 12:00:00.000000', '2026-11-19 12:00:01.000000' FROM schedule_task WHERE name = 'sync'""",
+    """INSERT INTO schedule_task_node
+        (schedule_instance_id, instance_gmt_create, schedule_task_node_type_id, sequence, status, execution_result)
+    SELECT i.id, i.gmt_create, t.id, t.sequence,
+        CASE t.type WHEN 'FETCH' THEN 'succeed' ELSE 'failed' END, CASE t.type WHEN 'FETCH' THEN '7' END
+    FROM schedule_instance i JOIN schedule_task_node_type t ON t.category = 'SYNC'""",
+)
+LINES = [line for block in re.findall(r"^```sh\n((?:.*\n)*?)```$", PAGE, re.M) for line in block.splitlines()]
+
+
+def test_the_page_has_lines_for_a_shell() -> None:
+    assert len(LINES) >= 5
+
+
+@pytest.mark.every_database
+def test_each_line_for_a_shell_replays_what_it_says(migrated_url: str, database: Database) -> None:
+    types = [NodeTypeDeclaration("FETCH", "SYNC", 1), NodeTypeDeclaration("SEND", "SYNC", 2)]
+    database.write(lambda c: node_types.register(c, types, by="test"))
+    assert invoke("task", "add", "sync", "--type", "SYNC", url=migrated_url).exit_code == 0
+    for line in LINES:
+        rota, *arguments = shlex.split(line, comments=True)
+        typed(migrated_url, *REPLAYED)
+        result = invoke(*arguments, url=migrated_url)
+        assert (rota, result.exit_code) == ("rota", 0), result.output
+        made = typed(migrated_url, "SELECT id, replay_of, from_sequence FROM schedule_instance WHERE id <> 17")
+        assert [row[1] for row in made] == ([] if "--dry-run" in line else [17]), line
+        if "--from-node" in line:
+            kept = "SELECT COUNT(*) FROM schedule_task_node WHERE schedule_instance_id <> 17 AND status = 'succeed'"
+            assert (made[0][2], typed(migrated_url, kept)) == (2, [(1,)])

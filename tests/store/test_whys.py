@@ -71,6 +71,29 @@ def test_a_fire_that_ran_is_told_with_its_worker_and_how_late_it_was(rows: Scena
     assert why.startswith(f"instance {run.id} succeeded on worker anna; it started 2 s late and took")
 
 
+def test_the_start_of_a_later_attempt_is_not_told_as_that_of_the_fire(rows: Scenario) -> None:
+    worker, task, fire = rows.worker("anna"), old_task(rows), minute(rows, 5)
+    rows.report(worker, succeeded(rows.running(worker, task, fire)))
+    started = (fire + 90 * SECOND).strftime("%Y-%m-%d %H:%M:%S.%f")
+    rows.sql("UPDATE schedule_instance SET gmt_started = :at, attempt = 2, worker_losses = 1", at=started)
+    _, why = answer(rows, task, fire)
+    assert "succeeded on worker anna; its attempt 2 started 1 min 30 s late and took" in why
+    assert told(rows, task, fire)["instances"][0]["attempt"] == 2
+
+
+def test_a_run_that_a_handler_asked_for_is_told_of_a_task_that_runs_only_when_asked(rows: Scenario) -> None:
+    task = rows.task(cron=None)
+    first, second = (rows.by_sql(task, minute(rows, at)) for at in (1, 2))
+    rows.sql("UPDATE schedule_instance SET follows_id = :first WHERE id = :second", first=first, second=second)
+    rows.sql("UPDATE schedule_instance SET status = 'canceled', gmt_completed = gmt_create WHERE id = :id", id=first)
+    due = minute(rows, 2).isoformat(timespec="microseconds")
+    remark = told(rows, task)["remark"]
+    assert remark.startswith(
+        f"the task runs only when asked; a handler has asked for instance {second}, which is due at "
+    )
+    assert due[:19] in remark
+
+
 def test_a_fire_that_failed_tells_why_and_its_replay_comes_first(rows: Scenario) -> None:
     task, fire = old_task(rows), minute(rows, 5)
     first = rows.pending(task, fire)
