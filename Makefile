@@ -1,6 +1,6 @@
 # Every target does its own set-up (tests/setup.sh). Options for pytest: make test ARGS="-k materializer -x"
-# Two processes share the tests by file, as many of these mostly wait; ARGS="-n0" runs them in one. They take the files in
-# the order of the alphabet, so that the last ones are those of tests/unit, which are short.
+# Three processes share the tests by file, also on two cores, as many of these mostly wait; ARGS="-n0" runs them in one. They
+# take the files in the order of the alphabet, so that the last ones are those of tests/unit, which are short.
 .DEFAULT_GOAL := help
 .PHONY: help up test test-long test-compose golden lint bench bench-quick
 ARGS ?=
@@ -14,14 +14,14 @@ up: ## run a scheduler and a worker on this machine, with the example tasks
 
 test: ## run the tests, on SQLite and on MariaDB
 	@tests/setup.sh
-	.venv/bin/pytest -m "not compose" --ignore tests/long -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	.venv/bin/pytest -m "not compose" --ignore tests/long -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 LONG = tests/long tests/unit/test_cron_properties.py tests/unit/test_trigger_properties.py \
        tests/store/test_random_moves.py tests/store/test_turns.py
 
 test-long: ## run the long ones: kills under load, outages, a million tasks, simulated days, all random examples
 	@tests/setup.sh long
-	ROTA_TEST_EXAMPLES=all .venv/bin/pytest $(LONG) -n 2 --dist loadfile $(ARGS)
+	ROTA_TEST_EXAMPLES=all .venv/bin/pytest $(LONG) -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-compose: ## build the images and test them under Docker Compose
 	@tests/setup.sh venv

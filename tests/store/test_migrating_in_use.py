@@ -81,9 +81,7 @@ def test_it_ends_after_ten_minutes_with_a_sentence_and_goes_on_later(
     old: str, reader: pymysql.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mysql_ddl, "PATIENCE_SECONDS", 0.5)
-    with pytest.raises(
-        DatabaseProblem, match="the table schedule_task is in use by an open transaction; GRANT PROCESS "
-    ) as e:
+    with pytest.raises(DatabaseProblem, match="the table schedule_task is in use by ") as e:
         migrations.upgrade(old)
     assert str(e.value).endswith("End that, and run rota migrate again: it goes on where it stopped")
     assert migrations.current(old) == "0001"
