@@ -92,6 +92,12 @@ def _steady(rate: str, percentile: str, at_most: float) -> Goal:
     return Goal("steady", f"{rate}: {percentile} under {at_most:g} ms", values, (rate,), at_most=at_most, unit="ms")
 
 
+def _at_most(case: tuple[str, str], text: str, figure: str, limit: float, unit: str) -> Goal:
+    """A limit for a figure of a case, (workload, variant)."""
+    workload, variant = case
+    return Goal(workload, text, _figure(_rota(workload, variant), figure), (variant,), at_most=limit, unit=unit)
+
+
 def _of_fleet(samples: Samples, figure: str) -> dict[Key, float]:
     """The medians of a figure, by case."""
     keys = dict.fromkeys(sample.key for sample in samples.all if sample.key[:2] == ("fleet", ROTA))
@@ -197,31 +203,20 @@ GOALS = (
         ("async, 1 KB",),
         at_least=0.5,
     ),
-    Goal(
-        "edit",
-        "300,000 edited by one statement: others late by less than 20 ms at p99",
-        _figure(_rota("edit", "300,000"), "p99"),
-        ("300,000",),
-        at_most=20,
-        unit="ms",
+    _at_most(
+        ("edit", "300,000"), "300,000 edited by one statement: others late by less than 20 ms at p99", "p99", 20, "ms"
     ),
     Goal("run_now", "p50 0.6 s", _figure(_rota("run_now"), "p50"), at_most=600, unit="ms"),
     Goal("run_now", "p99 1.3 s", _figure(_rota("run_now"), "p99"), at_most=1_300, unit="ms"),
-    Goal(
-        "recovery",
-        "a killed worker's work runs elsewhere within 18 s",
-        _figure(_rota("recovery", "worker killed"), "work elsewhere s"),
-        ("worker killed",),
-        at_most=18,
-        unit="s",
+    _at_most(
+        ("recovery", "worker killed"), "a killed worker's work runs elsewhere within 18 s", "work elsewhere s", 18, "s"
     ),
-    Goal(
-        "recovery",
+    _at_most(
+        ("recovery", "scheduler killed"),
         f"with two schedulers, a killed one makes no fire late (by more than {LATE_MS:g} ms)",
-        _figure(_rota("recovery", "scheduler killed"), "next fires late ms"),
-        ("scheduler killed",),
-        at_most=LATE_MS,
-        unit="ms",
+        "next fires late ms",
+        LATE_MS,
+        "ms",
     ),
     Goal(
         "processes",
@@ -230,12 +225,7 @@ GOALS = (
         ("reused",),
         at_least=500,
     ),
-    Goal(
-        "processes",
-        "the first process node of a worker less than 50 ms late",
-        _figure(_rota("processes", "first"), "first max ms"),
-        ("first",),
-        at_most=50,
-        unit="ms",
+    _at_most(
+        ("processes", "first"), "the first process node of a worker less than 50 ms late", "first max ms", 50, "ms"
     ),
 )

@@ -23,7 +23,7 @@ from rota.shared.surprises import Surprises
 log = logging.getLogger(__name__)
 
 SHARE = 0.1
-"""Of its time it spends at most so much on pages of runs that have not ended: many may wait for workers for long."""
+"""The part of its time that it spends on pages of which no run has ended: many runs may wait for workers for long."""
 
 EARLIER_SECONDS = 0.2
 """It looks so much before the assigner, so that the materializer, which ticks between the two, finds the new plans."""
@@ -53,7 +53,7 @@ class Follower:
         self._after = 0
 
     def step(self) -> float:
-        """One page; returns the seconds to rest: until the next tick, after the last page."""
+        """One page; returns the seconds to rest. After the last page, that is until the next tick."""
         began = self._database.clock.monotonic()
         page = self._database.read(lambda c: follow_ups.page(c, self._after, self._settings.batch))
         self._after = page.following
@@ -61,12 +61,12 @@ class Follower:
             self._database.write(lambda c: follow_ups.remove(c, page.orphans))
         if page.tasks:
             self._follow(sorted(page.tasks))
-        if self._after and (page.orphans or page.tasks):
+        if not self._after:
+            phase = TICK_PHASE_SECONDS - EARLIER_SECONDS
+            return seconds_to_next(self._database.clock.now(), self._settings.tick_period, phase)
+        if page.orphans or page.tasks:
             return 0
-        if self._after:
-            return (self._database.clock.monotonic() - began) * (1 / SHARE - 1)
-        phase = TICK_PHASE_SECONDS - EARLIER_SECONDS
-        return seconds_to_next(self._database.clock.now(), self._settings.tick_period, phase)
+        return (self._database.clock.monotonic() - began) * (1 / SHARE - 1)
 
     def _follow(self, ids: Sequence[int]) -> None:
         token, lease = locks.new_token(), self._settings.lock_lease_seconds

@@ -7,6 +7,8 @@ All later statements on the table wait behind it. So it gives up after a second,
 import logging
 import re
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pymysql
@@ -63,11 +65,11 @@ def wait_briefly(engine: Engine) -> None:
         table = table_of(statement)
         if table is None:
             return False
-        _patiently(cursor, statement, table, own)
+        _patiently(cursor, partial(cursor.execute, statement, parameters), table, own)
         return True
 
     def execute_without(cursor: Any, statement: str, context: Any) -> bool:
-        return execute(cursor, statement, (), context)
+        return execute(cursor, statement, None, context)
 
     event.listen(engine, "connect", note)
     event.listen(engine, "do_execute", execute)
@@ -82,13 +84,13 @@ def table_of(statement: str) -> str | None:
     return (_ON_TABLE.search(statement) or found)[1].strip("`")
 
 
-def _patiently(cursor: Any, statement: str, table: str, own: set[int]) -> None:
+def _patiently(cursor: Any, change: Callable[[], object], table: str, own: set[int]) -> None:
     began, wait = time.monotonic(), WAIT_SECONDS
     while True:
         tried = time.monotonic()
         try:
             cursor.execute(f"SET lock_wait_timeout = {wait}")
-            cursor.execute(statement)
+            change()
         except pymysql.err.OperationalError as error:
             if error.args[0] != ER.LOCK_WAIT_TIMEOUT:
                 raise

@@ -7,10 +7,12 @@ from contextlib import closing
 
 import pymysql
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import make_url, text
 
 from rota import migrations
+from rota.migrations.migration_lock import migration_engine
 from rota.shared.database import mysql_ddl
+from rota.shared.database.transactions import normalised
 from rota.shared.domain.errors import DatabaseProblem
 from tests.harness.databases import MariaDBServer, connect, run_sql
 from tests.harness.schemas import statements
@@ -87,6 +89,19 @@ def test_it_ends_after_ten_minutes_with_a_sentence_and_goes_on_later(
     assert migrations.current(old) == "0001"
     reader.rollback()
     assert migrations.upgrade(old).after == migrations.head()
+
+
+def test_a_percent_sign_of_a_statement_is_kept(mariadb_url: str) -> None:
+    engine = migration_engine(normalised(mariadb_url))
+    comment = (
+        "SELECT column_comment FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = 't'"
+    )
+    with closing(engine.connect()) as connection:
+        connection.execute(text("CREATE TABLE t (x INT COMMENT '5 % of all')"))
+        assert run_sql(mariadb_url, comment) == [("5 % of all",)]
+        connection.exec_driver_sql("ALTER TABLE t MODIFY x INT COMMENT '6 %% of all'")  # as the driver wants it
+        assert run_sql(mariadb_url, comment) == [("6 % of all",)]
+    engine.dispose()
 
 
 @pytest.mark.parametrize(

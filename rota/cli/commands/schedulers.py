@@ -107,19 +107,18 @@ def pause(shell: Shell, reason: str | None, as_json: bool) -> None:
     with shell.database() as database:
         paused = schedulers.pause(database, actor(), reason)
         now = database.clock.now()
+    others = ", ".join(paused["ignored_by"])
     if as_json:
         show_json(paused)
-    if others := ", ".join(paused["ignored_by"]):
-        told = f"{others}, which is older than pauses"
-        raise NotPossible(f"all scheduling is paused, but fires begin all the same: stop {told}")
-    if as_json:
-        return
-    if paused["changed"]:
+    elif paused["changed"] and not others:
         click.echo(
             "all scheduling is paused: no new fire begins, what has begun goes on; rota scheduler resume ends it"
         )
-    else:
+    elif not others:
         click.echo(_paused_sentence(paused, now))
+    if others:
+        told = f"{others}, which is older than pauses"
+        raise NotPossible(f"all scheduling is paused, but fires begin all the same: stop {told}")
 
 
 @scheduler.command()
