@@ -226,5 +226,18 @@ def test_processes_at_work_stop_when_the_database_takes_them_no_more(upgrade: Up
         assert "since it is too old" in process.log
         assert "install Rota 0.2.0 or newer for this process" in process.log
         assert "Traceback" not in process.log
-    assert upgrade.sql("SELECT count(*) FROM schedule_instance WHERE status IN ('assigned', 'running')") == [(0,)]
+    assert upgrade.sql("SELECT count(*) FROM schedule_instance WHERE status = 'running'") == [(0,)]
     assert {state for (state,) in upgrade.sql("SELECT state FROM schedule_worker_node")} == {"dead"}
+
+    # the scheduler may have given the worker something in the moment in which it stopped: the next one takes it back
+    migrate(upgrade, later.TAKES_NO_OLDER)
+    upgrade.worker(lambda *arguments: upgrade.new(*arguments, revision=later.TAKES_NO_OLDER), "new")
+    upgrade.scheduler(lambda *arguments: upgrade.new(*arguments, revision=later.TAKES_NO_OLDER))
+    upgrade.wait_for_fires("ticking", 7)
+    held_by_old = (
+        "SELECT count(*) FROM schedule_instance AS i JOIN schedule_worker_node AS w ON w.id = i.schedule_worker_node_id"
+        " WHERE w.name = 'old' AND i.status IN ('assigned', 'running')"
+    )
+    wait_until(lambda: upgrade.sql(held_by_old) == [(0,)], 10, "what the old worker held to be taken back")
+    assert set(Counter(moment for moment, _ in upgrade.fires("ticking")).values()) == {1}
+    assert set(upgrade.entered("ticking").values()) == {1}
