@@ -96,14 +96,15 @@ def test_what_was_changed_since_it_was_read_is_not_claimed(rows: Scenario, chang
     assert not line.hand_on()
 
 
-def test_none_starts_while_another_run_has_a_slot_that_the_task_has_no_more(rows: Scenario) -> None:
+@pytest.mark.parametrize(("own", "others"), [(0, 1), (0, 2), (1, 0), (2, 1)])
+def test_none_starts_while_another_run_has_a_slot_though_the_task_has_one_only(
+    rows: Scenario, own: int, others: int
+) -> None:
     line = Line(rows)
     other = rows.running(rows.worker(), rows.task(overlap_policy="allow", max_instances=3), rows.start)
-    rows.sql(
-        "UPDATE schedule_instance SET schedule_task_id = :task, overlap_slot = 2 WHERE id = :id",
-        task=line.task,
-        id=other.id,
-    )
+    moved = "UPDATE schedule_instance SET schedule_task_id = :task, overlap_slot = :slot WHERE id = :id"
+    rows.sql(moved, task=line.task, slot=own, id=line.run.id)
+    rows.sql(moved, task=line.task, slot=others, id=other.id)
     assert not line.hand_on()
 
 
