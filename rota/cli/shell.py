@@ -74,30 +74,35 @@ class Shell:
         """
         from rota.migrations import head  # noqa: PLC0415 - SQLAlchemy takes longer than --help may
         from rota.shared.database.checks import require_usable  # noqa: PLC0415
-        from rota.shared.database.problems import database_file  # noqa: PLC0415
 
         with self.any_database(self.settings()) as database:
-            file = database_file(database.url)
-            if file is not None and not file.exists():  # connecting would create it, empty
-                raise DatabaseProblem(f"no database at {file} yet: run rota migrate, or rota up")
             require_usable(database, head(), to_write=to_write)
             yield database
 
     def await_database(self) -> None:
         """Return when a service can start on the database. SIGTERM ends the wait for one that is away.
 
+        SystemExit, raised by a signal's handler, is lost where code in C clears errors. So the wait also asks itself.
         Raises DatabaseProblem for what does not pass by itself: a wrong password, no such database, no tables.
         """
         from rota.shared.database.checks import wait_for  # noqa: PLC0415
         from rota.shared.database.problems import database_file  # noqa: PLC0415
 
-        before = signal.signal(signal.SIGTERM, _end)  # the first process of a container has no other end
+        asked: list[int] = []
+
+        def end(number: int, frame: FrameType | None) -> None:
+            asked.append(number)
+            raise SystemExit(128 + number)
+
+        before = signal.signal(signal.SIGTERM, end)  # the first process of a container has no other end
         try:
             with self.any_database(self.settings(), logs_outages=True) as database:
                 if database_file(database.url) is None:
-                    wait_for(database)
+                    wait_for(database, lambda: bool(asked))
         finally:
             signal.signal(signal.SIGTERM, before)
+        if asked:
+            raise SystemExit(128 + asked[0])
 
     @contextmanager
     def any_database(self, settings: "Settings", *, logs_outages: bool = False) -> Iterator["Database"]:
@@ -152,10 +157,6 @@ def _in_options(text: str, untyped: bool) -> str:
                 text = re.sub(field, option.opts[-1], text, flags=re.MULTILINE)
         ctx = ctx.parent
     return text
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
 
 
 def actor() -> Actor:

@@ -48,27 +48,31 @@ def require_usable(database: Database, head: str, *, to_write: bool = True) -> N
 
     Without ``to_write`` it is enough that the database can be read, as a replica and a user with SELECT alone can.
 
-    Raises DatabaseProblem with a line for each essential check that fails.
+    Raises DatabaseProblem if there is no database file, or with a line for each essential check that fails.
     """
+    file = database_file(database.url)
+    if file is not None and not file.exists():  # connecting would create it, empty
+        raise DatabaseProblem(f"no database at {file} yet: run rota migrate, or rota up")
     essential = _essential(database, head, to_write=to_write)
     failed = [str(check) for check in _run(database, essential) if check.ok is False]
     if failed:
         raise DatabaseProblem("\n".join(failed))
 
 
-def wait_for(database: Database) -> None:
-    """Return when a database on a server answers and takes writes, or when it refuses this service for good.
+def wait_for(database: Database, stopping: Callable[[], bool] = lambda: False) -> None:
+    """Return when a database on a server answers and takes writes, when it refuses this service for good, or when
+    ``stopping``.
 
     An outage and a failover pass, and a supervisor could only start the service again. The log says when the wait
     begins and when it ends.
     """
     said = None
-    while (closed := _closed(database)) is not None or database.outage.lasts:
+    while not stopping() and ((closed := _closed(database)) is not None or database.outage.lasts):
         if closed and closed != said:
             log.warning("%s is read-only (%s): connect to the primary; waits for it", named(database.url), closed)
             said = closed
         database.clock.sleep(WAIT_SECONDS)
-    if said is not None:
+    if said is not None and not stopping():
         log.info("%s takes writes", named(database.url))
 
 

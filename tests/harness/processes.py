@@ -13,6 +13,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -137,7 +138,7 @@ class RotaProcess:
         self._command = (*command, *arguments)
         self._cwd = cwd
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("ROTA_")}
-        self._environment |= {"PYTHONUNBUFFERED": "1", **(environment or {})}
+        self._environment |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **(environment or {})}
         if database_url is not None:
             self._environment["ROTA_DATABASE_URL"] = database_url
         self._marker = f"ROTA_TEST_PROCESS={uuid.uuid4().hex}"
@@ -216,7 +217,16 @@ class RotaProcess:
         try:
             return self._started().wait(deadline)
         except subprocess.TimeoutExpired:
-            pytest.fail(f"{self} still runs after {deadline:g} s\n{self.log_tail()}")
+            self._abort()
+            pytest.fail(f"{self} still runs after {deadline:g} s\n{self.log_tail(200)}")
+
+    def _abort(self) -> None:
+        """End it and its children by SIGABRT, on which Python writes into the log where each thread is."""
+        processes = [*psutil.Process(self.pid).children(recursive=True), psutil.Process(self.pid)]
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGABRT)
+        psutil.wait_procs(processes, 5)
 
     def discard(self) -> None:
         """Kill it and all that descends from it, in whatever session, and delete its log (unless it was given)."""
