@@ -15,6 +15,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rota.client.awaited import AsyncClient
+    from rota.client.plain import Client
     from rota.shared.domain.errors import RotaError
     from rota.worker_service.authoring import Rota, TaskType
     from rota.worker_service.context import NodeContext
@@ -22,9 +24,22 @@ if TYPE_CHECKING:
 
     __version__: str
 
-__all__ = ["Fail", "NodeContext", "Retry", "Rota", "RotaError", "RunAgain", "TaskType", "__version__"]
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "Fail",
+    "NodeContext",
+    "Retry",
+    "Rota",
+    "RotaError",
+    "RunAgain",
+    "TaskType",
+    "__version__",
+]
 
 _HOMES = {
+    "AsyncClient": "rota.client.awaited",
+    "Client": "rota.client.plain",
     "Fail": "rota.worker_service.verdicts",
     "NodeContext": "rota.worker_service.context",
     "Retry": "rota.worker_service.verdicts",

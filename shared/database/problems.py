@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as NoneFree
 
 from rota.shared.database.backends import backend_of
 from rota.shared.database.transactions import sentence
@@ -50,3 +51,7 @@ def database_errors(url: URL) -> Iterator[None]:
         yield
     except DBAPIError as error:
         raise DatabaseProblem(in_words(url, error)) from error
+    except NoneFree as error:
+        raise DatabaseProblem(
+            f"{named(url)}: no connection became free in time; too many threads ask at once"
+        ) from error

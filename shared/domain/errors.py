@@ -62,6 +62,10 @@ class NotPossible(RotaError):
     """The row exists, but its state does not allow what was asked."""
 
 
+class NotEnded(RotaError, TimeoutError):
+    """An instance has not ended within the time for which somebody wanted to wait. It is left as it is."""
+
+
 class DatabaseProblem(RotaError):
     """The database is unreachable, not migrated, or not set up as Rota needs it."""
 

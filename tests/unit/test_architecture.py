@@ -196,8 +196,8 @@ def control_knows_no_face_and_no_service(module: Module) -> list[str]:
     ]
 
 
-def the_command_asks_control(module: Module) -> list[str]:
-    return imports_of(module, "rota.shared.store") if module.within("rota.cli") else []
+def the_faces_ask_control(module: Module) -> list[str]:
+    return imports_of(module, "rota.shared.store") if module.within("rota.cli", "rota.client") else []
 
 
 def pulling_and_running_know_no_executor_of_their_own(module: Module) -> list[str]:
@@ -334,7 +334,7 @@ RULES: dict[Rule, tuple[str, str]] = {
     the_domain_knows_nothing_but_itself: ("rota.shared.domain.nodes", "from rota.shared import settings"),
     the_store_knows_no_control: ("rota.shared.store.tasks", "from rota.shared.control import tasks"),
     control_knows_no_face_and_no_service: ("rota.shared.control.tasks", "from rota.shared.settings import Settings"),
-    the_command_asks_control: ("rota.cli.show.runs", "from rota.shared.store import instances"),
+    the_faces_ask_control: ("rota.client.instances", "from rota.shared.store import instances"),
     pulling_and_running_know_no_executor_of_their_own: (
         "rota.worker_service.running.runner",
         "from rota.worker_service.executors.threads import ThreadExecutor",
