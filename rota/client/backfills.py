@@ -5,10 +5,11 @@ from typing import Any, TypedDict, Unpack
 
 from pydantic import BaseModel
 
-from rota.client.session import Session, as_json, as_text
+from rota.client.session import Session, as_json, as_text, checked_id, counted, known
 from rota.shared.control import backfills
 from rota.shared.control.backfills import Wanted
 from rota.shared.control.documents import Document
+from rota.shared.domain.states import BackfillStatus
 
 Documents = list[Document]
 
@@ -67,31 +68,35 @@ class Backfills:
             return backfills.start(database, self._session.actor, wanted, why)[0]
 
     def list(self, *, limit: int = 20, task: str | None = None, status: str | None = None) -> Documents:
-        """At most ``limit`` backfills, the newest first. Raises NotFound for a task that does not exist."""
+        """At most ``limit`` backfills, the newest first.
+
+        Raises NotFound for a task that does not exist, and InvalidInput for a status that does not, and a limit out of
+        range.
+        """
         with self._session.database() as database:
-            return backfills.listed(database, limit, task=task, status=status)
+            return backfills.listed(database, counted(limit), task=task, status=known(BackfillStatus, status))
 
     def show(self, backfill_id: int) -> Document:
         """A backfill, with its param and how far it is. Raises NotFound."""
         with self._session.database() as database:
-            return backfills.show(database, backfill_id)
+            return backfills.show(database, checked_id(backfill_id))
 
     def pause(self, backfill_id: int, *, why: str | None = None) -> Document:
         """Let a backfill write no more; what it has written runs. Raises NotFound, NotPossible."""
         with self._session.database() as database:
-            return backfills.pause(database, self._session.actor, backfill_id, why)
+            return backfills.pause(database, self._session.actor, checked_id(backfill_id), why)
 
     def resume(self, backfill_id: int, *, why: str | None = None) -> Document:
         """Let a paused backfill go on. Raises NotFound, NotPossible."""
         with self._session.database() as database:
-            return backfills.resume(database, self._session.actor, backfill_id, why)
+            return backfills.resume(database, self._session.actor, checked_id(backfill_id), why)
 
     def cancel(self, backfill_id: int, *, why: str | None = None) -> Document:
         """End a backfill: what has not begun is canceled, what runs goes on. Raises NotFound, NotPossible."""
         with self._session.database() as database:
-            return backfills.cancel(database, self._session.actor, backfill_id, why)
+            return backfills.cancel(database, self._session.actor, checked_id(backfill_id), why)
 
 
 def _wanted(task: str, from_at: datetime | str, to_at: datetime | str | None, fields: BackfillFields) -> Wanted:
     given: dict[str, Any] = {**fields, "param": as_json(fields.get("param"))}
-    return Wanted(task, as_text(from_at) or "", as_text(to_at), **given)
+    return Wanted(task, as_text(from_at), as_text(to_at), **given)

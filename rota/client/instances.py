@@ -7,11 +7,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from rota.client.session import Session, as_json, as_text
+from rota.client.session import Session, as_json, as_text, checked_id, counted, known
 from rota.shared.control import instances, replays
 from rota.shared.control.documents import Document
 from rota.shared.control.replays import Again, ReplayFilter
-from rota.shared.domain.errors import NotEnded
+from rota.shared.domain.errors import InvalidInput, NotEnded
 from rota.shared.domain.states import TERMINAL, InstanceStatus
 
 Documents = list[Document]
@@ -31,26 +31,26 @@ class Instances:
         """At most ``limit`` instances, the newest first; those of one ``task`` by ``schedule_datetime``.
 
         Large params and results are left out: then ``param_bytes`` and ``result_bytes`` are their sizes. Raises
-        NotFound for a task that does not exist.
+        NotFound for a task that does not exist, and InvalidInput for a status that does not, and a limit out of range.
         """
         with self._session.database() as database:
-            return instances.listed(database, limit, task=task, status=status)
+            return instances.listed(database, counted(limit), task=task, status=known(InstanceStatus, status))
 
     def show(self, instance_id: int) -> Document:
         """All of an instance, with its nodes. Raises NotFound."""
         with self._session.database() as database:
-            return instances.show(database, instance_id)
+            return instances.show(database, checked_id(instance_id))
 
     def get(self, instance_id: int) -> Document:
         """An instance without its nodes, for a program that looks again and again. Raises NotFound."""
         with self._session.database() as database:
-            return instances.get(database, instance_id)
+            return instances.get(database, checked_id(instance_id))
 
     def wait(self, instance_id: int, *, timeout: float | None = None) -> Document:
         """Wait until an instance has ended, and return it with its nodes. ``timeout`` is in seconds; None: no limit.
 
         It returns also what has failed or was canceled: look at ``status``. Raises NotFound, and NotEnded (also a
-        TimeoutError) if it has not ended in time; the instance is left alone.
+        TimeoutError) if it has not ended in time; the instance is left alone. InvalidInput for a negative timeout.
 
             ended = client.instances.wait(17, timeout=60)
             ended["status"], ended["execution_result"]
@@ -70,7 +70,7 @@ class Instances:
         Raises NotFound, or NotPossible if one has ended.
         """
         with self._session.database() as database:
-            return instances.cancel(database, self._session.actor, instance_ids, why)
+            return instances.cancel(database, self._session.actor, [checked_id(one) for one in instance_ids], why)
 
     def replay(
         self,
@@ -86,7 +86,9 @@ class Instances:
         """
         again = Again(as_json(param), from_node)
         with self._session.database() as database:
-            return replays.replay(database, self._session.actor, instance_ids, why, again=again)
+            return replays.replay(
+                database, self._session.actor, [checked_id(one) for one in instance_ids], why, again=again
+            )
 
     def replay_found(
         self,
@@ -106,6 +108,7 @@ class Instances:
         ``left_out``, how many cannot be; and ``why``, what is said of the first of those. It writes some in each
         transaction. Interrupted and begun again it replays nothing twice. Raises NotFound, InvalidParam, InvalidInput.
         """
+        known(InstanceStatus, status)
         chosen = ReplayFilter(status, task, as_text(since), as_text(until))
         again = Again(as_json(param), from_node)
         with self._session.database() as database:
@@ -120,6 +123,8 @@ class Looks:
     """The looks at an instance of one that waits for its end: how long to rest after each, and what is said at last."""
 
     def __init__(self, instance_id: int, timeout: float | None, monotonic: Callable[[], float]) -> None:
+        if timeout is not None and not timeout >= 0:
+            raise InvalidInput(f"timeout {timeout}: give 0 or more seconds, or None for no limit")
         self._instance_id, self._timeout, self._monotonic = instance_id, timeout, monotonic
         self._seen: Document = {}
 

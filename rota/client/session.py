@@ -6,7 +6,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from enum import StrEnum
+from typing import Any, overload
 
 from pydantic import BaseModel
 
@@ -16,10 +17,14 @@ from rota.shared.database.checks import require_usable
 from rota.shared.database.problems import database_errors
 from rota.shared.database.transactions import Database
 from rota.shared.domain.errors import InvalidInput
+from rota.shared.domain.jsontext import json_text
 from rota.shared.settings import Settings
 from rota.worker_service.param_json import json_of
 
 LONGEST_NAME = 127
+LARGEST_ID = 2**63 - 1
+MOST_ROWS = 1_000_000
+"""A list is read as a whole."""
 
 
 class Session:
@@ -74,14 +79,42 @@ class Session:
         self._opened, self._opened_by = database, os.getpid()
 
 
+@overload
+def as_text(moment: datetime | str) -> str: ...
+@overload
+def as_text(moment: datetime | str | None) -> str | None: ...
 def as_text(moment: datetime | str | None) -> str | None:
     """A time as control reads it: one without an offset is local time in the task's zone."""
     return moment.isoformat() if isinstance(moment, datetime) else moment
 
 
 def as_json(param: Any) -> Any:
-    """A param as JSON: a pydantic model becomes its fields. Raises InvalidInput for a model that is no JSON."""
-    return json_of(param, "param") if isinstance(param, BaseModel) else param
+    """A param as JSON: a pydantic model becomes its fields. Raises InvalidInput for what is no JSON."""
+    if isinstance(param, BaseModel):
+        return json_of(param, "param")
+    json_text(param, "param")
+    return param
+
+
+def checked_id(number: int) -> int:
+    """The id of a row. Raises InvalidInput for what is none."""
+    if not isinstance(number, int) or not 0 < number <= LARGEST_ID:
+        raise InvalidInput(f"id {number!r}: an id is a whole number from 1 to {LARGEST_ID:,}")
+    return number
+
+
+def known(words: type[StrEnum], word: str | None) -> str | None:
+    """A status by which a list is chosen. Raises InvalidInput for one that does not exist."""
+    if word is not None and word not in list(words):
+        raise InvalidInput(f"status {word!r}: there is no such status; there are: {', '.join(words)}")
+    return word
+
+
+def counted(limit: int) -> int:
+    """A limit of a list. Raises InvalidInput for one that is out of range."""
+    if not 1 <= limit <= MOST_ROWS:
+        raise InvalidInput(f"limit {limit}: 1 to {MOST_ROWS:,} are right")
+    return limit
 
 
 def _checked_name(name: str | None) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from pydantic import BaseModel
 
-from rota.client.session import Session, as_json, as_text
+from rota.client.session import Session, as_json, as_text, counted, known
 from rota.shared.control import steering, tasks, whys
 from rota.shared.control.documents import Document
 from rota.shared.control.tasks import Outcome
@@ -105,10 +105,13 @@ class Tasks:
     ) -> Documents:
         """At most ``limit`` tasks by name, each with its last run and its next fire; those for which all given holds.
 
-        ``like`` is a part of the name. A large param is left out: then ``param_bytes`` is its size.
+        ``like`` is a part of the name. A large param is left out: then ``param_bytes`` is its size. Raises InvalidInput
+        for a status that does not exist, and for a limit out of range.
         """
         with self._session.database() as database:
-            return tasks.listed(database, limit, TaskFilter(status, like, owner, group, tags))
+            return tasks.listed(
+                database, counted(limit), TaskFilter(known(TaskStatus, status), like, owner, group, tags)
+            )
 
     def show(self, name: str) -> Document:
         """A task with its next fires, its newest instances, and what did not run. Raises NotFound."""
@@ -180,9 +183,8 @@ class Tasks:
         ``fire``: its time as planned. If another is the next, nothing is done. Raises NotFound, NotPossible,
         InvalidInput.
         """
-        moment = at.isoformat() if isinstance(at, datetime) else at
         with self._session.database() as database:
-            done = steering.set_at(database, self._session.actor, name, moment, fire=as_text(fire), why=why)
+            done = steering.set_at(database, self._session.actor, name, as_text(at), fire=as_text(fire), why=why)
             return _said(done, name)
 
 

@@ -1,6 +1,6 @@
 """``client.workers``: look at workers, drain and resume them, as ``rota worker`` does."""
 
-from rota.client.session import Session
+from rota.client.session import Session, counted
 from rota.shared.control import workers
 from rota.shared.control.documents import Document
 
@@ -14,9 +14,12 @@ class Workers:
         self._session = session
 
     def list(self, *, limit: int = 100, all_states: bool = False) -> Documents:
-        """At most ``limit`` workers, the newest first; without dead ones unless ``all_states``."""
+        """At most ``limit`` workers, the newest first; without dead ones unless ``all_states``.
+
+        Raises InvalidInput for a limit out of range.
+        """
         with self._session.database() as database:
-            return workers.listed(database, limit, all_states=all_states)
+            return workers.listed(database, counted(limit), all_states=all_states)
 
     def show(self, name: str) -> Document:
         """A worker that is not dead, with the task types that it carries. Raises NotFound."""

@@ -160,9 +160,27 @@ REFUSED: list[tuple[type[RotaError], Callable[[Client], object], str]] = [
     (InvalidInput, lambda c: c.tasks.add("new", "REPORT", cron="61 * * * *"), "61"),
     (InvalidInput, lambda c: c.tasks.set("there", priority=99), "99"),
     (InvalidInput, lambda c: c.tasks.run("there", at="yesterday"), "yesterday"),
-    (InvalidParam, lambda c: c.tasks.run("there", param={1, 2}), "param"),  # type: ignore[arg-type]
+    (InvalidInput, lambda c: c.tasks.run("there", param={1, 2}), "param is a set"),  # type: ignore[arg-type]
+    (InvalidParam, lambda c: c.tasks.run("there", param=[1]), "param"),  # type: ignore[arg-type]
     (InvalidInput, lambda c: c.backfills.start("there", "2026-10-31", "2026-10-01"), "2026-10"),
     (InvalidInput, lambda c: c.instances.replay_found(status="succeed"), "succeed"),
+    (InvalidInput, lambda c: c.instances.replay_found(status="fail"), "'fail': there is no such status; there are: p"),
+    (InvalidInput, lambda c: c.tasks.list(status="of"), "'of': there is no such status; there are: on, off"),
+    (InvalidInput, lambda c: c.instances.list(status=""), "'': there is no such status"),
+    (InvalidInput, lambda c: c.backfills.list(status="over"), "'over': there is no such status"),
+    (InvalidInput, lambda c: c.tasks.list(limit=0), "limit 0: 1 to 1,000,000"),
+    (InvalidInput, lambda c: c.instances.list(limit=-1), "limit -1"),
+    (InvalidInput, lambda c: c.workers.list(limit=10**9), "limit 1000000000"),
+    (InvalidInput, lambda c: c.instances.wait(1, timeout=-1), "timeout -1"),
+    (InvalidInput, lambda c: c.instances.wait(1, timeout=float("nan")), "timeout nan"),
+    (InvalidInput, lambda c: c.instances.show(2**70), "a whole number from 1 to"),
+    (InvalidInput, lambda c: c.instances.cancel(1, -1), "id -1"),
+    (InvalidInput, lambda c: c.backfills.cancel(2**70), "a whole number from 1 to"),
+    (InvalidInput, lambda c: c.tasks.add("", "REPORT"), "name"),
+    (InvalidInput, lambda c: c.tasks.add("n" * 300, "REPORT"), "name"),
+    (InvalidInput, lambda c: c.tasks.set("there", colour="red"), "colour"),  # type: ignore[call-arg]
+    (InvalidInput, lambda c: c.tasks.run("there", why="w" * 2000), "2,000 characters"),
+    (InvalidInput, lambda c: c.tasks.run("there", param={"n": float("nan")}), "param.n"),
 ]
 
 
