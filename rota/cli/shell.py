@@ -74,8 +74,12 @@ class Shell:
         """
         from rota.migrations import head  # noqa: PLC0415 - SQLAlchemy takes longer than --help may
         from rota.shared.database.checks import require_usable  # noqa: PLC0415
+        from rota.shared.database.problems import database_file  # noqa: PLC0415
 
         with self.any_database(self.settings()) as database:
+            file = database_file(database.url)
+            if file is not None and not file.exists():  # connecting would create it, empty
+                raise DatabaseProblem(f"no database at {file} yet: run rota migrate, or rota up")
             require_usable(database, head(), to_write=to_write)
             yield database
 

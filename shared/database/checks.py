@@ -48,11 +48,8 @@ def require_usable(database: Database, head: str, *, to_write: bool = True) -> N
 
     Without ``to_write`` it is enough that the database can be read, as a replica and a user with SELECT alone can.
 
-    Raises DatabaseProblem if there is no database file, or with a line for each essential check that fails.
+    Raises DatabaseProblem with a line for each essential check that fails.
     """
-    file = database_file(database.url)
-    if file is not None and not file.exists():  # connecting would create it, empty
-        raise DatabaseProblem(f"no database at {file} yet: run rota migrate, or rota up")
     essential = _essential(database, head, to_write=to_write)
     failed = [str(check) for check in _run(database, essential) if check.ok is False]
     if failed:
