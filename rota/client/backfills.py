@@ -5,7 +5,7 @@ from typing import Any, TypedDict, Unpack
 
 from pydantic import BaseModel
 
-from rota.client.session import Session, as_json, as_text, checked_id, counted, known
+from rota.client.session import Session, as_json, as_text, checked_id, checked_limit, checked_status
 from rota.shared.control import backfills
 from rota.shared.control.backfills import Wanted
 from rota.shared.control.documents import Document
@@ -74,7 +74,9 @@ class Backfills:
         range.
         """
         with self._session.database() as database:
-            return backfills.listed(database, counted(limit), task=task, status=known(BackfillStatus, status))
+            return backfills.listed(
+                database, checked_limit(limit), task=task, status=checked_status(BackfillStatus, status)
+            )
 
     def show(self, backfill_id: int) -> Document:
         """A backfill, with its param and how far it is. Raises NotFound."""

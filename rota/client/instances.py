@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from rota.client.session import Session, as_json, as_text, checked_id, counted, known
+from rota.client.session import Session, as_json, as_text, checked_id, checked_limit, checked_status
 from rota.shared.control import instances, replays
 from rota.shared.control.documents import Document
 from rota.shared.control.replays import Again, ReplayFilter
@@ -34,7 +34,9 @@ class Instances:
         NotFound for a task that does not exist, and InvalidInput for a status that does not, and a limit out of range.
         """
         with self._session.database() as database:
-            return instances.listed(database, counted(limit), task=task, status=known(InstanceStatus, status))
+            return instances.listed(
+                database, checked_limit(limit), task=task, status=checked_status(InstanceStatus, status)
+            )
 
     def show(self, instance_id: int) -> Document:
         """All of an instance, with its nodes. Raises NotFound."""
@@ -108,7 +110,7 @@ class Instances:
         ``left_out``, how many cannot be; and ``why``, what is said of the first of those. It writes some in each
         transaction. Interrupted and begun again it replays nothing twice. Raises NotFound, InvalidParam, InvalidInput.
         """
-        known(InstanceStatus, status)
+        checked_status(InstanceStatus, status)
         chosen = ReplayFilter(status, task, as_text(since), as_text(until))
         again = Again(as_json(param), from_node)
         with self._session.database() as database:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, overload
+from weakref import WeakSet
 
 from pydantic import BaseModel
 
@@ -30,7 +31,7 @@ MOST_ROWS = 1_000_000
 class Session:
     """The database of a client, and its name.
 
-    A process that is forked after the first call opens connections of its own, and leaves those of its parent alone.
+    A process that is forked opens connections of its own, and leaves those of its parent alone.
 
         session = Session(url, "shop")
         with session.database() as database: ...
@@ -41,7 +42,7 @@ class Session:
         self.actor = Actor(_checked_name(name), "code")
         self._opening = threading.Lock()
         self._opened: Database | None = None
-        self._opened_by = 0
+        _sessions.add(self)
 
     @contextmanager
     def database(self) -> Iterator[Database]:
@@ -50,24 +51,28 @@ class Session:
         Raises DatabaseProblem also for a database that is not migrated, or that Rota cannot use as it is.
         """
         with self._opening:
-            if self._opened is None or self._opened_by != os.getpid():
-                self._open()
-            database = self._opened
-        assert database is not None  # noqa: S101 - for the type checker
+            database = self._opened = self._opened or self._open()
         with database_errors(database.url):
             yield database
 
     def close(self) -> None:
         """Close the connections. The next call opens new ones."""
         with self._opening:
-            if self._opened is not None and self._opened_by == os.getpid():
+            if self._opened is not None:
                 self._opened.close()
             self._opened = None
 
-    def _open(self) -> None:
+    def forget(self) -> None:
+        """In a process that was just forked: leave alone what is its parent's.
+
+        Also the lock: a thread of the parent may have held it, and nobody would free it here.
+        """
+        self._opening = threading.Lock()
         if self._opened is not None:
-            self._opened.engine.dispose(close=False)  # they are the parent's
-            self._opened = None
+            self._opened.engine.dispose(close=False)
+        self._opened = None
+
+    def _open(self) -> Database:
         url = self._settings.database_url.get_secret_value()
         database = Database(url, call_timeout=self._settings.call_timeout_seconds)
         try:
@@ -76,7 +81,18 @@ class Session:
         except BaseException:
             database.close()
             raise
-        self._opened, self._opened_by = database, os.getpid()
+        return database
+
+
+_sessions: WeakSet[Session] = WeakSet()
+
+
+def _forget_all() -> None:
+    for session in list(_sessions):
+        session.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
 
 
 @overload
@@ -84,7 +100,12 @@ def as_text(moment: datetime | str) -> str: ...
 @overload
 def as_text(moment: datetime | str | None) -> str | None: ...
 def as_text(moment: datetime | str | None) -> str | None:
-    """A time as control reads it: one without an offset is local time in the task's zone."""
+    """A time as control reads it: one without an offset is local time in the task's zone.
+
+    Raises InvalidInput for what is no time.
+    """
+    if not isinstance(moment, datetime | str | None):
+        raise InvalidInput(f"time {moment!r}: give a datetime, or a text such as 2026-11-19T03:00")
     return moment.isoformat() if isinstance(moment, datetime) else moment
 
 
@@ -103,17 +124,17 @@ def checked_id(number: int) -> int:
     return number
 
 
-def known(words: type[StrEnum], word: str | None) -> str | None:
+def checked_status(words: type[StrEnum], word: str | None) -> str | None:
     """A status by which a list is chosen. Raises InvalidInput for one that does not exist."""
     if word is not None and word not in list(words):
         raise InvalidInput(f"status {word!r}: there is no such status; there are: {', '.join(words)}")
     return word
 
 
-def counted(limit: int) -> int:
+def checked_limit(limit: int) -> int:
     """A limit of a list. Raises InvalidInput for one that is out of range."""
-    if not 1 <= limit <= MOST_ROWS:
-        raise InvalidInput(f"limit {limit}: 1 to {MOST_ROWS:,} are right")
+    if not isinstance(limit, int) or not 1 <= limit <= MOST_ROWS:
+        raise InvalidInput(f"limit {limit!r}: 1 to {MOST_ROWS:,} are right")
     return limit
 
 

@@ -1,6 +1,6 @@
 """``client.workers``: look at workers, drain and resume them, as ``rota worker`` does."""
 
-from rota.client.session import Session, counted
+from rota.client.session import Session, checked_limit
 from rota.shared.control import workers
 from rota.shared.control.documents import Document
 
@@ -19,7 +19,7 @@ class Workers:
         Raises InvalidInput for a limit out of range.
         """
         with self._session.database() as database:
-            return workers.listed(database, counted(limit), all_states=all_states)
+            return workers.listed(database, checked_limit(limit), all_states=all_states)
 
     def show(self, name: str) -> Document:
         """A worker that is not dead, with the task types that it carries. Raises NotFound."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who acts, and through which face: ``cli``, or ``code`` for a client of a program and a worker's ``app.schedule``.
+    """Who acts, and through which face: ``cli``, or ``code`` for a program's client or a worker's ``app.schedule``.
 
     A name has at most 127 characters.
 

@@ -73,9 +73,8 @@ def test_the_loop_goes_on_while_the_database_keeps_a_call_waiting(mariadb_databa
             await client.tasks.add("nightly", "REPORT")
             with locked(mariadb_database, "schedule_task", "name = :name", name="nightly"):
                 call = asyncio.create_task(client.tasks.set("nightly", priority=1))
-                for _ in range(50):  # turns of the loop, while the call waits for a lock that only this function frees
-                    await asyncio.sleep(0.01)
-                assert not call.done()
+                done, _ = await asyncio.wait({call}, timeout=0.5)  # it waits for a lock that only this function frees
+                assert not done
             assert (await call)["priority"] == 1
 
     asyncio.run(main())

@@ -177,6 +177,9 @@ REFUSED: list[tuple[type[RotaError], Callable[[Client], object], str]] = [
     (InvalidInput, lambda c: c.instances.cancel(1, -1), "id -1"),
     (InvalidInput, lambda c: c.backfills.cancel(2**70), "a whole number from 1 to"),
     (InvalidInput, lambda c: c.tasks.add("", "REPORT"), "name"),
+    (InvalidInput, lambda c: c.tasks.add("new", print), "type <built-in function print>: give a task type"),  # type: ignore[arg-type]
+    (InvalidInput, lambda c: c.tasks.run("there", at=5), "time 5: give a datetime"),  # type: ignore[arg-type]
+    (InvalidInput, lambda c: c.tasks.list(limit="5"), "limit '5': 1 to"),  # type: ignore[arg-type]
     (InvalidInput, lambda c: c.tasks.add("n" * 300, "REPORT"), "name"),
     (InvalidInput, lambda c: c.tasks.set("there", colour="red"), "colour"),  # type: ignore[call-arg]
     (InvalidInput, lambda c: c.tasks.run("there", why="w" * 2000), "2,000 characters"),
@@ -209,20 +212,23 @@ def test_many_threads_share_a_client(rows: Scenario, client: Client) -> None:
 
 
 FORKS = """
-import os, sys
+import os, signal, sys
 from rota import Client
 
 with Client(sys.argv[1]) as client:
     before = client.tasks.list()
     children = []
     for _ in range(3):
+        client._session._opening.acquire()  # as another thread may, in the moment of the fork
         if (child := os.fork()) == 0:
+            signal.alarm(30)
             try:
                 same = all(client.tasks.list() == before for _ in range(20))
             except BaseException as error:
                 print("the child:", error, file=sys.stderr)
                 same = False
             os._exit(0 if same else 1)
+        client._session._opening.release()
         children.append(child)
     assert all(client.tasks.list() == before for _ in range(20))
     assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]

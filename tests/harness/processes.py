@@ -222,11 +222,12 @@ class RotaProcess:
 
     def _abort(self) -> None:
         """End it and its children by SIGABRT, on which Python writes into the log where each thread is."""
-        processes = [*psutil.Process(self.pid).children(recursive=True), psutil.Process(self.pid)]
-        for process in processes:
-            with suppress(psutil.NoSuchProcess):
+        with suppress(psutil.NoSuchProcess):
+            own = psutil.Process(self.pid)
+            processes = [*own.children(recursive=True), own]
+            for process in processes:
                 process.send_signal(signal.SIGABRT)
-        psutil.wait_procs(processes, 5)
+            psutil.wait_procs(processes, 5)
 
     def discard(self) -> None:
         """Kill it and all that descends from it, in whatever session, and delete its log (unless it was given)."""

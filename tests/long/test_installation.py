@@ -75,7 +75,7 @@ app.schedule("ping", "HTTP_REQUEST", param={"url": "https://example.org"})
 MISTAKES = """
 from pydantic import BaseModel
 
-from rota import NodeContext, Rota
+from rota import AsyncClient, Client, NodeContext, Rota
 from rota import Worker  # wrong
 
 class Param(BaseModel):
@@ -101,6 +101,16 @@ send(1)  # wrong
 send(NodeContext(param=Param())) + 1  # wrong
 app.task_type("SHORT", param=dict)  # wrong
 app.schedule("daily", report, param=Other())  # wrong
+client = Client()
+client.tasks.add("daily", report, param=Other())  # wrong
+client.tasks.set("daily", crom="0 3 * * *")  # wrong
+client.tasks.run("daily", parm={})  # wrong
+
+async def ask(client: AsyncClient) -> None:
+    await client.tasks.set("daily", crom="0 3 * * *")  # wrong
+    await client.instances.wait("17")  # wrong
+    await client.tasks.add("daily", report, param=Other())  # wrong
+    await client.tasks.add("daily", report, param=Param())
 app.task("NIGHT", cron="0 3 * * *", param=Param, param_value=7)  # wrong
 app.schedule("daily", report, overlap_policy="skp")  # wrong
 app.schedule("daily", report, colour="red")  # wrong
