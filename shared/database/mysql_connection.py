@@ -34,19 +34,31 @@ PACKET_SHARE = 4
 two of them."""
 
 
+BEGIN, COMMIT = b"BEGIN", b"COMMIT"
+START = b"START TRANSACTION"
+"""BEGIN within a compound statement, where that word has another meaning."""
+
+ROWS = b"SELECT ROW_COUNT()"
+
+
 class MySQLConnection(DriverConnection):
     """A connection whose statements may wait for the next one. If one of a packet fails, the server stops at it.
+
+    A node of Galera's does not stop. Another node's transaction may end this one between two statements of a packet,
+    and then the node executes the rest, each statement a transaction of its own. So what is for a node is one compound
+    statement, which fails as a whole (docs/decisions/0059-packets-for-galera.md).
 
     It shares the settings of its TLS with the others, unless the URL has ``ssl_…``. PyMySQL alone reads all
     certificates of the machine at each connection, in up to 50 ms, and then verifies none.
     """
 
     server_status: int
+    _result: Any
     packet_limit = 1024 * 1024
     """The server's ``max_allowed_packet``, in bytes."""
 
     is_node = False
-    """Whether the server is a node of Galera's."""
+    """Whether the server is a node of a Galera cluster of MariaDB's."""
 
     _unsent: Sequence[tuple[bytes, Later]] = ()
     _unsent_bytes = 0
@@ -67,32 +79,47 @@ class MySQLConnection(DriverConnection):
         if self._unsent:
             self._make_room(len(text))
         unsent, self._unsent, self._unsent_bytes = self._unsent, (), 0
+        if self.is_node and not _only_begins(unsent):
+            self._query_as_one([*unsent, (COMMIT, Later())] if text == COMMIT else unsent)
+            return 0 if text == COMMIT else int(super().query(text, unbuffered))
         statements = [part for one, result in unsent for part in _guarded(one, result)]
-        try:
+        with _expecting():
             rows = int(super().query(b";".join([*statements, text]), unbuffered))
             for _, result in unsent:
                 result.rows, rows = rows, int(self.next_result(unbuffered))
                 if result.expected is not None:
                     rows = int(self.next_result(unbuffered))
-        except OperationalError as error:
-            if error.args[0] == ER.SUBQUERY_NO_1_ROW:
-                raise Unexpected("a statement changed another number of rows than its transaction relies on") from None
-            raise
         return rows
+
+    def _query_as_one(self, unsent: Sequence[tuple[bytes, Later]]) -> None:
+        """Send these statements as one compound statement."""
+        parts = []
+        for statement, result in unsent:
+            parts += [START] if statement == BEGIN else _guarded(statement, result)
+            parts += [ROWS] if _is_counted(statement, result) else []
+        self.server_status |= SERVER_STATUS.SERVER_STATUS_IN_TRANS  # if a statement fails, the server does not say so
+        with _expecting():
+            super().query(b"BEGIN NOT ATOMIC %s; END" % b";".join(parts))
+            for statement, result in unsent:
+                if _is_counted(statement, result):
+                    [[result.rows]] = self._result.rows
+                    self.next_result()
+                else:
+                    result.rows = result.expected or 0
 
     def commit(self) -> None:
         """Commit, with the statements that wait. A transaction without any statement is not even begun."""
-        if [one for one, _ in self._unsent] == [b"BEGIN"]:
+        if self._unsent and _only_begins(self._unsent):
             self.forget()
         elif self._unsent:
-            self.query("COMMIT")
+            self.query(COMMIT)
         else:
             super().commit()
 
     @contextmanager
     def before_begin(self) -> Iterator[None]:
         """What is sent meanwhile does not belong to the transaction, if its BEGIN waits here alone."""
-        if [one for one, _ in self._unsent] != [b"BEGIN"]:
+        if not (self._unsent and _only_begins(self._unsent)):
             yield
             return
         begin = (self._unsent, self._unsent_bytes)
@@ -178,6 +205,26 @@ def send_together(engine: Engine) -> None:
     engine.dialect.do_execute = _execute  # type: ignore[method-assign]
     engine.dialect.do_commit = _commit_if_begun  # type: ignore[method-assign, assignment]
     engine.dialect.do_rollback = _rollback_if_begun  # type: ignore[method-assign, assignment]
+
+
+def _only_begins(unsent: Sequence[tuple[bytes, Later]]) -> bool:
+    return all(statement == BEGIN for statement, _ in unsent)
+
+
+def _is_counted(statement: bytes, result: Later) -> bool:
+    """Whether the number of the rows that it changed is yet to be asked for."""
+    return result.expected is None and statement not in (BEGIN, COMMIT)
+
+
+@contextmanager
+def _expecting() -> Iterator[None]:
+    """Raise Unexpected if a statement changed another number of rows than its guard allows."""
+    try:
+        yield
+    except OperationalError as error:
+        if error.args[0] != ER.SUBQUERY_NO_1_ROW:
+            raise
+        raise Unexpected("a statement changed another number of rows than its transaction relies on") from None
 
 
 def _guarded(statement: bytes, result: Later) -> list[bytes]:

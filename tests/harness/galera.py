@@ -22,6 +22,8 @@ from tests.harness.processes import wait_until
 PROVIDERS = ("/usr/lib/galera/libgalera_smm.so", "/usr/lib64/galera-4/libgalera_smm.so")
 NEEDED = ("wsrep_sst_rsync", "rsync")
 JOIN_SECONDS = 60
+LOG_LINES = 150
+"""So many of the last lines of each node's log are shown if the block ends with an error."""
 
 
 def why_not() -> str | None:
@@ -112,7 +114,10 @@ class GaleraCluster:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            for node in self.nodes:
+                print(node.log_tail(LOG_LINES))
         self._stack.close()
 
     def url(self, database: str, first: int = 0) -> str:

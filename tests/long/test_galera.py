@@ -3,14 +3,19 @@ doubled. The clock of one node is two seconds ahead."""
 
 import threading
 from collections import Counter
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from datetime import datetime, timedelta
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, make_url
+from sqlalchemy import Connection, make_url, text
+from sqlalchemy.exc import IntegrityError
 
 from rota.migrations import upgrade
+from rota.shared.database.later import execute_later
 from rota.shared.database.mysql_hosts import DOUBT
 from rota.shared.database.transactions import opened
 from tests.harness import invariants
@@ -24,6 +29,7 @@ TASKS = 45
 TYPES = ("NOTE", "STEPS", "NOTE_THREAD")
 AHEAD_SECONDS = 2
 STALE_SECONDS = 1
+CONFLICTS = 1_000
 TABLES = ("schedule_instance", "schedule_task_node", "schedule_task", "schedule_kept_slot")
 EXPLAINED = ("overlap: instance", "its task was off when it was due")
 
@@ -86,6 +92,61 @@ def test_what_commits_on_the_node_that_a_process_has_left_is_seen_on_the_next() 
                 unlock.start()
                 assert database.read(seen) == 1
                 unlock.join()
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_a_transaction_that_another_node_ends_leaves_nothing_behind() -> None:
+    """All nodes write one row. Whose transaction loses it has written neither before that nor after it."""
+    with GaleraCluster() as galera:
+        first = galera.nodes[0]
+        name = str(make_url(first.create_database()).database)
+        run_sql(
+            first.url(name),
+            "CREATE TABLE contested (id INT PRIMARY KEY, n BIGINT)",
+            "CREATE TABLE before_it (id BIGINT PRIMARY KEY)",
+            "CREATE TABLE after_it (id BIGINT PRIMARY KEY)",
+            "INSERT INTO contested VALUES (1, 0)",
+        )
+        committed: set[int] = set()
+        ended = threading.Event()
+
+        def write(number: int) -> None:
+            with opened(galera.url(name, first=number)) as database:
+                for n in count(number + 1, len(galera.nodes)):
+                    if ended.is_set():
+                        return
+                    with suppress(IntegrityError):  # a row is there that no transaction has committed: see below
+                        if database.write_undisturbed(partial(contest, n=n)):
+                            committed.add(n)
+
+        with ThreadPoolExecutor(len(galera.nodes)) as writers:
+            done = [writers.submit(write, number) for number in range(len(galera.nodes))]
+            try:
+                wait_until(
+                    lambda: sum(int(node.state("wsrep_local_bf_aborts")) for node in galera.nodes) >= CONFLICTS,
+                    120,
+                    f"{CONFLICTS} conflicts",
+                )
+            finally:
+                ended.set()
+            for one in done:
+                one.result()
+        before, after = (
+            {n for (n,) in run_sql(first.url(name), f"SET STATEMENT wsrep_sync_wait = 1 FOR SELECT id FROM {table}")}
+            for table in ("before_it", "after_it")
+        )
+        print(f"{len(committed)} transactions were committed, {len(before ^ after)} in part")
+        assert before == after == committed
+
+
+def contest(connection: Connection, n: int) -> bool:
+    for statement in (
+        "INSERT INTO before_it VALUES (:n)",
+        "UPDATE contested SET n = :n WHERE id = 1",
+        "INSERT INTO after_it VALUES (:n)",
+    ):
+        execute_later(connection, text(statement), {"n": n})
+    return True
 
 
 def seen(connection: Connection) -> int:

@@ -1,0 +1,149 @@
+"""What waits in a connection to a node of Galera's is sent as one statement, which fails as a whole.
+
+The server of these tests is no node, but a connection takes it for one.
+"""
+
+from collections.abc import Callable
+
+import pytest
+from pymysql.constants import SERVER_STATUS
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
+
+from rota.shared.database.later import Later, Unexpected, execute_later, then_read
+from rota.shared.database.mysql_connection import MySQLConnection
+from tests.harness.packets import Packets, verbs
+from tests.harness.scenario import Scenario
+
+SET_PRIORITY = text("UPDATE schedule_task SET priority = :priority WHERE id = :task")
+GET_PRIORITY = text("SELECT priority FROM schedule_task WHERE id = :task")
+NOBODY = 999_999
+
+Work = Callable[[Connection], object]
+
+
+def to_node(work: Work) -> Work:
+    """The work, on a connection that takes its server for a node."""
+
+    def to(connection: Connection) -> object:
+        driver(connection).is_node = True
+        return work(connection)
+
+    return to
+
+
+def driver(connection: Connection) -> MySQLConnection:
+    own = connection.connection.driver_connection
+    assert isinstance(own, MySQLConnection)
+    return own
+
+
+def set_later(connection: Connection, task: int, priority: int, expected: int | None = None) -> Later:
+    return execute_later(connection, SET_PRIORITY, {"task": task, "priority": priority}, expected=expected)
+
+
+def is_inside(connection: Connection) -> bool:
+    """Whether the server is in a transaction when it has answered."""
+    connection.execute(text("SELECT 1"))
+    return bool(driver(connection).server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)
+
+
+def priorities(rows: Scenario, *tasks: int) -> list[int]:
+    return [rows.task_row(task).priority for task in tasks]
+
+
+def test_a_transaction_is_one_statement(mariadb_rows: Scenario, packets: Packets) -> None:
+    rows = mariadb_rows
+    first, second = rows.task(priority=0), rows.task(priority=0)
+    packets.clear()
+    work = to_node(lambda c: [set_later(c, first, 1), set_later(c, second, 2, expected=1)])
+    rows.database.write(work)
+    assert [verbs(packet) for packet in packets] == [
+        ["BEGIN", "UPDATE", "SELECT", "UPDATE", "SET", "COMMIT", "END"],
+    ]
+    assert packets[0].startswith(b"BEGIN NOT ATOMIC START TRANSACTION;")
+    assert priorities(rows, first, second) == [1, 2]
+
+
+def test_each_result_is_told(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    tasks = rows.tasks(3, priority=0)
+    above = text("UPDATE schedule_task SET priority = 7 WHERE id >= :task")
+
+    def work(connection: Connection) -> list[Later]:
+        return [
+            execute_later(connection, above, {"task": tasks[1]}),
+            set_later(connection, NOBODY, 1),
+            set_later(connection, tasks[0], 3, expected=1),
+        ]
+
+    results = rows.database.write(to_node(work))
+    assert isinstance(results, list)
+    assert [one.rows for one in results] == [2, 0, 1]
+    assert priorities(rows, *tasks) == [3, 7, 7]
+
+
+def test_a_read_sees_what_was_written_before_it(mariadb_rows: Scenario, packets: Packets) -> None:
+    rows = mariadb_rows
+    task = rows.task(priority=0)
+    packets.clear()
+
+    def work(connection: Connection) -> tuple[int, int | None]:
+        later = set_later(connection, task, 5)
+        read = connection.scalar(GET_PRIORITY, {"task": task})
+        set_later(connection, task, 6)
+        return later.rows, read
+
+    assert rows.database.write(to_node(work)) == (1, 5)
+    assert [b"SELECT priority" in packet for packet in packets].count(True) == 1
+    assert priorities(rows, task) == [6]
+
+
+def test_a_lone_read_travels_with_its_begin(mariadb_rows: Scenario, packets: Packets) -> None:
+    rows = mariadb_rows
+    task = rows.task(priority=4)
+    packets.clear()
+    read = to_node(lambda c: c.scalar(GET_PRIORITY, {"task": task}))
+    assert rows.database.write(read) == 4
+    assert [verbs(packet) for packet in packets] == [["BEGIN", "SELECT"], ["COMMIT"]]
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_statement_that_fails_undoes_its_transaction(mariadb_rows: Scenario, place: int) -> None:
+    rows = mariadb_rows
+    tasks = rows.tasks(3, priority=0)
+    taken = text("UPDATE schedule_task SET id = :other WHERE id = :task")
+
+    def work(connection: Connection) -> None:
+        for at, task in enumerate(tasks):
+            if at == place:
+                execute_later(connection, taken, {"task": task, "other": tasks[at - 1]})
+            else:
+                set_later(connection, task, 1)
+
+    with pytest.raises(DBAPIError, match="Duplicate entry"):
+        rows.database.write(to_node(work))
+    assert rows.database.read(is_inside) is False
+    assert priorities(rows, *tasks) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_statement_that_changes_fewer_rows_than_expected_undoes_its_transaction(
+    mariadb_rows: Scenario, place: int
+) -> None:
+    rows = mariadb_rows
+    tasks = rows.tasks(3, priority=0)
+    asked = [NOBODY if at == place else task for at, task in enumerate(tasks)]
+    work = to_node(lambda c: [set_later(c, task, 1, expected=1) for task in asked])
+    with pytest.raises(Unexpected):
+        rows.database.write(work)
+    assert rows.database.read(is_inside) is False
+    assert priorities(rows, *tasks) == [0, 0, 0]
+
+
+def test_what_is_read_after_the_commit_is_in_no_transaction(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    task = rows.task(priority=0)
+    work = to_node(then_read(lambda c: set_later(c, task, 6), is_inside))
+    assert rows.database.write(work) is False
+    assert priorities(rows, task) == [6]
