@@ -95,9 +95,15 @@ class GaleraNode(PrivateMariaDB):
 
 
 class GaleraCluster:
-    """Three nodes; the block ends them. `clocks` are how far the clock of each is wrong, such as `+2s`."""
+    """Three nodes; the block ends them. `clocks` are how far the clock of each is behind, such as `-2s`.
+
+    None can be ahead: libfaketime 3.0 shifts absolute times of monotonic timers, too. When the thread by which a node
+    talks to the others asks for a timer that is due at once (1 ns after boot), that becomes a negative time, which the
+    kernel refuses. Then the thread may sleep for many seconds, and the others give the node up.
+    """
 
     def __init__(self, clocks: tuple[str | None, str | None, str | None] = (None, None, None)) -> None:
+        assert not any(clock and clock.startswith("+") for clock in clocks), clocks
         name = f"rota_test_{uuid.uuid4().hex[:8]}"
         groups = [free_port() for _ in clocks]
         self.nodes = [
