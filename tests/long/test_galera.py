@@ -96,7 +96,7 @@ def test_what_commits_on_the_node_that_a_process_has_left_is_seen_on_the_next() 
 
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 def test_a_transaction_that_another_node_ends_leaves_nothing_behind() -> None:
-    """All nodes write one row. Whose transaction loses it has written neither before that nor after it."""
+    """All nodes write one row. A transaction that loses it has written neither of its other two rows."""
     with GaleraCluster() as galera:
         first = galera.nodes[0]
         name = str(make_url(first.create_database()).database)
@@ -115,7 +115,7 @@ def test_a_transaction_that_another_node_ends_leaves_nothing_behind() -> None:
                 for n in count(number + 1, len(galera.nodes)):
                     if ended.is_set():
                         return
-                    with suppress(IntegrityError):  # a row is there that no transaction has committed: see below
+                    with suppress(IntegrityError):  # a part of this transaction was committed: the sets below tell
                         if database.write_undisturbed(partial(contest, n=n)):
                             committed.add(n)
 

@@ -6,16 +6,15 @@ The server of these tests is no node, but a connection takes it for one.
 from collections.abc import Callable
 
 import pytest
-from pymysql.constants import SERVER_STATUS
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from rota.shared.database.later import Later, Unexpected, execute_later, then_read
 from rota.shared.database.mysql_connection import MySQLConnection
+from tests.harness.later_writes import driver, in_transaction, priorities, set_later
 from tests.harness.packets import Packets, verbs
 from tests.harness.scenario import Scenario
 
-SET_PRIORITY = text("UPDATE schedule_task SET priority = :priority WHERE id = :task")
 GET_PRIORITY = text("SELECT priority FROM schedule_task WHERE id = :task")
 NOBODY = 999_999
 
@@ -30,26 +29,6 @@ def to_node(work: Work) -> Work:
         return work(connection)
 
     return to
-
-
-def driver(connection: Connection) -> MySQLConnection:
-    own = connection.connection.driver_connection
-    assert isinstance(own, MySQLConnection)
-    return own
-
-
-def set_later(connection: Connection, task: int, priority: int, expected: int | None = None) -> Later:
-    return execute_later(connection, SET_PRIORITY, {"task": task, "priority": priority}, expected=expected)
-
-
-def is_inside(connection: Connection) -> bool:
-    """Whether the server is in a transaction when it has answered."""
-    connection.execute(text("SELECT 1"))
-    return bool(driver(connection).server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)
-
-
-def priorities(rows: Scenario, *tasks: int) -> list[int]:
-    return [rows.task_row(task).priority for task in tasks]
 
 
 def test_a_transaction_is_one_statement(mariadb_rows: Scenario, packets: Packets) -> None:
@@ -114,7 +93,10 @@ def test_a_statement_that_fails_undoes_its_transaction(mariadb_rows: Scenario, p
     tasks = rows.tasks(3, priority=0)
     taken = text("UPDATE schedule_task SET id = :other WHERE id = :task")
 
+    used: list[MySQLConnection] = []
+
     def work(connection: Connection) -> None:
+        used.append(driver(connection))
         for at, task in enumerate(tasks):
             if at == place:
                 execute_later(connection, taken, {"task": task, "other": tasks[at - 1]})
@@ -123,7 +105,7 @@ def test_a_statement_that_fails_undoes_its_transaction(mariadb_rows: Scenario, p
 
     with pytest.raises(DBAPIError, match="Duplicate entry"):
         rows.database.write(to_node(work))
-    assert rows.database.read(is_inside) is False
+    assert rows.database.read(in_transaction) == (used[0], 0)
     assert priorities(rows, *tasks) == [0, 0, 0]
 
 
@@ -134,16 +116,23 @@ def test_a_statement_that_changes_fewer_rows_than_expected_undoes_its_transactio
     rows = mariadb_rows
     tasks = rows.tasks(3, priority=0)
     asked = [NOBODY if at == place else task for at, task in enumerate(tasks)]
-    work = to_node(lambda c: [set_later(c, task, 1, expected=1) for task in asked])
+    used: list[MySQLConnection] = []
+
+    def work(connection: Connection) -> None:
+        used.append(driver(connection))
+        for task in asked:
+            set_later(connection, task, 1, expected=1)
+
     with pytest.raises(Unexpected):
-        rows.database.write(work)
-    assert rows.database.read(is_inside) is False
+        rows.database.write(to_node(work))
+    assert rows.database.read(in_transaction) == (used[0], 0)
     assert priorities(rows, *tasks) == [0, 0, 0]
 
 
 def test_what_is_read_after_the_commit_is_in_no_transaction(mariadb_rows: Scenario) -> None:
     rows = mariadb_rows
     task = rows.task(priority=0)
-    work = to_node(then_read(lambda c: set_later(c, task, 6), is_inside))
-    assert rows.database.write(work) is False
+    read = then_read(lambda c: set_later(c, task, 6), in_transaction)
+    inside = rows.database.write(to_node(lambda c: read(c)[1]))
+    assert inside == 0
     assert priorities(rows, task) == [6]

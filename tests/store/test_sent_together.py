@@ -1,16 +1,15 @@
 """Statements that wait for the next one: a transaction of them is one packet, and fails as a whole."""
 
 import pytest
-from pymysql.constants import SERVER_STATUS
 from sqlalchemy import Connection, TextClause, text
 from sqlalchemy.exc import DataError, DBAPIError
 
 from rota.shared.database.later import Later, Unexpected, execute_later, then_read
 from rota.shared.database.mysql_connection import PACKET_SHARE, MySQLConnection
+from tests.harness.later_writes import SET_PRIORITY, driver, in_transaction, priorities, set_later
 from tests.harness.packets import Packets, verbs
 from tests.harness.scenario import Scenario
 
-SET_PRIORITY = text("UPDATE schedule_task SET priority = :priority WHERE id = :task")
 SMALL_LIMIT = 4000
 QUARTER = SMALL_LIMIT // PACKET_SHARE
 
@@ -19,30 +18,9 @@ class Stop(Exception):
     """The work ends here."""
 
 
-def set_later(connection: Connection, task: int, priority: int) -> Later:
-    return execute_later(connection, SET_PRIORITY, {"task": task, "priority": priority})
-
-
 def set_long(length: int) -> TextClause:
     """The same as ``SET_PRIORITY``, and so many bytes longer."""
     return text(f"{SET_PRIORITY.text} AND '{'x' * length}' <> ''")
-
-
-def driver(connection: Connection) -> MySQLConnection:
-    own = connection.connection.driver_connection
-    assert isinstance(own, MySQLConnection)
-    return own
-
-
-def priorities(rows: Scenario, *tasks: int) -> list[int]:
-    return [rows.task_row(task).priority for task in tasks]
-
-
-def in_transaction(connection: Connection) -> tuple[MySQLConnection, int]:
-    """The session's connection, and whether the server says with an answer that it is in a transaction."""
-    connection.execute(text("SELECT 1"))
-    used = driver(connection)
-    return used, int(bool(used.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS))
 
 
 def test_a_transaction_of_later_statements_is_one_packet(mariadb_rows: Scenario, packets: Packets) -> None:
@@ -191,13 +169,9 @@ def test_a_read_after_a_write_that_was_rolled_back_is_in_no_transaction(mariadb_
 # What a transaction relies on
 
 
-def expecting(connection: Connection, task: int, priority: int, expected: int) -> Later:
-    return execute_later(connection, SET_PRIORITY, {"task": task, "priority": priority}, expected=expected)
-
-
 def test_a_statement_that_changes_what_is_expected_is_committed_with_the_others(rows: Scenario) -> None:
     first, second = rows.task(priority=0), rows.task(priority=0)
-    results = rows.database.write(lambda c: [expecting(c, first, 1, 1), set_later(c, second, 2)])
+    results = rows.database.write(lambda c: [set_later(c, first, 1, 1), set_later(c, second, 2)])
     assert [one.rows for one in results] == [1, 1]
     assert priorities(rows, first, second) == [1, 2]
 
@@ -207,15 +181,15 @@ def test_a_statement_that_changes_fewer_rows_than_expected_undoes_its_transactio
     tasks = rows.tasks(3, priority=0)
     asked = [999_999 if at == place else task for at, task in enumerate(tasks)]
     with pytest.raises(Unexpected):
-        rows.database.write(lambda c: [expecting(c, task, 1, 1) for task in asked])
+        rows.database.write(lambda c: [set_later(c, task, 1, 1) for task in asked])
     assert priorities(rows, *tasks) == [0, 0, 0]
-    assert rows.database.write(lambda c: expecting(c, tasks[0], 1, 1)).rows == 1, "the connection is good"
+    assert rows.database.write(lambda c: set_later(c, tasks[0], 1, 1)).rows == 1, "the connection is good"
     assert priorities(rows, *tasks) == [1, 0, 0]
 
 
 def test_an_update_that_changes_nothing_counts_the_rows_that_it_finds(rows: Scenario) -> None:
     task = rows.task(priority=0)
-    assert rows.database.write(lambda c: expecting(c, task, 0, 1)).rows == 1
+    assert rows.database.write(lambda c: set_later(c, task, 0, 1)).rows == 1
 
 
 @pytest.mark.parametrize("lengths", [(QUARTER,), (QUARTER - 150, QUARTER - 150, QUARTER - 150)])
