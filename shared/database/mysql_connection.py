@@ -39,14 +39,15 @@ START = b"START TRANSACTION"
 """BEGIN within a compound statement, where that word has another meaning."""
 
 ROWS = b"SELECT ROW_COUNT()"
+"""Behind a statement within a compound one: its answer tells how many rows the statement changed."""
 
 
 class MySQLConnection(DriverConnection):
     """A connection whose statements may wait for the next one. If one of a packet fails, the server stops at it.
 
-    A node of Galera's does not stop. Another node's transaction may end this one between two statements of a packet,
-    and then the node executes the rest, each statement a transaction of its own. So what is for a node is one compound
-    statement, which fails as a whole (docs/decisions/0059-packets-for-galera.md).
+    A node of a Galera cluster does not always stop. When another node's transaction ends this one between two
+    statements of a packet, the node executes the later ones all the same, and commits each by itself. So the connection
+    sends a node one compound statement, which fails as a whole (docs/decisions/0059-packets-for-galera.md).
 
     It shares the settings of its TLS with the others, unless the URL has ``ssl_…``. PyMySQL alone reads all
     certificates of the machine at each connection, in up to 50 ms, and then verifies none.
@@ -97,7 +98,7 @@ class MySQLConnection(DriverConnection):
         for statement, result in unsent:
             parts += [START] if statement == BEGIN else _guarded(statement, result)
             parts += [ROWS] if _is_counted(statement, result) else []
-        self.server_status |= SERVER_STATUS.SERVER_STATUS_IN_TRANS  # if a statement fails, the server does not say so
+        self.server_status |= SERVER_STATUS.SERVER_STATUS_IN_TRANS  # an error does not say whether it is in one
         with _expecting():
             super().query(b"BEGIN NOT ATOMIC %s; END" % b";".join(parts))
             for statement, result in unsent:
@@ -208,6 +209,7 @@ def send_together(engine: Engine) -> None:
 
 
 def _only_begins(unsent: Sequence[tuple[bytes, Later]]) -> bool:
+    """Whether nothing but BEGIN waits: the transaction has written nothing."""
     return all(statement == BEGIN for statement, _ in unsent)
 
 
