@@ -9,9 +9,8 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from rota.shared.clock import RESOLUTION
 from rota.shared.database.constructs import written
-from rota.shared.database.transactions import Database
+from rota.shared.database.transactions import Database, database_time
 from rota.shared.domain.planning import CATCH_UP_PRIORITY
 from rota.shared.store import assignments
 from rota.shared.store.claims import Claims
@@ -73,7 +72,7 @@ def test_a_claim_starts_instances_and_their_first_nodes(rows: Scenario, policy: 
     for instance in ids:
         row = rows.row(instance)
         assert (row.status, row.attempt) == ("running", 1)
-        assert rows.start <= row.gmt_started <= rows.now() + RESOLUTION
+        assert rows.start <= row.gmt_started <= rows.database.read(database_time)
         assert nodes(rows, instance) == [("running", True), ("pending", False)]
     assert rows.broken() == {}
 

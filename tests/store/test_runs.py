@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from rota.shared.database.later import Unexpected
+from rota.shared.database.transactions import database_time
 from rota.shared.domain.retry import RetryPolicy
 from rota.shared.domain.states import InstanceStatus
 from rota.shared.store import overlap, polling, recovery, reports, runs, tasks
@@ -98,7 +99,7 @@ def test_a_claim_starts_the_instance_and_its_first_node_and_brings_all_that_is_n
     ]
     row = rows.row(instance)
     assert (row.status, row.attempt) == ("running", 1)
-    assert rows.start - MINUTE < row.gmt_started <= rows.now()
+    assert rows.start - MINUTE < row.gmt_started <= rows.database.read(database_time)
     assert rows.node_statuses(instance) == ["running", "pending"]
 
 
