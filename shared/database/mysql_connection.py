@@ -9,13 +9,14 @@ over each one (docs/decisions/0030-few-round-trips.md).
 import functools
 import re
 import ssl
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from pymysql.connections import Connection as DriverConnection
-from pymysql.constants import CLIENT, ER, SERVER_STATUS
-from pymysql.err import OperationalError
+from pymysql.constants import CLIENT, CR, ER, SERVER_STATUS
+from pymysql.err import InternalError, OperationalError
 from sqlalchemy import Engine
 from sqlalchemy.util import asbool
 
@@ -38,8 +39,8 @@ BEGIN, COMMIT = b"BEGIN", b"COMMIT"
 START = b"START TRANSACTION"
 """BEGIN within a compound statement, where that word has another meaning."""
 
-ROWS = b"SELECT ROW_COUNT()"
-"""Behind a statement within a compound one: its answer tells how many rows the statement changed."""
+MALFORMED = (struct.error, IndexError, AssertionError, InternalError)
+"""What PyMySQL raises when it reads an answer that is none. Of these only InternalError may be the server's own."""
 
 
 class MySQLConnection(DriverConnection):
@@ -81,8 +82,9 @@ class MySQLConnection(DriverConnection):
             self._make_room(len(text))
         unsent, self._unsent, self._unsent_bytes = self._unsent, (), 0
         if self.is_node and not _only_begins(unsent):
-            self._query_as_one([*unsent, (COMMIT, Later())] if text == COMMIT else unsent)
-            return 0 if text == COMMIT else int(super().query(text, unbuffered))
+            commits = text == COMMIT
+            self._query_as_one([*unsent, (COMMIT, Later())] if commits else unsent)
+            return 0 if commits else int(super().query(text, unbuffered))
         statements = [part for one, result in unsent for part in _guarded(one, result)]
         with _expecting():
             rows = int(super().query(b";".join([*statements, text]), unbuffered))
@@ -93,20 +95,40 @@ class MySQLConnection(DriverConnection):
         return rows
 
     def _query_as_one(self, unsent: Sequence[tuple[bytes, Later]]) -> None:
-        """Send these statements as one compound statement."""
-        parts = []
+        """Send these statements as one compound statement, and ask how many rows each has changed.
+
+        The numbers are no answers of the compound statement itself: an answer that is on its way when another node's
+        transaction ends this one may arrive without its middle part.
+        """
+        parts: list[bytes] = []
+        counted: list[Later] = []
         for statement, result in unsent:
             parts += [START] if statement == BEGIN else _guarded(statement, result)
-            parts += [ROWS] if _is_counted(statement, result) else []
+            if result.expected is not None:
+                result.rows = result.expected
+            elif statement not in (BEGIN, COMMIT):
+                parts.append(b"SET @rota_rows_%d = ROW_COUNT()" % len(counted))
+                counted.append(result)
+        compound = b"BEGIN NOT ATOMIC %s; END" % b";".join(parts)
+        count = b"SELECT " + b",".join(b"@rota_rows_%d" % at for at in range(len(counted)))
+        has_ended = unsent[-1][0] == COMMIT
         self.server_status |= SERVER_STATUS.SERVER_STATUS_IN_TRANS  # an error does not say whether it is in one
         with _expecting():
-            super().query(b"BEGIN NOT ATOMIC %s; END" % b";".join(parts))
-            for statement, result in unsent:
-                if _is_counted(statement, result):
-                    [[result.rows]] = self._result.rows
-                    self.next_result()
-                else:
-                    result.rows = result.expected or 0
+            super().query(b"%s;%s" % (compound, count) if counted and has_ended else compound)
+        if counted:
+            self.next_result() if has_ended else super().query(count)
+            for result, rows in zip(counted, self._result.rows[0], strict=True):
+                result.rows = rows
+
+    def _read_query_result(self, unbuffered: bool = False) -> int:
+        """Read an answer. One that is no answer ends the connection, as nothing behind it could be understood."""
+        try:
+            return int(super()._read_query_result(unbuffered))  # type: ignore[misc]
+        except MALFORMED as error:
+            if isinstance(error, InternalError) and isinstance(error.args[0], int):
+                raise
+            self._force_close()  # type: ignore[attr-defined]
+            raise OperationalError(CR.CR_SERVER_LOST, f"the server's answer cannot be read: {error}") from error
 
     def commit(self) -> None:
         """Commit, with the statements that wait. A transaction without any statement is not even begun."""
@@ -211,11 +233,6 @@ def send_together(engine: Engine) -> None:
 def _only_begins(unsent: Sequence[tuple[bytes, Later]]) -> bool:
     """Whether nothing but BEGIN waits: the transaction has written nothing."""
     return all(statement == BEGIN for statement, _ in unsent)
-
-
-def _is_counted(statement: bytes, result: Later) -> bool:
-    """Whether the number of the rows that it changed is yet to be asked for."""
-    return result.expected is None and statement not in (BEGIN, COMMIT)
 
 
 @contextmanager

@@ -38,7 +38,7 @@ def test_a_transaction_is_one_statement(mariadb_rows: Scenario, packets: Packets
     work = to_node(lambda c: [set_later(c, first, 1), set_later(c, second, 2, expected=1)])
     rows.database.write(work)
     assert [verbs(packet) for packet in packets] == [
-        ["BEGIN", "UPDATE", "SELECT", "UPDATE", "SET", "COMMIT", "END"],
+        ["BEGIN", "UPDATE", "SET", "UPDATE", "SET", "COMMIT", "END", "SELECT"],
     ]
     assert packets[0].startswith(b"BEGIN NOT ATOMIC START TRANSACTION;")
     assert priorities(rows, first, second) == [1, 2]
