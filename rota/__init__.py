@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rota.client.awaited import AsyncClient
+    from rota.client.keys import Once
     from rota.client.plain import Client
     from rota.shared.domain.errors import RotaError
     from rota.worker_service.authoring import Rota, TaskType
@@ -29,6 +30,7 @@ __all__ = [
     "Client",
     "Fail",
     "NodeContext",
+    "Once",
     "Retry",
     "Rota",
     "RotaError",
@@ -42,6 +44,7 @@ _HOMES = {
     "Client": "rota.client.plain",
     "Fail": "rota.worker_service.verdicts",
     "NodeContext": "rota.worker_service.context",
+    "Once": "rota.client.keys",
     "Retry": "rota.worker_service.verdicts",
     "Rota": "rota.worker_service.authoring",
     "RotaError": "rota.shared.domain.errors",

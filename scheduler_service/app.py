@@ -10,6 +10,7 @@ from types import FrameType
 
 from rota.scheduler_service.duties.assigner import Assigner
 from rota.scheduler_service.duties.backfiller import Backfiller
+from rota.scheduler_service.duties.business_keys import BusinessKeys
 from rota.scheduler_service.duties.catch_up import Catcher
 from rota.scheduler_service.duties.deadlines import Deadlines
 from rota.scheduler_service.duties.edited_calendars import EditedCalendars
@@ -67,6 +68,7 @@ class Scheduler:
             Loop("catch-up", self._catch_up, clock),
             Loop("follower", Follower(database, settings).step, clock),
             Loop("backfiller", self._backfill, clock),
+            Loop("business keys", BusinessKeys(database, settings).step, clock),
             Loop("calendars", EditedCalendars(database, settings).step, clock),
             Loop("reaper", Reaper(database, settings, by).step, clock),
             Loop("deadlines", Deadlines(database, settings).step, clock),

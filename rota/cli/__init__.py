@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "worker": ("rota.cli.commands.workers:worker", "Run a worker, or look at those that run."),
     "task": ("rota.cli.commands.tasks:task", "Add, show, change and run tasks."),
     "instance": ("rota.cli.commands.instances:instance", "Look at runs, cancel them, replay them."),
+    "key": ("rota.cli.commands.keys:key", "Ask for one-off work under a key, look for it, cancel it."),
     "backfill": ("rota.cli.commands.backfills:backfill", "Run a task's past fires, a few at a time."),
     "limit": ("rota.cli.commands.limits:limit", "Add, change and show limits that tasks share."),
     "calendar": (

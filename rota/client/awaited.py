@@ -9,6 +9,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from rota.client.backfills import Backfills
 from rota.client.instances import Instances, Looks
+from rota.client.keys import Keys
 from rota.client.plain import Client
 from rota.client.tasks import Tasks
 from rota.client.workers import Workers
@@ -117,6 +118,16 @@ class AsyncWorkers(AsyncGroup[Workers]):
     resume = Awaited(Workers.resume)
 
 
+class AsyncKeys(AsyncGroup[Keys]):
+    """The business keys: the functions of ``Keys``, to be awaited."""
+
+    once = Awaited(Keys.once)
+    once_many = Awaited(Keys.once_many)
+    find = Awaited(Keys.find)
+    cancel = Awaited(Keys.cancel)
+    cancel_all = Awaited(Keys.cancel_all)
+
+
 class AsyncClient:
     """``Client`` for ``async`` code: the same functions, to be awaited. They never block the event loop.
 
@@ -135,6 +146,9 @@ class AsyncClient:
         self.instances = AsyncInstances(self._client.instances, self._threads)
         self.backfills = AsyncBackfills(self._client.backfills, self._threads)
         self.workers = AsyncWorkers(self._client.workers, self._threads)
+        self.keys = AsyncKeys(self._client.keys, self._threads)
+        self.once = self.keys.once
+        self.once_many = self.keys.once_many
 
     async def close(self) -> None:
         """Let the calls end that have begun, and close the connections. The client cannot be used any more."""

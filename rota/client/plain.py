@@ -4,6 +4,7 @@ from typing import Self
 
 from rota.client.backfills import Backfills
 from rota.client.instances import Instances
+from rota.client.keys import Keys
 from rota.client.session import Session
 from rota.client.tasks import Tasks
 from rota.client.workers import Workers
@@ -31,6 +32,9 @@ class Client:
         self.instances = Instances(self._session)
         self.backfills = Backfills(self._session)
         self.workers = Workers(self._session)
+        self.keys = Keys(self._session)
+        self.once = self.keys.once
+        self.once_many = self.keys.once_many
 
     def close(self) -> None:
         """Close the connections."""

@@ -117,6 +117,14 @@ def as_json(param: Any) -> Any:
     return param
 
 
+def type_name(task_type: Any) -> str:
+    """The name of a task type. Raises InvalidInput for what is none."""
+    name = getattr(task_type, "category", task_type)
+    if not isinstance(name, str):
+        raise InvalidInput(f"type {task_type!r}: give a task type of app.task_type, or its name, such as 'REPORT'")
+    return name
+
+
 def checked_id(number: int) -> int:
     """The id of a row. Raises InvalidInput for what is none."""
     if not isinstance(number, int) or not 0 < number <= LARGEST_ID:

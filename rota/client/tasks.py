@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from pydantic import BaseModel
 
-from rota.client.session import Session, as_json, as_text, checked_limit, checked_status
+from rota.client.session import Session, as_json, as_text, checked_limit, checked_status, type_name
 from rota.shared.control import steering, tasks, whys
 from rota.shared.control.documents import Document
 from rota.shared.control.tasks import Outcome
-from rota.shared.domain.errors import InvalidInput
 from rota.shared.domain.states import TaskStatus
 from rota.shared.domain.task_fields import TaskFields
 from rota.shared.domain.task_filter import TaskFilter
@@ -68,7 +67,7 @@ class Tasks:
         """
         given = {
             "name": name,
-            "type": _name_of(type),
+            "type": type_name(type),
             "cron": cron,
             "cron_seconds": seconds,
             "timezone": timezone,
@@ -187,13 +186,6 @@ class Tasks:
         with self._session.database() as database:
             done = steering.set_at(database, self._session.actor, name, as_text(at), fire=as_text(fire), why=why)
             return _said(done, name)
-
-
-def _name_of(task_type: Any) -> str:
-    name = getattr(task_type, "category", task_type)
-    if not isinstance(name, str):
-        raise InvalidInput(f"type {task_type!r}: give a task type of app.task_type, or its name, such as 'REPORT'")
-    return name
 
 
 def _texts(fields: Any) -> dict[str, Any]:

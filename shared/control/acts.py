@@ -1,7 +1,8 @@
 """An act: what one person or program asks for at once. It happens once, though the answer to its commit is lost."""
 
+import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import TypeVar
 
@@ -30,6 +31,8 @@ class Act:
     actor: Actor
     why: str | None
     key: str
+    tries: int = 0
+    """How often it has been tried before, in vain."""
 
 
 def perform(database: Database, actor: Actor, why: str | None, work: Callable[[Connection, Act], T]) -> T:
@@ -48,10 +51,11 @@ def perform(database: Database, actor: Actor, why: str | None, work: Callable[[C
         raise InvalidInput(f"a reason of {len(why):,} characters is too long; at most {WHY_LIMIT:,} are kept")
     act = Act(actor, why or None, token_hex(16))
     results: list[T] = []
+    tries = itertools.count()
 
     def once(connection: Connection) -> T:
         if not results or not audit.has_act(connection, act.key):
-            results[:] = [work(connection, act)]
+            results[:] = [work(connection, replace(act, tries=next(tries)))]
         return results[0]
 
     retrying = Retrying(

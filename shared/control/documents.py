@@ -281,6 +281,13 @@ def calendar_document(row: Row[Any]) -> Document:
     return values_of(row, CALENDAR_FIELDS) | {"remark": str(found) if isinstance(found, RotaError) else None}
 
 
+def key_document(row: Row[Any]) -> Document:
+    """A business key: its columns, and the ``status`` and the small ``param`` of what waits or runs under it."""
+    names = ("id", "type", "code", "status", "next_at", "task_name", "timezone", "param")
+    own = {"key": row.number, "at": plain(row.due_at), "instance_id": row.schedule_instance_id}
+    return values_of(row, names) | own
+
+
 def audit_document(row: Row[Any]) -> Document:
     """An act: its columns."""
     return values_of(row, AUDIT_FIELDS)

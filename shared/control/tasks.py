@@ -134,7 +134,7 @@ def run(
     def work(connection: Connection, act: Act) -> tuple[Row[Any], str | None]:
         task = tasks.find(connection, name)
         moment, remark = (now, None) if at is None else read_time(at, zone_of(task.timezone))
-        if param is not None:
+        if param is not None or task.param is None:
             node_types.catalog(connection).check(task.type, param)
         instance_id = instances.ask(connection, task, moment, actor.name, param=param)
         instance = instances.find(connection, instance_id)

@@ -1,8 +1,10 @@
 """Which nodes a task runs, and which param each node gets. Pure."""
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from jsonschema import Draft202012Validator
@@ -10,7 +12,7 @@ from jsonschema.exceptions import SchemaError, ValidationError, best_match
 from referencing.exceptions import Unresolvable
 
 from rota.shared.domain.errors import InvalidParam, UnknownType
-from rota.shared.domain.jsontext import UnreadableJson
+from rota.shared.domain.jsontext import UnreadableJson, json_text
 from rota.shared.domain.sentences import close_to
 
 
@@ -176,6 +178,14 @@ def _fault(error: ValidationError) -> str:
     return f"{error.json_path.removeprefix('$.')}: {message}" if error.path else message
 
 
+@lru_cache(maxsize=256)
+def _validator(schema: str) -> Draft202012Validator:
+    """The validator of a schema, which is a JSON text. To make one takes far longer than to check a param."""
+    read = json.loads(schema)
+    Draft202012Validator.check_schema(read)
+    return Draft202012Validator(read)
+
+
 def check_schema(schema: Mapping[str, Any] | None, value: Any, what: str) -> None:
     """Check a value against a JSON schema. ``what`` names the value in the error.
 
@@ -185,8 +195,7 @@ def check_schema(schema: Mapping[str, Any] | None, value: Any, what: str) -> Non
     if schema is None:
         return
     try:
-        Draft202012Validator.check_schema(schema)
-        errors = sorted(Draft202012Validator(schema).iter_errors(value), key=lambda e: e.json_path)
+        errors = sorted(_validator(json_text(schema)).iter_errors(value), key=lambda e: e.json_path)
     except (SchemaError, Unresolvable, re.error):  # a pattern may be one of pydantic's and none of Python's
         return
     if not errors:

@@ -216,6 +216,9 @@ RECOVER = Move("recover", (_RUNNING,), _PENDING, _RUN_AGAIN)
 FAIL_LOST = Move("fail lost", (_RUNNING,), _FAILED, _FAIL)
 CANCEL_LOST = Move("cancel lost", (_RUNNING,), _CANCELED, _FAIL)
 
+# Somebody asks for another time of what waits under a business key.
+RESCHEDULE = Move("reschedule", (_PENDING, _ASSIGNED), _PENDING)
+
 # An instance is canceled before it runs: by the scheduler, by the claim, by a person.
 REFUSE = Move("refuse", (_PENDING,), _CANCELED, _NEVER_RUN)
 SKIP = Move("skip", (_ASSIGNED,), _CANCELED, _NEVER_RUN)
@@ -223,7 +226,7 @@ CANCEL = Move("cancel", (_PENDING, _ASSIGNED), _CANCELED, _NEVER_RUN)
 
 MOVES = (
     GIVE, TAKE_BACK, CLAIM, BEGIN, RESTART, PROCEED, SUCCEED, FAIL, RETRY, STOP, HAND_BACK,
-    RECOVER, FAIL_LOST, CANCEL_LOST, REFUSE, SKIP, CANCEL,
+    RECOVER, FAIL_LOST, CANCEL_LOST, RESCHEDULE, REFUSE, SKIP, CANCEL,
 )  # fmt: skip
 
 TRANSITIONS: Mapping[InstanceStatus, frozenset[InstanceStatus]] = {

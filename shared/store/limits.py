@@ -59,6 +59,7 @@ RANGES: dict[str, dict[str, tuple[int, int]]] = {
         "ended_before": (0, MANY),
     },
     "schedule_limit": {"max_running": (0, 1000), "starts_per_minute": (0, 60_000)},
+    "schedule_business_key": {"revision": (0, MANY)},
     "schedule_calendar": {"first_year": (1970, 2199), "last_year": (1970, 2199)},
 }
 """The numbers that a column may hold: the least and the greatest."""
@@ -79,6 +80,7 @@ RULES: dict[str, dict[str, str]] = {
         "name_is_not_empty": "name <> ''",
         "it_limits_something": "max_running IS NOT NULL OR starts_per_minute IS NOT NULL",
     },
+    "schedule_business_key": {"type_is_not_empty": "type <> ''", "number_is_not_empty": "number <> ''"},
     "schedule_calendar": {
         "name_is_not_empty": "name <> ''",
         "dates_are_no_more_than_60000_characters": " AND ".join(

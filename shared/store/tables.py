@@ -918,6 +918,33 @@ schedule_deadline = Table(
     **OPTIONS,
 )
 
+schedule_business_key = Table(
+    "schedule_business_key",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("type", String(127), nullable=False, comment="the task type"),
+    Column("code", String(64), nullable=False, server_default="", comment="what kind of number it is; may be empty"),
+    Column("number", String(128), nullable=False, comment="the key: product-42"),
+    Column("schedule_task_id", BigId, nullable=False, comment="schedule_task.id"),
+    Column("schedule_instance_id", BigId, nullable=False, comment="what waits or runs: schedule_instance.id"),
+    Column(
+        "instance_gmt_create",
+        UtcTime,
+        nullable=False,
+        comment="gmt_create of its instance: after TRUNCATE ids are given again, to other instances",
+    ),
+    Column("due_at", UtcTime, nullable=False, comment="the time that was asked for, UTC"),
+    Column("next_at", UtcTime, comment="the time of the call that waits for the end of what runs, UTC; NULL: none"),
+    Column("next_param", Json, comment="the param of that call"),
+    Column("revision", BigId, nullable=False, server_default="0", comment="grows with each change: the fence"),
+    *audit(),
+    UniqueConstraint("type", "code", "number", name="uq_schedule_business_key_key"),
+    Index("ix_schedule_business_key_type_due_at", "type", "due_at"),
+    Index("ix_schedule_business_key_due_at", "due_at"),
+    comment="the live run of each business key; the scheduler removes a row some time after the run has ended",
+    **OPTIONS,
+)
+
 schedule_audit = Table(
     "schedule_audit",
     metadata,

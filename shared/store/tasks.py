@@ -11,7 +11,7 @@ from rota.shared.database.constructs import UtcNow, among, by_index
 from rota.shared.database.json_lists import HasText
 from rota.shared.database.later import execute_later, read_before
 from rota.shared.domain.errors import NameTaken, NotFound
-from rota.shared.domain.states import TaskStatus
+from rota.shared.domain.states import TaskStatus, TriggerKind
 from rota.shared.domain.task import TaskDefinition, edited
 from rota.shared.domain.task_filter import EVERY_TASK, TaskFilter
 from rota.shared.store import calendars, params, shared_limits
@@ -84,12 +84,21 @@ def add(connection: Connection, definition: TaskDefinition, by: str) -> int:
     Raises NameTaken, UnknownType, InvalidParam for a param that does not match its node types' schemas, or InvalidInput
     for a limit or a calendar that is not there.
     """
-    catalog(connection).check(definition.type, definition.param)
+    _check_param(connection, definition)
     shared_limits.require(connection, definition.limit_name)
     calendars.checked(connection, definition.inputs)
     task_id = insert_task(connection, definition.columns(), by)
     calendars.use_by(connection, task_id, definition.inputs)
     return task_id
+
+
+def _check_param(connection: Connection, definition: TaskDefinition) -> None:
+    """Check the param; but a manual task may be without one that its type needs, since each run can bring its own."""
+    types = catalog(connection)
+    if definition.param is None and definition.columns()["trigger_kind"] == TriggerKind.MANUAL:
+        types.lists_of(definition.type)
+    else:
+        types.check(definition.type, definition.param)
 
 
 def insert_task(connection: Connection, columns: Mapping[str, Any], by: str) -> int:
@@ -113,7 +122,7 @@ def edit(connection: Connection, row: Row[Any], changes: dict[str, Any], by: str
     ``naming``, because the database may refuse the name at the commit only.
     """
     definition = edited(row, changes)
-    catalog(connection).check(definition.type, definition.param)
+    _check_param(connection, definition)
     shared_limits.require(connection, changes.get("limit_name"))
     is_replanned = not calendars.OF_PLAN.isdisjoint(changes)
     if is_replanned:

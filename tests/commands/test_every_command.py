@@ -19,7 +19,7 @@ from tests.harness.command_line import commands, invoke
 from tests.harness.filled import with_all_rows
 
 ROOT = Path(__file__).parents[2]
-WITHOUT_JSON = {"up", "scheduler", "worker", "task", "instance", "backfill", "limit", "calendar"}
+WITHOUT_JSON = {"up", "scheduler", "worker", "task", "instance", "key", "backfill", "limit", "calendar"}
 """Groups, and services that run until they are stopped."""
 
 CALLS: dict[str, tuple[str, ...]] = {
@@ -38,6 +38,9 @@ CALLS: dict[str, tuple[str, ...]] = {
     "instance show": ("instance", "show", "1"),
     "instance replay": ("instance", "replay", "1"),
     "instance cancel": ("instance", "cancel", "1"),
+    "key once": ("key", "once", "REPORT", "product-43", "--at", "2099-12-24T20:00"),
+    "key list": (),
+    "key cancel": ("key", "cancel", "REPORT", "product-42"),
     "backfill start": ("backfill", "daily", "--from", "2026-01-01", "--to", "2026-01-05"),
     "backfill list": (),
     "backfill show": ("backfill", "show", "1"),
@@ -71,7 +74,7 @@ CALLS: dict[str, tuple[str, ...]] = {
 """A call of each command, with what it must be told."""
 
 NEED_ROWS = {name for name, call in CALLS.items() if call} - {"cron", "limit add", "calendar add"}
-REFUSED_ON_ROWS = {"instance cancel"}
+REFUSED_ON_ROWS = {"instance cancel", "key cancel"}
 """Instance 1 has ended."""
 
 
@@ -116,7 +119,7 @@ def test_each_option_says_what_it_does_and_the_page_names_the_command(name: str)
     assert f"rota {name}" in page or f"`{name}`" in page
 
 
-@pytest.mark.parametrize("group", ["task", "instance", "backfill", "worker", "scheduler", "limit", "calendar"])
+@pytest.mark.parametrize("group", ["task", "instance", "key", "backfill", "worker", "scheduler", "limit", "calendar"])
 def test_no_line_of_a_group_is_cut(group: str) -> None:
     _, _, listed = invoke(group, "--help").stdout.partition("Commands:")
     assert listed
@@ -165,6 +168,7 @@ def test_lists_are_lists_in_json(migrated_url: str, is_filled: bool) -> None:
     lists = (
         "task list",
         "instance list",
+        "key list",
         "backfill list",
         "worker list",
         "scheduler list",

@@ -28,6 +28,7 @@ READING = {
     "instance list": ((), ("--task", "daily", "--status", "pending")),
     "instance show": (("1",),),
     "instance replay": (("--status", "failed", "--task", "daily", "--since", "2026-01-01", "--dry-run"),),
+    "key list": ((), ("REPORT", "--begins", "product-"), ("--since", "2026-01-01")),
     "backfill list": ((), ("--task", "daily", "--status", "running")),
     "backfill show": (("1",),),
     "backfill start": (("daily", "--from", "2026-01-01", "--only-missing", "--dry-run"),),
@@ -49,9 +50,9 @@ WRITING = {
     "up", "migrate", "scheduler", "worker", "task add", "task set", "task on", "task off", "task remove", "task run",
     "instance cancel", "instance replay", "backfill pause", "backfill resume", "backfill cancel", "worker drain",
     "worker resume", "scheduler pause", "scheduler resume", "task next", "limit add", "limit set", "limit remove",
-    "calendar add", "calendar set", "calendar refresh", "calendar remove",
+    "key once", "key cancel", "calendar add", "calendar set", "calendar refresh", "calendar remove",
 }  # fmt: skip
-WITHOUT_DATABASE = {"task", "instance", "backfill", "limit", "calendar", "health"}
+WITHOUT_DATABASE = {"task", "instance", "key", "backfill", "limit", "calendar", "health"}
 ALL = [
     [*name.split(), *arguments, *json_too]
     for name, calls in READING.items()

@@ -17,7 +17,7 @@ from rota.shared.database.transactions import Database
 from rota.shared.store import node_types, tasks
 from rota.shared.store.node_types import NodeTypeDeclaration
 from rota.shared.store.tables import schedule_instance, schedule_task
-from tests.harness.command_line import invoke
+from tests.harness.command_line import done, invoke
 from tests.harness.databases import past_the_checks, run_sql
 from tests.harness.processes import ROOT, marked_environment
 
@@ -114,7 +114,7 @@ def test_param_comes_as_text_from_a_file_or_from_stdin(url: str, database: Datab
         (["--type", "CLEANUP", "--cron", "0 15 10 * * *"], 1, "seconds are not declared"),
         (["--type", "CLEANER"], 1, "'CLEANER' is registered (did you mean CLEANUP?); there are: CLEANUP, REPORT"),
         (["--type", "CLEANUP", "--timezone", "Europe/Berln"], 1, "There is no time zone 'Europe/Berln'"),
-        (["--type", "REPORT"], 1, "'region' is a required property"),
+        (["--type", "REPORT", "--cron", "@daily"], 1, "'region' is a required property"),
         (["--type", "REPORT", "--param", '{"region": 5}'], 1, "region: 5 is not of type 'string'"),
         (["--type", "REPORT", "--param", "[5]"], 2, "Invalid value for '--param': [5] is not a JSON object"),
         (["--type", "REPORT", "--param", "null"], 2, "null is not a JSON object; write one as {"),
@@ -157,6 +157,17 @@ def test_what_cannot_be_added_is_refused_and_nothing_changes(
     assert sentence in result.stderr
     assert "Traceback" not in result.stderr
     assert stored(database) == []
+
+
+def test_a_manual_task_may_be_without_the_param_that_each_of_its_runs_brings(url: str) -> None:
+    done("task", "add", "by-hand", "--type", "REPORT", url=url)
+    done("task", "set", "by-hand", "--retries", "2", url=url)
+    refused = invoke("task", "run", "by-hand", url=url)
+    assert (refused.exit_code, "'region' is a required property" in refused.stderr) == (1, True)
+    assert json.loads(done("instance", "list", "--json", url=url)) == []
+    done("task", "run", "by-hand", "--param", '{"region": "eu"}', url=url)
+    refused = invoke("task", "set", "by-hand", "--cron", "@daily", url=url)
+    assert (refused.exit_code, "'region' is a required property" in refused.stderr) == (1, True)
 
 
 def test_every_fault_is_told_at_once(url: str) -> None:

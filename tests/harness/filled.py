@@ -13,21 +13,25 @@ from rota.shared.domain.task import TaskDefinition
 from rota.shared.store import backfills, instances, node_types, schedulers, tasks, workers
 from rota.shared.store.node_types import NodeTypeDeclaration
 from rota.shared.store.schedulers import SchedulerDeclaration
-from rota.shared.store.tables import schedule_instance, schedule_task_node
+from rota.shared.store.tables import schedule_business_key, schedule_instance, schedule_task_node
 from rota.shared.store.workers import WorkerDeclaration
 
 DAILY = {"name": "daily", "type": "REPORT", "cron": "@daily", "timezone": "Europe/Berlin"}
 
 
 def with_rows(url: str) -> None:
-    """Write the task `daily`, with an instance and a backfill, the live worker `w`, a limit and a calendar."""
+    """Write the task `daily`, with an instance and a backfill, the live worker `w`, a limit, a calendar and a key."""
 
     def write(connection: Any) -> None:
         node_types.register(connection, [NodeTypeDeclaration("REPORT_EXTRACT", "REPORT")], by="test")
         tasks.add(connection, TaskDefinition.of(**DAILY), by="test")
         workers.register(connection, WorkerDeclaration("w", "host", 7, "x", "1", 50, 100, 15, [], {}))
         daily, now = tasks.find(connection, "daily"), database.clock.now()
-        instances.ask(connection, daily, now, by="test")
+        instance = instances.ask(connection, daily, now, by="test")
+        created = select(schedule_instance.c.gmt_create).where(schedule_instance.c.id == instance).scalar_subquery()
+        key = {"type": "REPORT", "number": "product-42", "schedule_task_id": daily.id, "due_at": now}
+        its_run = {"schedule_instance_id": instance, "instance_gmt_create": created}
+        connection.execute(insert(schedule_business_key).values(**key, **its_run))
         backfills.add(connection, daily, "test", from_at=now, to_at=now, next_fire=now, fires=1)
 
     with opened(url) as database:

@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import Connection, delete, select, text, update
 
 from rota.shared.database.transactions import Database, opened
+from rota.shared.domain.business_keys import Asked, Done, KeyFilter
 from rota.shared.domain.nodes import PlannedNode
 from rota.shared.domain.planning import PlannedTask
 from rota.shared.domain.states import InstanceStatus, NodeStatus
@@ -21,6 +22,7 @@ from rota.shared.domain.task_filter import TaskFilter
 from rota.shared.store import (
     assignments,
     backfills,
+    business_keys,
     calendars,
     catch_ups,
     census,
@@ -28,6 +30,7 @@ from rota.shared.store import (
     fire_rows,
     fires,
     follow_ups,
+    found_keys,
     gone,
     instances,
     invariants,
@@ -44,6 +47,7 @@ from rota.shared.store import (
     runs,
     shared_limits,
     skips,
+    standing_keys,
     strays,
     tasks,
     turns,
@@ -911,3 +915,65 @@ def test_what_waits_for_a_limit_is_looked_for_in_the_queue_and_no_further(big: B
     rows = shared_limits.LOOKED_AT
     ask = partial(shared_limits.waiting, name="warehouse", limit=20)
     big.reads(ask, rows=rows, by={WORK, PRIMARY}, before=lambda c: c.execute(limited))
+
+
+BUSINESS_KEYS = text(
+    "INSERT INTO schedule_business_key"
+    " (type, number, schedule_task_id, schedule_instance_id, instance_gmt_create, due_at)"
+    " SELECT 'REPORT', CONCAT('product-', id), schedule_task_id, id, gmt_create,"
+    " IF(id % 20 = 0, :now, :now + INTERVAL 1 DAY) FROM schedule_instance ORDER BY id LIMIT 20000"
+)
+WAITING_KEYS = text(
+    "INSERT INTO schedule_business_key"
+    " (type, code, number, schedule_task_id, schedule_instance_id, instance_gmt_create, due_at)"
+    " SELECT 'REPORT', 'waits', id, schedule_task_id, id, gmt_create, :now FROM schedule_instance"
+    " WHERE status = 'pending' ORDER BY id LIMIT 100"
+)
+EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - naive UTC
+
+
+@pytest.mark.parametrize(
+    ("number", "index", "ask"),
+    [
+        (200, "due_at", lambda c, now: standing_keys.due(c, (EPOCH, 0), now, 200).standings),
+        (0, "due_at", lambda c, now: standing_keys.due(c, (EPOCH, 0), now - timedelta(days=1), 200).standings),
+        (100, "key", lambda c, _: standing_keys.standing(c, "REPORT", [("", f"product-{n}") for n in range(1, 101)])),
+        (50, "key", lambda c, _: found_keys.by_number(c, KeyFilter("REPORT", begins="product-1"), "product-11", 50)),
+        (50, "due_at", lambda c, now: found_keys.by_time(c, KeyFilter(), (now, 0), 50)),
+        (50, "type_due_at", lambda c, now: found_keys.by_time(c, KeyFilter("REPORT"), (now, 0), 50)),
+    ],
+    ids=["due", "none is due", "standing", "beginning", "time", "type and time"],
+)
+def test_business_keys_are_found_by_an_index(
+    big: Big, number: int, index: str, ask: Callable[[Connection, datetime], Any]
+) -> None:
+    def asked(connection: Connection) -> None:
+        assert len(ask(connection, big.now)) == number
+
+    statements = big.reads(
+        asked, rows=number, by={PRIMARY}, before=lambda c: c.execute(BUSINESS_KEYS, {"now": big.now})
+    )
+    keys = {step.key for one in statements for step in one.plan if step.table == "schedule_business_key"}
+    assert {str(key).removeprefix("uq_").removeprefix("ix_") for key in keys} == {f"schedule_business_key_{index}"}
+
+
+def test_a_batch_of_calls_is_written_by_keys(big: Big) -> None:
+    calls: list[business_keys.Call] = []
+
+    def before(connection: Connection) -> None:
+        connection.execute(BUSINESS_KEYS, {"now": big.now})
+        asked = Asked(big.now + timedelta(days=2), '{"region": "eu"}')
+        connection.execute(WAITING_KEYS, {"now": big.now})
+        waiting = connection.scalars(text("SELECT number FROM schedule_business_key WHERE code = 'waits'"))
+        keys = [*(("waits", number) for number in waiting), *(("", f"product-{n}") for n in range(1, 101))]
+        found = standing_keys.standing(connection, "REPORT", keys)
+        keys += [("", f"new-{n}") for n in range(100)]
+        calls[:] = [
+            business_keys.Call("REPORT", key, asked, found.get(key), 7, f"token-{n}")
+            for n, key in enumerate(dict.fromkeys(keys))
+        ]
+        assert {call.done for call in calls} >= {Done.ADDED, Done.MOVED}
+
+    statements = big.reads(lambda c: business_keys.put(c, calls, "test"), rows=300, by={PRIMARY, FIRE}, before=before)
+    steps = [step for one in statements for step in one.plan if step.table == "schedule_business_key"]
+    assert {step.key for step in steps if step.type != "ALL"} <= {PRIMARY, None}

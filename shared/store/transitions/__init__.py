@@ -9,5 +9,6 @@ lost a race, and that is an answer, not an error.
 ``claiming``    claim
 ``reporting``   proceed, succeed, fail, retry, stop, hand back
 ``recovering``  recover, fail lost, cancel lost
+``rescheduling`` reschedule
 ``canceling``   refuse, skip, cancel
 """

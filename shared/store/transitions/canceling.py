@@ -69,6 +69,14 @@ def cancel_as_read(connection: Connection, instance: Row[Any], reason: str, by: 
     follow(connection, CANCEL, [instance.id])
 
 
+def cancel_waiting(connection: Connection, instance_ids: Collection[int], reason: str, by: str) -> None:
+    """Cancel instances that were read and had not started. The transaction relies on it that none has."""
+    if instance_ids:
+        rows = bound([(number, reason) for number in sorted(instance_ids)])
+        execute_later(connection, _cancel, {"rows": rows, "by": by}, expected=len(instance_ids))
+        follow(connection, CANCEL, instance_ids)
+
+
 def pass_over(connection: Connection, instance_ids: Collection[int], reason: str) -> None:
     """Cancel instances that were never claimed, for a reason that holds for all of them. The scheduler does so."""
     if instance_ids:
