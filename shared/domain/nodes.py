@@ -137,12 +137,11 @@ def _faults(nodes: Iterable[tuple[NodeType, Any]], param: Any) -> list[str]:
     faults: list[str] = []
     checked: list[tuple[object, Any]] = []
     for node, own in nodes:
-        schema, value = node.param_schema, given_param(own, param)
-        if (schema, value) in checked:  # node types of one category often have the same schema
+        if (node.param_schema, own) in checked:  # node types of one category often have the same schema
             continue
-        checked.append((schema, value))
+        checked.append((node.param_schema, own))
         try:
-            check_schema(schema, value, f"param of {node.type}")
+            check_schema(node.param_schema, given_param(own, param), f"param of {node.type}")
         except InvalidParam as error:
             faults.append(str(error))
     return faults

@@ -154,34 +154,36 @@ def put(connection: Connection, calls: Sequence[Call], by: str) -> None:
 
     The transaction relies on all that was read. It locks keys before the instances to which they point, as all do.
     """
-    ordered = sorted(calls, key=lambda call: (call.type, call.key))  # all lock in one order
+    ordered = [(call, call.done) for call in sorted(calls, key=lambda call: (call.type, call.key))]
     runs = [
-        (call.task_id, call.asked.at, call.fire_key, call.asked.param) for call in ordered if call.done is Done.ADDED
+        (call.task_id, call.asked.at, call.fire_key, call.asked.param) for call, done in ordered if done is Done.ADDED
     ]
     if runs:
         execute_later(connection, _insert_runs, {"rows": bound(runs), "by": by}, expected=len(runs))
     new = [
-        (call.type, *call.key, call.task_id, call.asked.at, call.fire_key) for call in ordered if call.standing is None
+        (call.type, *call.key, call.task_id, call.asked.at, call.fire_key)
+        for call, _ in ordered
+        if call.standing is None
     ]
     if new:
         execute_later(connection, _insert_keys, {"rows": bound(new), "by": by}, expected=len(new))
-    standing = [(call, one) for call in ordered if (one := call.standing) is not None]
+    standing = [(call, one, done) for call, done in ordered if (one := call.standing) is not None]
+    _change(connection, [_changes(*given) for given in standing], by)
     moved = [
         Rescheduled(one.instance_id, one.attempt, call.asked.at, call.asked.param)
-        for call, one in standing
-        if call.done is Done.MOVED
+        for call, one, done in standing
+        if done is Done.MOVED
     ]
-    _change(connection, [_changes(call, one) for call, one in standing], by)
     rescheduling.reschedule(connection, moved, by)
 
 
-def _changes(call: Call, standing: Standing) -> tuple[Any, ...]:
+def _changes(call: Call, standing: Standing, done: Done) -> tuple[Any, ...]:
     """The row of ``_changed`` for a call."""
     asked, fire = call.asked, standing.follower
-    if call.done is Done.ADDED:
+    if done is Done.ADDED:
         fire = Fire(call.task_id, asked.at, call.fire_key)
     place = (None, None, None) if fire is None else (fire.task_id, fire.moment, fire.fire_key)
-    then = (None, asked.at, asked.param) if call.done is Done.KEPT else (asked.at, None, None)
+    then = (None, asked.at, asked.param) if done is Done.KEPT else (asked.at, None, None)
     return (standing.key_id, standing.revision, *place, *then)
 
 
