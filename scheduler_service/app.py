@@ -19,6 +19,7 @@ from rota.scheduler_service.duties.materializer import Materializer
 from rota.scheduler_service.duties.presence import Presence
 from rota.scheduler_service.duties.reaper import Reaper
 from rota.scheduler_service.duties.remover import Remover
+from rota.scheduler_service.duties.requests import Requests
 from rota.scheduler_service.duties.strays import Strays
 from rota.scheduler_service.duties.sweeper import Sweeper
 from rota.scheduler_service.fleet import FleetCache
@@ -68,6 +69,7 @@ class Scheduler:
             Loop("catch-up", self._catch_up, clock),
             Loop("follower", Follower(database, settings).step, clock),
             Loop("backfiller", self._backfill, clock),
+            Loop("requests", Requests(database, settings).step, clock),
             Loop("business keys", BusinessKeys(database, settings).step, clock),
             Loop("calendars", EditedCalendars(database, settings).step, clock),
             Loop("reaper", Reaper(database, settings, by).step, clock),

@@ -4,16 +4,29 @@ import asyncio
 import contextvars
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from functools import partial
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
+from rota.client import own_transaction
 from rota.client.backfills import Backfills
 from rota.client.instances import Instances, Looks
 from rota.client.keys import Keys
+from rota.client.own_transaction import Asking
 from rota.client.plain import Client
+from rota.client.session import as_json, as_text
 from rota.client.tasks import Tasks
 from rota.client.workers import Workers
+from rota.shared.control import requests
+from rota.shared.control.business_keys import Wanted
 from rota.shared.control.documents import Document
+from rota.shared.database import callers
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+    from rota.worker_service.authoring import TaskType
+    from rota.worker_service.signatures import P
 
 G = TypeVar("G")
 T = TypeVar("T")
@@ -121,11 +134,47 @@ class AsyncWorkers(AsyncGroup[Workers]):
 class AsyncKeys(AsyncGroup[Keys]):
     """The business keys: the functions of ``Keys``, to be awaited."""
 
-    once = Awaited(Keys.once)
     once_many = Awaited(Keys.once_many)
     find = Awaited(Keys.find)
-    cancel = Awaited(Keys.cancel)
     cancel_all = Awaited(Keys.cancel_all)
+
+    async def once(
+        self,
+        type: "str | TaskType[P]",  # noqa: A002 - as the plain one
+        *,
+        key: str,
+        code: str = "",
+        at: datetime | str | None = None,
+        param: "P | dict[str, Any] | None" = None,
+        connection: "AsyncSession | AsyncConnection | None" = None,
+        why: str | None = None,
+    ) -> Document:
+        if connection is None:
+            return await self._call(partial(self._group.once, type, key=key, code=code, at=at, param=param, why=why))
+        wanted = Wanted(key, as_text(at), as_json(param), code)
+        return await self._ask(connection, requests.once, type, wanted, why)
+
+    async def cancel(
+        self,
+        type: "str | TaskType[P]",  # noqa: A002 - as the plain one
+        key: str,
+        *,
+        code: str = "",
+        connection: "AsyncSession | AsyncConnection | None" = None,
+        why: str | None = None,
+    ) -> Document:
+        if connection is None:
+            return await self._call(partial(self._group.cancel, type, key, code=code, why=why))
+        return await self._ask(connection, requests.cancel, type, (code, key), why)
+
+    async def _ask(self, connection: Any, asking: Asking, *given: Any) -> Document:
+        session = self._group._session  # noqa: SLF001 - one unit
+        insert, told = await self._call(partial(own_transaction.asked, session, asking, *given))
+        await callers.execute_async(connection, insert)
+        return told
+
+
+AsyncKeys.once.__doc__, AsyncKeys.cancel.__doc__ = Keys.once.__doc__, Keys.cancel.__doc__
 
 
 class AsyncClient:

@@ -6,8 +6,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from zoneinfo import ZoneInfo
 
+from rota.client import own_transaction
 from rota.client.session import Session, as_json, as_text, checked_limit, type_name
-from rota.shared.control import business_keys
+from rota.shared.control import business_keys, requests
 from rota.shared.control.business_keys import Wanted
 from rota.shared.control.documents import Document
 from rota.shared.domain.business_keys import KeyFilter
@@ -49,6 +50,7 @@ class Keys:
         code: str = "",
         at: datetime | str | None = None,
         param: "P | dict[str, Any] | None" = None,
+        connection: Any = None,
         why: str | None = None,
     ) -> Document:
         """Run a task type once under a key, at a time or now, however many programs ask.
@@ -58,11 +60,18 @@ class Keys:
         is the run, None for what is kept. The runs belong to a task named after the type (``END_PROMOTION``:
         ``end-promotion-once``), which is added if it is not there.
 
+        ``connection`` is one of your own, to the same database server: a Session or Connection of SQLAlchemy (for
+        AsyncClient an AsyncSession or AsyncConnection), one of the driver, or Django's. Then the call inserts one row
+        there, into ``schedule_request``, and a scheduler does what it says once your transaction is committed. ``done``
+        is ``asked``.
+
         Raises InvalidInput, InvalidParam, UnknownType for a type that no worker has registered.
 
             client.once("END_PROMOTION", key="product-42", at="2026-12-24T20:00+01:00", param={"product": 42})
         """
         wanted = Wanted(key, as_text(at), as_json(param), code)
+        if connection is not None:
+            return own_transaction.ask(self._session, connection, requests.once, type, wanted, why)
         with self._session.database() as database:
             return business_keys.once(database, self._session.actor, type_name(type), wanted, why)
 
@@ -116,14 +125,18 @@ class Keys:
         key: str,
         *,
         code: str = "",
+        connection: Any = None,
         why: str | None = None,
     ) -> Document:
         """Cancel what waits under a key, or ask the worker to stop what runs. What is kept as the next run is dropped.
 
+        With a ``connection`` of your own, as of ``once``, a scheduler does so when your transaction has been committed.
         Raises NotFound if nothing waits or runs under the key.
 
             client.keys.cancel("END_PROMOTION", "product-42")
         """
+        if connection is not None:
+            return own_transaction.ask(self._session, connection, requests.cancel, type, (code, key), why)
         with self._session.database() as database:
             return business_keys.cancel(database, self._session.actor, type_name(type), (code, key), why)
 

@@ -65,8 +65,8 @@ def once(database: Database, actor: Actor, task_type: str, wanted: Wanted, why: 
 
         once(database, actor, "END_PROMOTION", Wanted("product-42", "2026-12-24T20:00"))
     """
-    task = _task_of(database, actor, task_type)
-    [(key, asked)] = _asked(database, task, [wanted]).items()
+    task = task_of(database, actor, task_type)
+    [(key, asked)] = asked_of(database, task, [wanted]).items()
 
     def work(connection: Connection, act: Act) -> tuple[Call, int | None]:
         [call] = _calls(connection, act, task, {key: asked})
@@ -107,17 +107,18 @@ def once_many(
     Of several for one key the last counts. All are checked before any is written. Interrupted and begun again it adds
     nothing twice, unless a run has begun meanwhile. Raises as ``once`` does.
     """
-    task = _task_of(database, actor, task_type)
-    asked = list(_asked(database, task, wanted).items())
+    task = task_of(database, actor, task_type)
+    asked = list(asked_of(database, task, wanted).items())
     done: Counter[Done] = Counter()
     for start in range(0, len(asked), BATCH):
         batch = dict(asked[start : start + BATCH])
-        done += perform(database, actor, why, partial(_put_batch, task=task, batch=batch))
+        done += perform(database, actor, why, partial(put_batch, task=task, batch=batch))
         progress(done.total())
     return {"type": task_type, "keys": len(asked), **{one.value: done[one] for one in Done}}
 
 
-def _put_batch(connection: Connection, act: Act, task: Row[Any], batch: Mapping[Key, Asked]) -> Counter[Done]:
+def put_batch(connection: Connection, act: Act, task: Row[Any], batch: Mapping[Key, Asked]) -> Counter[Done]:
+    """Write what is asked for under keys, with one row of the audit; returns what was done, and how often."""
     calls = _calls(connection, act, task, batch)
     business_keys.put(connection, calls, act.actor.name)
     done = Counter(call.done for call in calls)
@@ -143,7 +144,7 @@ def _standing(connection: Connection, act: Act, task_type: str, keys: Collection
     return standing_keys.standing(connection, task_type, keys)
 
 
-def _task_of(database: Database, actor: Actor, task_type: str) -> Row[Any]:
+def task_of(database: Database, actor: Actor, task_type: str) -> Row[Any]:
     """The task under which the one-off work of a type runs; it is added if it is not there.
 
     Raises UnknownType, and InvalidInput for a task of that name that is of another type, or that could cancel a run
@@ -158,6 +159,13 @@ def _task_of(database: Database, actor: Actor, task_type: str) -> Row[Any]:
         with suppress(NameTaken):  # another process has just added it
             tasks.add(database, actor, fields)
         task = database.read(find)
+    check_fit(task, task_type)
+    return task
+
+
+def check_fit(task: Row[Any], task_type: str) -> None:
+    """Raise InvalidInput for a task that is not fit for the one-off work of a type."""
+    name = task.name
     if task.type != task_type:
         raise InvalidInput(f"one-off work of type {task_type!r} runs as task {name!r}, which is of type {task.type!r}")
     if task.overlap_policy not in list(POLICIES):
@@ -165,10 +173,9 @@ def _task_of(database: Database, actor: Actor, task_type: str) -> Row[Any]:
             f"task {name!r} has overlap_policy {task.overlap_policy!r}, by which a run of one key could end that of "
             f"another; one-off work takes {' or '.join(POLICIES)}"
         )
-    return task
 
 
-def _asked(database: Database, task: Row[Any], wanted: Iterable[Wanted]) -> dict[Key, Asked]:
+def asked_of(database: Database, task: Row[Any], wanted: Iterable[Wanted]) -> dict[Key, Asked]:
     """What is asked for, by key; of several for one key the last one."""
     now, zone = database.clock.now(), zone_of(task.timezone)
     catalog = database.read(node_types.catalog)
@@ -217,7 +224,7 @@ def cancel(database: Database, actor: Actor, task_type: str, given: Key, why: st
         one = _standing(connection, act, task_type, [key]).get(key)
         if one is None or one.has_ended:
             raise NotFound(f"nothing waits or runs under key {key[1]!r} of {task_type}; rota key list shows the keys")
-        _cancel(connection, act, [one], database.clock.now())
+        cancel_live(connection, act, [one], database.clock.now())
         new = {**_told(task_type, key), "instance_id": one.instance_id}
         audit.on_task(connection, act, "key.cancel", (one.task_id, task_name(task_type)), old=None, new=new)
         return one
@@ -265,7 +272,7 @@ def _cancel_page(
     found = _standing(connection, act, task_type, keys)
     live = [one for one in found.values() if not one.has_ended]
     if live:
-        _cancel(connection, act, live, database.clock.now())
+        cancel_live(connection, act, live, database.clock.now())
         numbers = sorted(one.key[1] for one in live)
         new = {"type": task_type, "keys": len(live), "first": numbers[0], "last": numbers[-1]}
         task = (live[0].task_id, task_name(task_type))
@@ -273,7 +280,7 @@ def _cancel_page(
     return live
 
 
-def _cancel(connection: Connection, act: Act, standings: Sequence[Standing], now: datetime) -> None:
+def cancel_live(connection: Connection, act: Act, standings: Sequence[Standing], now: datetime) -> None:
     """Cancel what waits and free its keys; ask for the end of what runs, whose keys stay until then."""
     by = act.actor.name
     waiting = [one for one in standings if one.status is not InstanceStatus.RUNNING]

@@ -98,6 +98,14 @@ class Backend(Protocol):
         """The database's file; None if the database is on a server, or in memory."""
         ...
 
+    def qualified(self, url: URL, table: str) -> str:
+        """A table of Rota's, as a statement names it on a connection of another program's."""
+        ...
+
+    def mark_of(self, connection: Any) -> str:
+        """How a statement marks a value, on a connection of another program's."""
+        ...
+
     # Errors
 
     def kind_of(self, error: DBAPIError) -> ErrorKind:

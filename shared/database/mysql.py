@@ -115,6 +115,14 @@ class MySQL(Backend):
         """None: the database is on a server."""
         return None
 
+    def qualified(self, url: URL, table: str) -> str:
+        """With the database: another program's connection may use another one of the same server."""
+        return f"`{str(url.database).replace('`', '``')}`.{table}"
+
+    def mark_of(self, connection: Any) -> str:
+        """The drivers have the same."""
+        return "%s"
+
     def kind_of(self, error: DBAPIError) -> ErrorKind:
         """By the error's number; the number says more than the class."""
         number = code(error)

@@ -1,9 +1,8 @@
-"""SQLite, the default database, for one machine: its sessions, its errors, and how constructs are compiled for it."""
+"""SQLite, the default database, for one machine: its sessions and its errors."""
 
-import json
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,11 +23,8 @@ from sqlalchemy import (
     event,
     text,
 )
-from sqlalchemy.dialects.sqlite import DATETIME
-from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.compiler import compiles
 
 from rota.shared.clock import Clock
 from rota.shared.database import sqlite_migration
@@ -44,21 +40,12 @@ from rota.shared.database.backend import (
     version_check,
 )
 from rota.shared.database.constructs import (
-    BigIdType,
-    JsonRows,
-    ListedValues,
     ListType,
-    OrIgnore,
-    SecondsBefore,
-    UtcNow,
     UtcTimeType,
-    columns_of,
-    stored_time,
-    unindexed,
     written,
 )
-from rota.shared.database.json_lists import Appended
 from rota.shared.database.servers import Servers
+from rota.shared.database.sqlite_constructs import AsJson, RowsFirst, Time
 from rota.shared.domain.jsontext import json_value
 from rota.shared.domain.times import EARLIEST, LATEST
 
@@ -114,7 +101,7 @@ class SQLite(Backend):
             connect_args={"timeout": limits.call, "check_same_thread": False},
         )
         engine.dialect.statement_compiler = RowsFirst
-        engine.dialect.colspecs = {**engine.dialect.colspecs, ListType: _AsJson, UtcTimeType: _Time}
+        engine.dialect.colspecs = {**engine.dialect.colspecs, ListType: AsJson, UtcTimeType: Time}
         event.listen(engine, "do_connect", _make_private)
         event.listen(engine, "do_connect", _connect)
         event.listen(engine, "begin", _begin)
@@ -129,6 +116,14 @@ class SQLite(Backend):
         name = url.database or ""
         path = unquote(urlsplit(name).path) if name.startswith("file:") else name
         return Path(path) if path and not path.startswith(":memory:") else None
+
+    def qualified(self, url: URL, table: str) -> str:
+        """The table alone: another program has opened the same file."""
+        return table
+
+    def mark_of(self, connection: Any) -> str:
+        """That of Python's own driver; a wrapper, such as Django's, takes the one that it takes for every database."""
+        return "?" if isinstance(connection, sqlite3.Connection) else "%s"
 
     def kind_of(self, error: DBAPIError) -> ErrorKind:
         """By SQLite's text; its codes say no more."""
@@ -274,77 +269,3 @@ def _override_strftime(connection: Any, clock: Clock) -> None:
         return own.execute(f"SELECT strftime({marks})", (form, time_text, *modifiers)).fetchone()[0]
 
     connection.create_function("strftime", -1, strftime, deterministic=True)
-
-
-# How constructs are compiled
-
-_TIME = "%Y-%m-%d %H:%M:%f000"
-
-
-@compiles(BigIdType, "sqlite")
-def _big_id(element: Any, compiler: Any, **kw: Any) -> str:
-    return "INTEGER"
-
-
-@compiles(UtcNow, "sqlite")
-def _utc_now(element: Any, compiler: Any, **kw: Any) -> str:
-    return f"(strftime('{_TIME}', 'now'))"
-
-
-@compiles(SecondsBefore, "sqlite")
-def _seconds_before(element: Any, compiler: Any, **kw: Any) -> str:
-    moment, seconds = (compiler.process(clause, **kw) for clause in element.clauses)
-    return f"strftime('{_TIME}', {moment}, (-1 * {seconds}) || ' seconds')"
-
-
-@compiles(JsonRows, "sqlite")
-def _json_each(element: Any, compiler: Any, **kw: Any) -> str:
-    rows = compiler.process(next(iter(element.clauses)), **kw)
-    columns = ", ".join(f"json_extract(value, '$[{at}]') AS {name}" for at, name, _ in columns_of(element))
-    return f"(SELECT {columns} FROM json_each({rows}))"
-
-
-@compiles(Appended, "sqlite")
-def _json_insert(element: Any, compiler: Any, **kw: Any) -> str:
-    listed, item, most = (compiler.process(clause, **kw) for clause in element.clauses)
-    shortened = f"CASE WHEN json_array_length({listed}) >= {most} THEN json_remove({listed}, '$[0]') ELSE {listed} END"
-    return f"json_insert(coalesce(CASE WHEN json_valid({listed}) THEN {shortened} END, '[]'), '$[#]', json({item}))"
-
-
-@compiles(ListedValues, "sqlite")
-def _json_list(element: Any, compiler: Any, **kw: Any) -> str:
-    return f"(SELECT value FROM json_each({compiler.process(next(iter(element.clauses)), **kw)}))"
-
-
-@compiles(OrIgnore, "sqlite")
-def _or_ignore(element: Any, compiler: Any, **kw: Any) -> str:
-    return "OR IGNORE"
-
-
-@compiles(unindexed, "sqlite")
-def _unindexed(element: Any, compiler: Any, **kw: Any) -> str:
-    return f"+{compiler.process(element.clauses, **kw)}"
-
-
-class _AsJson(ListType):
-    def bind_processor(self, dialect: Any) -> Callable[[Any], str]:
-        return lambda values: json.dumps(list(values))
-
-
-class _Time(DATETIME):
-    """A text that is no time stays text, as on MariaDB, so that one row fails and not its whole batch."""
-
-    def result_processor(self, dialect: Any, coltype: Any) -> Callable[[Any], Any]:
-        return lambda value: stored_time(value) if isinstance(value, str) else value
-
-
-class RowsFirst(SQLiteCompiler):
-    """Updates by ``json_rows``: SQLite reads the rows of the parameter first, then finds each by its primary key.
-
-    Without NOT INDEXED it would read all rows of a status, and the whole parameter again for each of them.
-    """
-
-    def update_tables_clause(self, update_stmt: Any, from_table: Any, extra_froms: Any, **kw: Any) -> str:
-        table = self.process(from_table, asfrom=True, iscrud=True, **kw)
-        by_primary_key = extra_froms and not update_stmt._hints  # noqa: SLF001
-        return f"{table} NOT INDEXED" if by_primary_key else table  # it still finds rows by the primary key

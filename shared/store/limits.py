@@ -80,6 +80,7 @@ RULES: dict[str, dict[str, str]] = {
         "name_is_not_empty": "name <> ''",
         "it_limits_something": "max_running IS NOT NULL OR starts_per_minute IS NOT NULL",
     },
+    "schedule_request": {"what_is_once_or_cancel": "what IN ('once', 'cancel')"},
     "schedule_business_key": {"type_is_not_empty": "type <> ''", "number_is_not_empty": "number <> ''"},
     "schedule_calendar": {
         "name_is_not_empty": "name <> ''",

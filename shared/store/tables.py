@@ -945,6 +945,24 @@ schedule_business_key = Table(
     **OPTIONS,
 )
 
+schedule_request = Table(
+    "schedule_request",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("what", String(15), nullable=False, server_default="once", comment="once, or cancel"),
+    Column("type", String(127), nullable=False, comment="the task type"),
+    Column("code", String(64), nullable=False, server_default="", comment="of the business key"),
+    Column("number", String(128), nullable=False, comment="the business key: product-42"),
+    Column("due_at", UtcTime, comment="when it is to run, UTC; NULL: at once"),
+    Column("param", Json, comment="the param of the run; NULL: that of the task"),
+    Column("why", String(1023), comment="the reason that was given, for the audit"),
+    Column("reason", String(1023), comment="why it was refused; then is_deleted is 1, and it stays for people"),
+    *audit(),
+    Index("ix_schedule_request_open", "is_deleted", "id"),
+    comment="what programs ask for in transactions of their own; the scheduler does it and removes the row",
+    **OPTIONS,
+)
+
 schedule_audit = Table(
     "schedule_audit",
     metadata,

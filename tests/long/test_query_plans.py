@@ -44,6 +44,7 @@ from rota.shared.store import (
     recovery,
     replays,
     reports,
+    requests,
     runs,
     shared_limits,
     skips,
@@ -977,3 +978,16 @@ def test_a_batch_of_calls_is_written_by_keys(big: Big) -> None:
     statements = big.reads(lambda c: business_keys.put(c, calls, "test"), rows=300, by={PRIMARY, FIRE}, before=before)
     steps = [step for one in statements for step in one.plan if step.table == "schedule_business_key"]
     assert {step.key for step in steps if step.type != "ALL"} <= {PRIMARY, None}
+
+
+def test_requests_are_found_however_many_were_refused(big: Big) -> None:
+    rows = text(
+        "INSERT INTO schedule_request (type, number, is_deleted)"
+        " SELECT 'REPORT', seq, IF(seq % 100 = 0, 0, 1) FROM seq_1_to_20000"
+    )
+
+    def ask(connection: Connection) -> None:
+        assert len(requests.waiting(connection, 100)) == 100
+
+    statements = big.reads(ask, rows=100, by=set(), before=lambda c: c.execute(rows))
+    assert [step.key for one in statements for step in one.plan] == ["ix_schedule_request_open"]

@@ -22,7 +22,14 @@ def test_the_programs_print_what_the_page_shows(
     up = rota("up", "--app", "jobs:app", database_url=migrated_url, cwd=tmp_path)
     up.wait_for_log("Rota is up")
     shown = [(name, output) for name, _, output in programs if output]
-    assert [name for name, _ in shown] == ["ask.py", "ask_async.py", "promotion.py", "steer.py", "refused.py"]
+    assert [name for name, _ in shown] == [
+        "ask.py",
+        "ask_async.py",
+        "promotion.py",
+        "order.py",
+        "steer.py",
+        "refused.py",
+    ]
     for name, output in shown:
         done = subprocess.run(
             [sys.executable, name],

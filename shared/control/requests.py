@@ -1,0 +1,158 @@
+"""Requests: one-off work that a program asks for in a transaction of its own, and what the scheduler makes of it."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from rota.shared.control import audit, business_keys
+from rota.shared.control.actor import Actor
+from rota.shared.control.acts import WHY_LIMIT, Act, perform
+from rota.shared.control.business_keys import Wanted
+from rota.shared.control.documents import Document, plain
+from rota.shared.database.callers import Insert
+from rota.shared.database.constructs import written
+from rota.shared.database.transactions import Database
+from rota.shared.domain.business_keys import Asked, Key, checked_key, task_name
+from rota.shared.domain.errors import InvalidInput, NotFound, RotaError
+from rota.shared.domain.times import is_time, why_no_time
+from rota.shared.store import requests, standing_keys
+from rota.shared.store import tasks as task_rows
+from rota.shared.store.requests import Request, What
+
+
+@dataclass(frozen=True, slots=True)
+class _NewTask:
+    """The task of a type, where it is not there yet."""
+
+    type: str
+    timezone: str = "UTC"
+    param: None = None
+
+
+def once(
+    database: Database, actor: Actor, task_type: str, wanted: Wanted, why: str | None = None
+) -> tuple[Insert, Document]:
+    """The INSERT that asks for a run under a key, and what is told of it. Nothing is written.
+
+    Raises as ``business_keys.once`` does.
+    """
+    _check_why(why)
+    try:
+        task: Any = database.read(partial(task_rows.find, name=task_name(task_type)))
+        business_keys.check_fit(task, task_type)
+    except NotFound:
+        task = _NewTask(task_type)
+    [(key, asked)] = business_keys.asked_of(database, task, [wanted]).items()
+    told = {"at": plain(asked.at), "done": "asked", "instance_id": None, "follows_id": None}
+    request = Request(0, What.ONCE, task_type, key, asked.at, asked.param, why or None, actor.name)
+    return requests.insert(database, request), {**_told(task_type, key), **told}
+
+
+def cancel(
+    database: Database, actor: Actor, task_type: str, given: Key, why: str | None = None
+) -> tuple[Insert, Document]:
+    """The INSERT that asks for the cancel of what is under a key then, and what is told of it. Nothing is written."""
+    _check_why(why)
+    key = checked_key(given[1], given[0])
+    told = {**_told(task_type, key), "instance_id": None, "canceled": False, "asked": True}
+    request = Request(0, What.CANCEL, task_type, key, None, None, why or None, actor.name)
+    return requests.insert(database, request), told
+
+
+def _check_why(why: str | None) -> None:
+    if why is not None and len(why) > WHY_LIMIT:
+        raise InvalidInput(f"a reason of {len(why):,} characters is too long; at most {WHY_LIMIT:,} are kept")
+
+
+def _told(task_type: str, key: Key) -> Document:
+    return {"type": task_type, "code": key[0], "key": key[1]}
+
+
+# What the scheduler does
+
+
+def apply(database: Database, found: Sequence[Request], refused: Callable[[Request, str], object]) -> None:
+    """Do what requests ask for, in their order, and remove them: many in a transaction, where they are alike.
+
+    One that cannot be done is kept with the reason, and told to ``refused``.
+    """
+    for some in _alike(found):
+        _apply(database, some, refused)
+
+
+def _alike(found: Sequence[Request]) -> list[list[Request]]:
+    """The requests in their order, parted wherever one asks for something else, or again for a key of its part."""
+    parts: list[list[Request]] = []
+    keys: set[Key] = set()
+    for one in found:
+        last = parts[-1][-1] if parts else None
+        is_alike = last is not None and _kind(last) == _kind(one) and one.key not in keys
+        if not is_alike or len(keys) >= business_keys.BATCH:
+            parts.append([])
+            keys = set()
+        parts[-1].append(one)
+        keys.add(one.key)
+    return parts
+
+
+def _kind(one: Request) -> tuple[str, str, str, str | None]:
+    return one.what, one.type, one.by, one.why
+
+
+def _apply(database: Database, some: Sequence[Request], refused: Callable[[Request, str], object]) -> None:
+    first = some[0]
+    actor = Actor(first.by, "code")
+    try:
+        if first.what not in list(What):
+            raise InvalidInput(f"what {first.what!r}: once and cancel are right")
+        if first.what == What.CANCEL:
+            work = partial(_cancel, some=some, database=database)
+        else:
+            task = business_keys.task_of(database, actor, first.type)
+            asked = business_keys.asked_of(database, task, [_wanted(one) for one in some])
+            work = partial(_put, some=some, task=task, asked=asked)
+        perform(database, actor, first.why, work)
+    except RotaError as error:
+        if len(some) > 1:
+            middle = len(some) // 2
+            _apply(database, some[:middle], refused)
+            _apply(database, some[middle:], refused)
+            return
+        said = str(error)
+        database.write(lambda connection: requests.refuse(connection, first.id, said))
+        refused(first, said)
+
+
+def _wanted(one: Request) -> Wanted:
+    if one.due_at is not None and not is_time(one.due_at):
+        raise InvalidInput(f"due_at {one.due_at}: {why_no_time(one.due_at)}")
+    try:
+        param = None if one.param is None else json.loads(one.param)
+    except ValueError as error:
+        raise InvalidInput(f"param: it is no JSON: {error}") from None
+    at = None if one.due_at is None else f"{written(one.due_at)}+00:00"
+    return Wanted(one.key[1], at, param, one.key[0])
+
+
+def _put(connection: Connection, act: Act, some: Sequence[Request], task: Row[Any], asked: dict[Key, Asked]) -> None:
+    if requests.are_left(connection, [one.id for one in some]):
+        business_keys.put_batch(connection, act, task, asked)
+        requests.remove(connection, [one.id for one in some])
+
+
+def _cancel(connection: Connection, act: Act, some: Sequence[Request], database: Database) -> None:
+    if not requests.are_left(connection, [one.id for one in some]):
+        return
+    found = standing_keys.standing(connection, some[0].type, [one.key for one in some])
+    live = [one for one in found.values() if not one.has_ended]
+    for one in live:
+        task = (one.task_id, task_name(one.type))
+        new = {**_told(one.type, one.key), "instance_id": one.instance_id}
+        audit.on_task(connection, act, "key.cancel", task, old=None, new=new)
+    if live:
+        business_keys.cancel_live(connection, act, live, database.clock.now())
+    requests.remove(connection, [one.id for one in some])
