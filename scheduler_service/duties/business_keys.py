@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from secrets import token_hex
 
@@ -48,11 +47,19 @@ class BusinessKeys:
         self._after = page.following or (EARLIEST, 0)
         ready = [one for one in page.standings if one.has_ended or one.follower is not None]
         if ready:
-            with suppress(Unexpected):  # a program or another scheduler was first: the next step looks again
-                self._database.write_by_halves(ready, partial(_go_on, token=token_hex(16)), self._refused)
+            self._go_on(ready)
         if page.following is None:
             return seconds_to_next(clock.now(), self._settings.tick_period, TICK_PHASE_SECONDS)
         return 0 if ready else (clock.monotonic() - began) * (1 / SHARE - 1)
+
+    def _go_on(self, ready: Sequence[Standing]) -> None:
+        """Go on with keys; with all but those that a program or another scheduler has changed since they were read."""
+        try:
+            self._database.write_by_halves(ready, partial(_go_on, token=token_hex(16)), self._refused)
+        except Unexpected:
+            middle = len(ready) // 2
+            for some in (ready[:middle], ready[middle:]) if middle else ():
+                self._go_on(some)
 
     def _refused(self, one: Standing, error: DBAPIError) -> None:
         """The database refuses what SQL has made of a key: the others go on."""

@@ -130,14 +130,14 @@ def put_batch(connection: Connection, act: Act, task: Row[Any], batch: Mapping[K
 
 
 def _calls(connection: Connection, act: Act, task: Row[Any], asked: Mapping[Key, Asked]) -> list[Call]:
-    standing = _standing(connection, act, task.type, asked)
+    standing = standing_of(connection, act, task.type, asked)
     return [
         Call(task.type, key, one, standing.get(key), task.id, f"{act.key}-{number}")
         for number, (key, one) in enumerate(asked.items())
     ]
 
 
-def _standing(connection: Connection, act: Act, task_type: str, keys: Collection[Key]) -> dict[Key, Standing]:
+def standing_of(connection: Connection, act: Act, task_type: str, keys: Collection[Key]) -> dict[Key, Standing]:
     """What stands under keys. An act that others have disturbed again and again locks the rows before it reads."""
     if act.tries >= TRIES_WITHOUT_LOCK:
         standing_keys.lock(connection, task_type, keys)
@@ -221,7 +221,7 @@ def cancel(database: Database, actor: Actor, task_type: str, given: Key, why: st
     key = checked_key(given[1], given[0])
 
     def work(connection: Connection, act: Act) -> Standing:
-        one = _standing(connection, act, task_type, [key]).get(key)
+        one = standing_of(connection, act, task_type, [key]).get(key)
         if one is None or one.has_ended:
             raise NotFound(f"nothing waits or runs under key {key[1]!r} of {task_type}; rota key list shows the keys")
         cancel_live(connection, act, [one], database.clock.now())
@@ -269,7 +269,7 @@ def _cancel_page(
     connection: Connection, act: Act, chosen: KeyFilter, keys: Sequence[Key], database: Database
 ) -> list[Standing]:
     task_type = str(chosen.type)
-    found = _standing(connection, act, task_type, keys)
+    found = standing_of(connection, act, task_type, keys)
     live = [one for one in found.values() if not one.has_ended]
     if live:
         cancel_live(connection, act, live, database.clock.now())

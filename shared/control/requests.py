@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Row
+from sqlalchemy.exc import DBAPIError
 
 from rota.shared.control import audit, business_keys
 from rota.shared.control.actor import Actor
@@ -15,11 +16,11 @@ from rota.shared.control.business_keys import Wanted
 from rota.shared.control.documents import Document, plain
 from rota.shared.database.callers import Insert
 from rota.shared.database.constructs import written
-from rota.shared.database.transactions import Database
+from rota.shared.database.transactions import Database, is_refusal, sentence
 from rota.shared.domain.business_keys import Asked, Key, checked_key, task_name
-from rota.shared.domain.errors import InvalidInput, NotFound, RotaError
+from rota.shared.domain.errors import InvalidInput, NotFound
 from rota.shared.domain.times import is_time, why_no_time
-from rota.shared.store import requests, standing_keys
+from rota.shared.store import requests
 from rota.shared.store import tasks as task_rows
 from rota.shared.store.requests import Request, What
 
@@ -78,7 +79,8 @@ def _told(task_type: str, key: Key) -> Document:
 def apply(database: Database, found: Sequence[Request], refused: Callable[[Request, str], object]) -> None:
     """Do what requests ask for, in their order, and remove them: many in a transaction, where they are alike.
 
-    One that cannot be done is kept with the reason, and told to ``refused``.
+    One that can never be done is kept with the reason, and told to ``refused``. Raises what may pass, such as
+    DatabaseProblem: then what is left is done later.
     """
     for some in _alike(found):
         _apply(database, some, refused)
@@ -103,26 +105,35 @@ def _kind(one: Request) -> tuple[str, str, str, str | None]:
     return one.what, one.type, one.by, one.why
 
 
+def _work(database: Database, actor: Actor, some: Sequence[Request]) -> Callable[[Connection, Act], None]:
+    """What does requests that are alike, in a transaction. Raises InvalidInput if that can never be done."""
+    if some[0].what == What.CANCEL:
+        return partial(_cancel, some=some, database=database)
+    if some[0].what != What.ONCE:
+        raise InvalidInput(f"what {some[0].what!r}: once and cancel are right")
+    task = business_keys.task_of(database, actor, some[0].type)
+    asked = business_keys.asked_of(database, task, [_wanted(one) for one in some])
+    return partial(_put, some=some, task=task, asked=asked)
+
+
 def _apply(database: Database, some: Sequence[Request], refused: Callable[[Request, str], object]) -> None:
     first = some[0]
     actor = Actor(first.by, "code")
     try:
-        if first.what not in list(What):
-            raise InvalidInput(f"what {first.what!r}: once and cancel are right")
-        if first.what == What.CANCEL:
-            work = partial(_cancel, some=some, database=database)
-        else:
-            task = business_keys.task_of(database, actor, first.type)
-            asked = business_keys.asked_of(database, task, [_wanted(one) for one in some])
-            work = partial(_put, some=some, task=task, asked=asked)
-        perform(database, actor, first.why, work)
-    except RotaError as error:
-        if len(some) > 1:
-            middle = len(some) // 2
-            _apply(database, some[:middle], refused)
-            _apply(database, some[middle:], refused)
-            return
+        perform(database, actor, first.why, _work(database, actor, some))
+    except InvalidInput as error:
         said = str(error)
+    except DBAPIError as error:
+        if not is_refusal(error):
+            raise
+        said = sentence(error)
+    else:
+        return
+    if len(some) > 1:
+        middle = len(some) // 2
+        _apply(database, some[:middle], refused)
+        _apply(database, some[middle:], refused)
+    else:
         database.write(lambda connection: requests.refuse(connection, first.id, said))
         refused(first, said)
 
@@ -147,7 +158,7 @@ def _put(connection: Connection, act: Act, some: Sequence[Request], task: Row[An
 def _cancel(connection: Connection, act: Act, some: Sequence[Request], database: Database) -> None:
     if not requests.are_left(connection, [one.id for one in some]):
         return
-    found = standing_keys.standing(connection, some[0].type, [one.key for one in some])
+    found = business_keys.standing_of(connection, act, some[0].type, [one.key for one in some])
     live = [one for one in found.values() if not one.has_ended]
     for one in live:
         task = (one.task_id, task_name(one.type))

@@ -17,7 +17,7 @@ from rota import AsyncClient, Client
 from rota.scheduler_service.duties.requests import Requests
 from rota.shared.control import requests as control
 from rota.shared.database.transactions import Database
-from rota.shared.domain.errors import InvalidInput, InvalidParam, UnknownType
+from rota.shared.domain.errors import DatabaseAway, InvalidInput, InvalidParam, NotPossible, UnknownType
 from rota.shared.settings import Settings
 from rota.shared.store import requests
 from tests.harness.cluster import Cluster
@@ -155,6 +155,38 @@ def test_what_cannot_be_done_later_is_kept_with_its_reason_and_the_others_are_do
     assert "'NOBODY'" in reasons["d"]
     step(rows)
     assert asked(rows) == 2
+
+
+@pytest.mark.parametrize("error", [DatabaseAway("it is away"), NotPossible("others changed the same rows")])
+def test_what_may_pass_refuses_no_request(
+    rows: Scenario, client: Client, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    rows.sql("INSERT INTO schedule_request (type, number) VALUES ('REPORT', 'a')")
+
+    def fail(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(control, "perform", fail)
+        with pytest.raises(type(error)):
+            step(rows)
+    assert rows.sql("SELECT is_deleted FROM schedule_request") == [(0,)]
+    step(rows)
+    assert (len(keys(client)), asked(rows)) == (1, 0)
+
+
+def test_what_the_database_refuses_holds_up_no_other(rows: Scenario, client: Client) -> None:
+    rows.sql("INSERT INTO schedule_request (type, number, why) VALUES ('REPORT', 'a', 'x'), ('REPORT', 'b', 'x')")
+    rows.sql("INSERT INTO schedule_request (type, number, why) VALUES ('REPORT', 'c', 'x')")
+    raises = "SIGNAL SQLSTATE '23000' SET MYSQL_ERRNO = 4025, MESSAGE_TEXT = 'no b'"
+    body = f"IF NEW.number = 'b' THEN {raises}; END IF"
+    if rows.database.backend.file(rows.database.url):
+        body = "BEGIN SELECT RAISE(ABORT, 'CHECK constraint failed: no b') WHERE NEW.number = 'b'; END"
+    rows.sql(f"CREATE TRIGGER test_refuses BEFORE INSERT ON schedule_business_key FOR EACH ROW {body}")
+    step(rows)
+    assert {key for key, _ in keys(client)} == {"a", "c"}
+    [kept] = rows.sql("SELECT number, reason FROM schedule_request")
+    assert (kept.number, "no b" in kept.reason) == ("b", True)
 
 
 def test_of_two_schedulers_who_have_read_a_request_one_does_it(rows: Scenario, client: Client) -> None:

@@ -382,6 +382,29 @@ def test_what_another_has_changed_since_it_was_read_is_left_to_the_next_step(row
     assert len(live(rows)) == 1
 
 
+def test_one_key_that_another_has_changed_holds_up_no_other(rows: Scenario) -> None:
+    past = (rows.start - timedelta(hours=1)).isoformat()
+    business_keys.once_many(rows.database, ANN, "REPORT", [Wanted(f"k{n}", past) for n in range(20)])
+    worker, run = begin(rows, once(rows, "k7", rows.start - MINUTE)["instance_id"])
+    once(rows, "k7")
+    assert rows.report(worker, ended(run)) == set()
+    rows.sql("DELETE FROM schedule_instance WHERE id <> :id", id=run.id)
+    read = rows.database.read
+
+    def read_and_then_another_comes(work: Any) -> Any:
+        page = read(work)
+        rows.database.read = read  # type: ignore[method-assign]
+        rows.sql("UPDATE schedule_business_key SET revision = revision + 1 WHERE number = 'k7'")
+        return page
+
+    rows.database.read = read_and_then_another_comes  # type: ignore[method-assign]
+    step(rows)
+    assert [key["key"] for key in keys(rows)] == ["k7"]
+    assert live(rows) == []
+    step(rows)
+    assert len(live(rows)) == 1
+
+
 def test_pages_of_the_duty_reach_every_key_that_is_due(rows: Scenario) -> None:
     past = (rows.start - timedelta(hours=1)).isoformat()
     business_keys.once_many(rows.database, ANN, "REPORT", [Wanted(f"k{n}", past) for n in range(25)])
