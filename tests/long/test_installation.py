@@ -75,7 +75,7 @@ app.schedule("ping", "HTTP_REQUEST", param={"url": "https://example.org"})
 MISTAKES = """
 from pydantic import BaseModel
 
-from rota import AsyncClient, Client, NodeContext, Rota
+from rota import AsyncClient, Client, NodeContext, Once, Rota
 from rota import Worker  # wrong
 
 class Param(BaseModel):
@@ -105,12 +105,18 @@ client = Client()
 client.tasks.add("daily", report, param=Other())  # wrong
 client.tasks.set("daily", crom="0 3 * * *")  # wrong
 client.tasks.run("daily", parm={})  # wrong
+client.once(report, key="a", param=Param())
+client.once(report, key="a", param=Other())  # wrong
+client.once_many(report, [Once("a"), Once("b", param=Param())])
+client.once_many(report, [Once("a", param=Other())])  # wrong
 
 async def ask(client: AsyncClient) -> None:
     await client.tasks.set("daily", crom="0 3 * * *")  # wrong
     await client.instances.wait("17")  # wrong
     await client.tasks.add("daily", report, param=Other())  # wrong
     await client.tasks.add("daily", report, param=Param())
+    await client.once(report, key="a", param=Param())
+    await client.once(report, key="a", param=Other())  # wrong
 app.task("NIGHT", cron="0 3 * * *", param=Param, param_value=7)  # wrong
 app.schedule("daily", report, overlap_policy="skp")  # wrong
 app.schedule("daily", report, colour="red")  # wrong

@@ -144,9 +144,9 @@ def cancel(
     why: str | None,
     as_json: bool,
 ) -> None:
-    """Cancel what waits under a key, or ask the worker to stop what runs.
+    """Cancel what waits or runs under a key.
 
-    What is kept as the next run is dropped.
+    The worker of what runs is asked to stop it. What is kept as the next run is dropped.
 
     \b
     Examples:
