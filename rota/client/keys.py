@@ -55,14 +55,14 @@ class Keys:
     ) -> Document:
         """Run a task type once under a key, at a time or now, however many programs ask.
 
-        What waits under the key is moved to this time and param. What runs already goes on, and this call is kept as
-        the next run, which begins after the end. ``done`` says which: ``added``, ``moved``, ``kept``; ``instance_id``
-        is the run, None for what is kept. The runs belong to a task named after the type (``END_PROMOTION``:
-        ``end-promotion-once``), which is added if it is not there.
+        What waits under the key is moved to this time and param: it may be another run that takes its place. What runs
+        already goes on, and this call is kept as the next run, which begins after the end. ``done`` says which:
+        ``added``, ``moved``, ``kept``; ``instance_id`` is the run, None for what is kept. The runs belong to a task
+        named after the type (``END_PROMOTION``: ``end-promotion-once``), which is added if it is not there.
 
         ``connection`` is one of your own, to the same database server: a Session or Connection of SQLAlchemy (for
-        AsyncClient an AsyncSession or AsyncConnection), one of the driver, or Django's. Then the call inserts one row
-        there, into ``schedule_request``, and a scheduler does what it says once your transaction is committed. ``done``
+        AsyncClient an AsyncSession or AsyncConnection), or one of the driver. Then the call inserts one row there,
+        into ``schedule_request``, and a scheduler does what it says once your transaction is committed. ``done``
         is ``asked``.
 
         Raises InvalidInput, InvalidParam, UnknownType for a type that no worker has registered.

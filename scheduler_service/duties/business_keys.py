@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from functools import partial
 from secrets import token_hex
 
 from sqlalchemy import Connection
@@ -55,7 +54,7 @@ class BusinessKeys:
     def _go_on(self, ready: Sequence[Standing]) -> None:
         """Go on with keys; with all but those that a program or another scheduler has changed since they were read."""
         try:
-            self._database.write_by_halves(ready, partial(_go_on, token=token_hex(16)), self._refused)
+            self._database.write_by_halves(ready, _go_on, self._refused)
         except Unexpected:
             middle = len(ready) // 2
             for some in (ready[:middle], ready[middle:]) if middle else ():
@@ -66,12 +65,12 @@ class BusinessKeys:
         self._surprises.say(f"the key {one.key} of {one.type}", error)
 
 
-def _go_on(connection: Connection, ready: Sequence[Standing], token: str) -> None:
+def _go_on(connection: Connection, ready: Sequence[Standing]) -> None:
     """Go on with each key, as far as nobody has changed it since it was read.
 
     The call that is kept as the next run of a key also moves the run that a handler has asked for: it came later.
     """
-    calls, followed, free = [], [], []
+    calls, followed, free, token = [], [], [], token_hex(16)
     for one in ready:
         if one.next is not None and not (one.follower and one.has_begun and not one.has_ended):
             calls.append(Call(one.type, one.key, one.next, one, one.task_id, f"{token}-{one.key_id}"))

@@ -88,7 +88,7 @@ def _instance_of(connection: Connection, call: Call) -> int | None:
 
     Once it is committed, another call may give it another time, by which nobody would find it.
     """
-    if call.done is Done.ADDED:
+    if call.adds:
         return found_keys.of_fire(connection, call.task_id, call.asked.at, call.fire_key)
     return call.standing.instance_id if call.standing is not None and call.done is Done.MOVED else None
 
@@ -222,7 +222,7 @@ def cancel(database: Database, actor: Actor, task_type: str, given: Key, why: st
 
     def work(connection: Connection, act: Act) -> Standing:
         one = standing_of(connection, act, task_type, [key]).get(key)
-        if one is None or one.has_ended:
+        if one is None or one.is_free:
             raise NotFound(f"nothing waits or runs under key {key[1]!r} of {task_type}; rota key list shows the keys")
         cancel_live(connection, act, [one], database.clock.now())
         new = {**_told(task_type, key), "instance_id": one.instance_id}
@@ -270,7 +270,7 @@ def _cancel_page(
 ) -> list[Standing]:
     task_type = str(chosen.type)
     found = standing_of(connection, act, task_type, keys)
-    live = [one for one in found.values() if not one.has_ended]
+    live = [one for one in found.values() if not one.is_free]
     if live:
         cancel_live(connection, act, live, database.clock.now())
         numbers = sorted(one.key[1] for one in live)
@@ -281,13 +281,16 @@ def _cancel_page(
 
 
 def cancel_live(connection: Connection, act: Act, standings: Sequence[Standing], now: datetime) -> None:
-    """Cancel what waits and free its keys; ask for the end of what runs, whose keys stay until then."""
+    """Cancel what waits and free its keys; ask for the end of what runs, whose keys stay until then.
+
+    Where a run has just ended and the next one is kept, that waits.
+    """
     by = act.actor.name
     waiting = [one for one in standings if one.status is not InstanceStatus.RUNNING]
     running = [one for one in standings if one.status is InstanceStatus.RUNNING]
     business_keys.forget_next(connection, running, by)
     business_keys.remove(connection, waiting, expected=True)
-    canceling.cancel_waiting(connection, [one.instance_id for one in waiting], REASON, by)
+    canceling.cancel_waiting(connection, [one.instance_id for one in waiting if not one.has_ended], REASON, by)
     for one in (one for one in running if not one.cancel_is_requested):
         canceling.request_cancel(connection, one.instance_id, now, REASON)
 

@@ -1,6 +1,5 @@
 """Requests: one-off work that a program asks for in a transaction of its own, and what the scheduler makes of it."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +18,7 @@ from rota.shared.database.constructs import written
 from rota.shared.database.transactions import Database, is_refusal, sentence
 from rota.shared.domain.business_keys import Asked, Key, checked_key, task_name
 from rota.shared.domain.errors import InvalidInput, NotFound
+from rota.shared.domain.jsontext import UnreadableJson, json_value
 from rota.shared.domain.times import is_time, why_no_time
 from rota.shared.store import requests
 from rota.shared.store import tasks as task_rows
@@ -141,29 +141,32 @@ def _apply(database: Database, some: Sequence[Request], refused: Callable[[Reque
 def _wanted(one: Request) -> Wanted:
     if one.due_at is not None and not is_time(one.due_at):
         raise InvalidInput(f"due_at {one.due_at}: {why_no_time(one.due_at)}")
-    try:
-        param = None if one.param is None else json.loads(one.param)
-    except ValueError as error:
-        raise InvalidInput(f"param: it is no JSON: {error}") from None
+    param = None if one.param is None else json_value(one.param)
+    if isinstance(param, UnreadableJson):
+        raise InvalidInput(f"param: {param}")
     at = None if one.due_at is None else f"{written(one.due_at)}+00:00"
     return Wanted(one.key[1], at, param, one.key[0])
 
 
 def _put(connection: Connection, act: Act, some: Sequence[Request], task: Row[Any], asked: dict[Key, Asked]) -> None:
-    if requests.are_left(connection, [one.id for one in some]):
-        business_keys.put_batch(connection, act, task, asked)
-        requests.remove(connection, [one.id for one in some])
+    """Do those that no other scheduler has done: it may have read fewer of them."""
+    left = requests.left(connection, [one.id for one in some])
+    if keys := [one.key for one in some if one.id in left]:
+        business_keys.put_batch(connection, act, task, {key: asked[key] for key in keys})
+        requests.remove(connection, left)
 
 
 def _cancel(connection: Connection, act: Act, some: Sequence[Request], database: Database) -> None:
-    if not requests.are_left(connection, [one.id for one in some]):
+    left = requests.left(connection, [one.id for one in some])
+    some = [one for one in some if one.id in left]
+    if not some:
         return
     found = business_keys.standing_of(connection, act, some[0].type, [one.key for one in some])
-    live = [one for one in found.values() if not one.has_ended]
+    live = [one for one in found.values() if not one.is_free]
     for one in live:
         task = (one.task_id, task_name(one.type))
         new = {**_told(one.type, one.key), "instance_id": one.instance_id}
         audit.on_task(connection, act, "key.cancel", task, old=None, new=new)
     if live:
         business_keys.cancel_live(connection, act, live, database.clock.now())
-    requests.remove(connection, [one.id for one in some])
+    requests.remove(connection, left)

@@ -55,13 +55,13 @@ def execute(connection: Any, insert: Insert) -> None:
         sql, values = insert.named()
         connection.execute(text(sql), values)
     elif callable(getattr(connection, "cursor", None)):
-        mark = insert.backend.mark_of(connection)
+        mark = insert.backend.mark_of(getattr(connection, "driver_connection", connection))
         with closing(connection.cursor()) as cursor:
             cursor.execute(
                 insert.sql([mark] * len(insert.columns), {"%": "%%"} if mark == "%s" else {}), tuple(insert.values)
             )
     else:
-        right = "give a Session or a Connection of SQLAlchemy, one of the driver, or Django's"
+        right = "give a Session or a Connection of SQLAlchemy, or one of the driver"
         raise InvalidInput(f"connection {connection!r:.100}: {right}")
 
 

@@ -12,6 +12,12 @@ LONGEST_CODE = 64
 LONGEST_NUMBER = 128
 LONGEST_NAME = 63
 
+MOST_AHEAD_SECONDS = 310
+"""No scheduler looks at instances that are due later than this: ``lookahead_seconds`` is 300 at most."""
+
+FAR_SECONDS = MOST_AHEAD_SECONDS + 50
+"""Due later than this, an instance is moved in place."""
+
 Key = tuple[str, str]
 """The code and the number of a business key. With the task type they name one piece of work."""
 
@@ -87,6 +93,9 @@ class Standing:
 
     attempt: int = 0
     cancel_is_requested: bool = False
+    is_far: bool = False
+    """Whether it is due so late that no scheduler has looked at it yet (``FAR_SECONDS``)."""
+
     follower: Fire | None = None
     """The instance, if the row of the key does not point to it yet."""
 
@@ -96,13 +105,26 @@ class Standing:
         return self.status is None or self.status in TERMINAL
 
     @property
+    def is_free(self) -> bool:
+        """Whether nothing waits, runs, or is kept as the next run under the key."""
+        return self.has_ended and self.next is None
+
+    @property
+    def moves_in_place(self) -> bool:
+        """Whether the instance itself may get another time.
+
+        A scheduler or a worker that has read it may be about to act by what it has read.
+        """
+        return self.status is InstanceStatus.PENDING and self.is_far
+
+    @property
     def has_begun(self) -> bool:
         """Whether a worker has claimed the instance: now, or before a retry."""
         return self.status is InstanceStatus.RUNNING or self.attempt > 0
 
 
 class Done(StrEnum):
-    """What a call has done: it ``added`` a run, ``moved`` the one that waited, or is ``kept`` until what runs ends."""
+    """What a call does: it ``added`` a run, ``moved`` the one that waits, or is ``kept`` until what runs has ended."""
 
     ADDED = "added"
     MOVED = "moved"

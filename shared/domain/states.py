@@ -217,7 +217,7 @@ FAIL_LOST = Move("fail lost", (_RUNNING,), _FAILED, _FAIL)
 CANCEL_LOST = Move("cancel lost", (_RUNNING,), _CANCELED, _FAIL)
 
 # Somebody asks for another time of what waits under a business key.
-RESCHEDULE = Move("reschedule", (_PENDING, _ASSIGNED), _PENDING)
+RESCHEDULE = Move("reschedule", (_PENDING,), _PENDING)
 
 # An instance is canceled before it runs: by the scheduler, by the claim, by a person.
 REFUSE = Move("refuse", (_PENDING,), _CANCELED, _NEVER_RUN)

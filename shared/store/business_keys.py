@@ -30,7 +30,7 @@ from rota.shared.database.later import execute_later
 from rota.shared.domain.business_keys import Asked, Done, Fire, Key, Standing, outcome
 from rota.shared.domain.states import Origin
 from rota.shared.store.tables import schedule_business_key, schedule_instance, schedule_task
-from rota.shared.store.transitions import rescheduling
+from rota.shared.store.transitions import canceling, rescheduling
 from rota.shared.store.transitions.rescheduling import Rescheduled
 
 _key = schedule_business_key.c
@@ -38,6 +38,9 @@ _instance = schedule_instance.c
 _task = schedule_task.c
 
 _FIRE = "uq_schedule_instance_fire"
+
+REPLACED = "another time was asked for under its key"
+"""The reason of a run that is canceled because another one takes its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,12 @@ class Call:
     def done(self) -> Done:
         """What the call does."""
         return outcome(self.standing)
+
+    @property
+    def adds(self) -> bool:
+        """Whether it adds a run: also to take the place of one that is not moved in place."""
+        done = self.done
+        return done is Done.ADDED or (done is Done.MOVED and not (self.standing and self.standing.moves_in_place))
 
 
 _new = json_rows("new", task="id", moment="time", fire_key="str", param="json")
@@ -113,7 +122,16 @@ _insert_keys = ignore_conflicts(insert(schedule_business_key)).from_select(
 )  # fmt: skip
 
 _changed = json_rows(
-    "changed", id="id", revision="int", task="id", moment="time", fire_key="str", due="time", next="time", param="json"
+    "changed",
+    id="id",
+    revision="int",
+    owner="id",
+    task="id",
+    moment="time",
+    fire_key="str",
+    due="time",
+    next="time",
+    param="json",
 )
 
 
@@ -136,7 +154,7 @@ _change_keys = (
     update(schedule_business_key)
     .where(_key.id == _changed.c.id, _key.revision == _changed.c.revision)
     .values(
-        schedule_task_id=func.coalesce(_changed.c.task, _key.schedule_task_id),
+        schedule_task_id=func.coalesce(_changed.c.owner, _key.schedule_task_id),
         schedule_instance_id=func.coalesce(_of_fire(_instance.id), _key.schedule_instance_id),
         instance_gmt_create=func.coalesce(_of_fire(_instance.gmt_create), _key.instance_gmt_create),
         due_at=func.coalesce(_changed.c.due, _key.due_at),
@@ -154,37 +172,35 @@ def put(connection: Connection, calls: Sequence[Call], by: str) -> None:
 
     The transaction relies on all that was read. It locks keys before the instances to which they point, as all do.
     """
-    ordered = [(call, call.done) for call in sorted(calls, key=lambda call: (call.type, call.key))]
-    runs = [
-        (call.task_id, call.asked.at, call.fire_key, call.asked.param) for call, done in ordered if done is Done.ADDED
-    ]
-    if runs:
+    ordered = sorted(calls, key=attrgetter("type", "key"))
+    adding = [call for call in ordered if call.adds]
+    if adding:
+        runs = [(call.task_id, call.asked.at, call.fire_key, call.asked.param) for call in adding]
         execute_later(connection, _insert_runs, {"rows": bound(runs), "by": by}, expected=len(runs))
     new = [
-        (call.type, *call.key, call.task_id, call.asked.at, call.fire_key)
-        for call, _ in ordered
-        if call.standing is None
+        (call.type, *call.key, call.task_id, call.asked.at, call.fire_key) for call in adding if call.standing is None
     ]
     if new:
         execute_later(connection, _insert_keys, {"rows": bound(new), "by": by}, expected=len(new))
-    standing = [(call, one, done) for call, done in ordered if (one := call.standing) is not None]
-    _change(connection, [_changes(*given) for given in standing], by)
+    standing = [(call, one) for call in ordered if (one := call.standing) is not None]
+    _change(connection, [_changes(call, one) for call, one in standing], by)
+    replaced = [one.instance_id for call, one in standing if call.adds and not one.has_ended]
+    canceling.cancel_unclaimed(connection, replaced, REPLACED, by)
     moved = [
-        Rescheduled(one.instance_id, one.attempt, call.asked.at, call.asked.param)
-        for call, one, done in standing
-        if done is Done.MOVED
+        Rescheduled(one.instance_id, call.task_id, call.asked.at, call.asked.param)
+        for call, one in standing
+        if call.done is Done.MOVED and not call.adds
     ]
     rescheduling.reschedule(connection, moved, by)
 
 
-def _changes(call: Call, standing: Standing, done: Done) -> tuple[Any, ...]:
+def _changes(call: Call, standing: Standing) -> tuple[Any, ...]:
     """The row of ``_changed`` for a call."""
-    asked, fire = call.asked, standing.follower
-    if done is Done.ADDED:
-        fire = Fire(call.task_id, asked.at, call.fire_key)
+    asked = call.asked
+    fire = Fire(call.task_id, asked.at, call.fire_key) if call.adds else standing.follower
     place = (None, None, None) if fire is None else (fire.task_id, fire.moment, fire.fire_key)
-    then = (None, asked.at, asked.param) if done is Done.KEPT else (asked.at, None, None)
-    return (standing.key_id, standing.revision, *place, *then)
+    then = (None, asked.at, asked.param) if call.done is Done.KEPT else (asked.at, None, None)
+    return (standing.key_id, standing.revision, call.task_id, *place, *then)
 
 
 def take_over(connection: Connection, standings: Iterable[Standing], by: str) -> None:
@@ -193,13 +209,13 @@ def take_over(connection: Connection, standings: Iterable[Standing], by: str) ->
     for one in standings:
         if (fire := one.follower) is not None:
             then = (None, None) if one.next is None else (one.next.at, one.next.param)
-            rows.append((one.key_id, one.revision, fire.task_id, fire.moment, fire.fire_key, fire.moment, *then))
+            rows.append((one.key_id, one.revision, None, fire.task_id, fire.moment, fire.fire_key, fire.moment, *then))
     _change(connection, rows, by)
 
 
 def forget_next(connection: Connection, standings: Iterable[Standing], by: str) -> None:
     """Drop what is kept as the next run of these keys."""
-    _change(connection, [(one.key_id, one.revision, *[None] * 6) for one in standings], by)
+    _change(connection, [(one.key_id, one.revision, *[None] * 7) for one in standings], by)
 
 
 def _change(connection: Connection, rows: Iterable[tuple[Any, ...]], by: str) -> None:

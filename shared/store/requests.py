@@ -81,9 +81,9 @@ _refuse = (
 )
 
 
-def are_left(connection: Connection, ids: Collection[int]) -> bool:
-    """Whether all of these requests are still to be done. It is read before the transaction."""
-    return len(read_before(connection, _left, {"ids": sorted(ids)}).all()) == len(ids)
+def left(connection: Connection, ids: Collection[int]) -> set[int]:
+    """Those of these requests that are still to be done. It is read before the transaction."""
+    return set(read_before(connection, _left, {"ids": sorted(ids)}).scalars())
 
 
 def remove(connection: Connection, ids: Collection[int]) -> None:

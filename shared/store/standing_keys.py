@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, String, and_, bindparam, literal_column, select, type_coerce
+from sqlalchemy import Connection, Row, String, and_, bindparam, case, literal_column, select, type_coerce
 
-from rota.shared.database.constructs import bound, by_index, json_rows, read_by
+from rota.shared.database.constructs import SecondsBefore, UtcNow, bound, by_index, json_rows, read_by
 from rota.shared.database.later import read_before
-from rota.shared.domain.business_keys import Asked, Fire, Key, Standing
+from rota.shared.domain.business_keys import FAR_SECONDS, Asked, Fire, Key, Standing
 from rota.shared.domain.states import InstanceStatus
 from rota.shared.domain.times import is_time
 from rota.shared.store.tables import schedule_business_key, schedule_instance
@@ -20,7 +20,14 @@ _instance = schedule_instance.c
 
 _its_instance = and_(_instance.id == _key.schedule_instance_id, _instance.gmt_create == _key.instance_gmt_create)
 
-_state = (_instance.status, _instance.attempt, _instance.run_again_at, _instance.gmt_cancel_requested)
+_state = (
+    _instance.schedule_task_id.label("run_task_id"),
+    _instance.status,
+    _instance.attempt,
+    _instance.run_again_at,
+    _instance.gmt_cancel_requested,
+    case((SecondsBefore(_instance.due_at, literal_column(str(FAR_SECONDS))) > UtcNow(), 1), else_=0).label("is_far"),
+)
 _columns = (
     _key.id.label("key_id"),
     _key.type,
@@ -118,9 +125,12 @@ def due(connection: Connection, after: tuple[datetime, int], until: datetime, li
 def _with_followers(connection: Connection, rows: Iterable[Row[Any]]) -> list[Standing]:
     """The rows as they stand, each with the last run that a handler has asked for."""
     found = [_as_standing(row) for row in rows]
-    again = {at: row.run_again_at for at, row in enumerate(rows) if is_time(row.run_again_at)}
+    again = {at: (row.run_task_id, row.run_again_at) for at, row in enumerate(rows) if is_time(row.run_again_at)}
     while again:
-        fires = {at: Fire(found[at].task_id, again[at], run_again.fire_key(found[at].instance_id)) for at in again}
+        fires = {
+            at: Fire(task_id, moment, run_again.fire_key(found[at].instance_id))
+            for at, (task_id, moment) in again.items()
+        }
         asked = bound(sorted((fire.task_id, fire.moment, fire.fire_key) for fire in fires.values()))
         by_fire = {row.fire_key: row for row in read_before(connection, _followers, {"rows": asked})}
         again = {}
@@ -132,9 +142,10 @@ def _with_followers(connection: Connection, rows: Iterable[Row[Any]]) -> list[St
                     status=_status(row.status),
                     attempt=row.attempt,
                     cancel_is_requested=row.gmt_cancel_requested is not None,
+                    is_far=bool(row.is_far),
                     follower=fire,
                 )
-                again |= {at: row.run_again_at} if is_time(row.run_again_at) else {}
+                again |= {at: (row.run_task_id, row.run_again_at)} if is_time(row.run_again_at) else {}
     return found
 
 
@@ -150,6 +161,7 @@ def _as_standing(row: Row[Any]) -> Standing:
         _status(row.status),
         row.attempt or 0,
         row.gmt_cancel_requested is not None,
+        is_far=bool(row.is_far),
     )
 
 

@@ -199,6 +199,28 @@ def test_of_two_schedulers_who_have_read_a_request_one_does_it(rows: Scenario, c
     assert (told, len(client.instances.list())) == ([], 2)
 
 
+def test_a_scheduler_that_has_read_more_does_what_the_other_has_left_in_order(rows: Scenario, client: Client) -> None:
+    rows.sql(
+        "INSERT INTO schedule_request (what, type, number) VALUES"
+        " ('once', 'REPORT', 'a'), ('once', 'REPORT', 'b'), ('cancel', 'REPORT', 'b'), ('cancel', 'REPORT', 'a')"
+    )
+    found = rows.database.read(lambda c: requests.waiting(c, 10))
+    for some in (found[:1], found):
+        control.apply(rows.database, some, lambda *_: None)
+    assert (keys(client), asked(rows)) == ([], 0)
+    assert [one["status"] for one in client.instances.list()] == ["canceled", "canceled"]
+
+
+def test_a_param_that_python_cannot_read_is_refused(rows: Scenario, client: Client) -> None:
+    rows.sql(
+        "INSERT INTO schedule_request (type, number, param) VALUES ('REPORT', 'a', :long), ('REPORT', 'b', NULL)",
+        long=f'{{"n": {"9" * 5000}}}',
+    )
+    step(rows)
+    [kept] = rows.sql("SELECT number, reason FROM schedule_request")
+    assert (kept.number, "digits" in kept.reason, len(keys(client))) == ("a", True, 1)
+
+
 @pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
 @pytest.mark.parametrize("snapshot", ["ON", "OFF"])
 def test_a_transaction_that_stays_open_makes_nobody_else_late(

@@ -1,6 +1,6 @@
 """One-off work under business keys: what a call does to what waits, runs or has ended under its key."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
 from typing import Any
@@ -16,7 +16,6 @@ from rota.shared.domain.business_keys import KeyFilter
 from rota.shared.domain.errors import InvalidInput, InvalidParam, NotFound, UnknownType
 from rota.shared.settings import Settings
 from rota.shared.store import reports, runs, standing_keys
-from rota.shared.store.claims import Claims
 from tests.harness.databases import connect
 from tests.harness.scenario import Scenario, ended
 
@@ -46,8 +45,9 @@ def step(rows: Scenario) -> None:
     BusinessKeys(rows.database, Settings.load()).step()
 
 
-def soon(rows: Scenario, minutes: int = 1) -> datetime:
-    return rows.start + minutes * MINUTE
+def later(rows: Scenario, hours: int = 1) -> datetime:
+    """A time at which no scheduler has looked yet."""
+    return rows.start + hours * timedelta(hours=1)
 
 
 def begin(rows: Scenario, instance_id: int) -> tuple[int, runs.Run]:
@@ -62,7 +62,7 @@ def begin(rows: Scenario, instance_id: int) -> tuple[int, runs.Run]:
 
 
 def test_a_call_adds_a_run_of_a_task_that_is_named_after_the_type(rows: Scenario) -> None:
-    at = soon(rows)
+    at = later(rows)
     done = once(rows, "eu", at, param={"region": "eu"})
     row = rows.row(done["instance_id"])
     assert (done["done"], done["key"], done["code"], done["follows_id"]) == ("added", "eu", "", None)
@@ -75,26 +75,66 @@ def test_a_call_adds_a_run_of_a_task_that_is_named_after_the_type(rows: Scenario
 
 
 def test_the_same_call_again_moves_what_waits(rows: Scenario) -> None:
-    first = once(rows, "eu", soon(rows), param={"region": "eu"})
-    second = once(rows, "eu", soon(rows, 5))
+    first = once(rows, "eu", later(rows), param={"region": "eu"})
+    second = once(rows, "eu", later(rows, 5))
     assert (second["done"], second["instance_id"]) == ("moved", first["instance_id"])
     [(number, status, _, param)] = live(rows)
     assert (number, status, param) == (first["instance_id"], "pending", None)
-    assert rows.row(number).due_at == rows.row(number).schedule_datetime == soon(rows, 5)
+    assert rows.row(number).due_at == rows.row(number).schedule_datetime == later(rows, 5)
     assert len(keys(rows)) == 1
 
 
-def test_what_a_worker_was_given_and_has_not_begun_is_moved_and_taken_from_it(rows: Scenario) -> None:
+def near(rows: Scenario) -> dict[str, Any]:
+    """A run that waits, and at which a scheduler may have looked."""
+    return once(rows, "eu", rows.start + 5 * MINUTE)
+
+
+def given(rows: Scenario) -> dict[str, Any]:
+    """A run that a worker was given, and that it has not claimed."""
+    first = once(rows, "eu")
+    rows.give(rows.worker(), first["instance_id"])
+    return first
+
+
+@pytest.mark.parametrize("begun", [near, given])
+def test_what_others_may_be_about_to_begin_is_replaced_and_never_changed(
+    rows: Scenario, begun: Callable[[Scenario], dict[str, Any]]
+) -> None:
+    first = begun(rows)
+    before = rows.row(first["instance_id"])
+    second = once(rows, "eu", rows.start + MINUTE, param={"n": 2})
+    assert second["done"] == "moved"
+    assert second["instance_id"] != first["instance_id"]
+    after = rows.row(first["instance_id"])
+    assert (after.status, after.reason) == ("canceled", "another time was asked for under its key")
+    assert (after.due_at, after.param, after.attempt) == (before.due_at, before.param, 0)
+    [(number, status, _, param)] = live(rows)
+    assert (number, status, param) == (second["instance_id"], "pending", '{"n":2}')
+    assert [key["instance_id"] for key in keys(rows)] == [number]
+    assert rows.broken() == {}
+
+
+def test_a_claim_that_comes_after_a_move_begins_nothing(rows: Scenario) -> None:
     first = once(rows, "eu")
     worker = rows.worker()
     rows.give(worker, first["instance_id"])
-    assert once(rows, "eu", soon(rows, 5))["done"] == "moved"
-    row = rows.row(first["instance_id"])
-    assert (row.status, row.schedule_worker_node_id, row.gmt_assigned) == ("pending", None, None)
-    assert rows.claim(worker, row.id).runs == []
-    rows.give(worker, row.id)
-    [claim] = Claims(rows.database, worker, rows.types, timedelta(seconds=1)).claim([row.id], rows.now(), {})
-    assert (claim.runs, [one.due_at for one in claim.waiting]) == ([], [soon(rows, 5)]), "it does not begin early"
+    assert once(rows, "eu", later(rows))["done"] == "moved"
+    assert rows.claim(worker, first["instance_id"]).runs == []
+
+
+def test_a_task_that_was_removed_takes_no_key_with_it(rows: Scenario) -> None:
+    first = once(rows, "eu", later(rows))
+    kept = once(rows, "us")
+    worker, run = begin(rows, kept["instance_id"])
+    tasks.remove(rows.database, ANN, "report-once")
+    moved = once(rows, "eu", later(rows, 2))
+    assert (moved["done"], once(rows, "us", later(rows))["done"]) == ("moved", "kept")
+    assert rows.report(worker, ended(run)) == set()
+    step(rows)
+    task = tasks.get(rows.database, "report-once")["id"]
+    of_tasks = {rows.row(number).schedule_task_id for number, *_ in live(rows)}
+    assert (of_tasks, len(live(rows))) == ({task}, 2)
+    assert moved["instance_id"] == first["instance_id"]
 
 
 def test_keys_of_other_codes_and_other_types_are_others(rows: Scenario) -> None:
@@ -107,7 +147,7 @@ def test_while_it_runs_the_last_call_is_kept_and_begins_after_the_end(rows: Scen
     first = once(rows, "eu")
     worker, run = begin(rows, first["instance_id"])
     assert once(rows, "eu", param={"n": 1})["done"] == "kept"
-    kept = once(rows, "eu", soon(rows, 3), param={"n": 2})
+    kept = once(rows, "eu", later(rows, 3), param={"n": 2})
     assert (kept["done"], kept["instance_id"], kept["follows_id"]) == ("kept", None, run.id)
     step(rows)
     assert len(live(rows)) == 1, "it still runs"
@@ -115,7 +155,7 @@ def test_while_it_runs_the_last_call_is_kept_and_begins_after_the_end(rows: Scen
     step(rows)
     [(number, *_)] = live(rows)
     row = rows.row(number)
-    assert (row.status, row.due_at, row.param) == ("pending", soon(rows, 3), {"n": 2})
+    assert (row.status, row.due_at, row.param) == ("pending", later(rows, 3), {"n": 2})
     [key] = keys(rows)
     assert (key["instance_id"], key["next_at"]) == (number, None)
     step(rows)
@@ -136,7 +176,7 @@ def test_what_has_ended_frees_its_key(rows: Scenario, looked: bool) -> None:
     if looked:
         step(rows)
         assert keys(rows) == []
-    second = once(rows, "eu", soon(rows))
+    second = once(rows, "eu", later(rows))
     assert second["done"] == "added"
     assert second["instance_id"] != first["instance_id"]
     [key] = keys(rows)
@@ -144,9 +184,9 @@ def test_what_has_ended_frees_its_key(rows: Scenario, looked: bool) -> None:
 
 
 def test_an_instance_that_sql_has_deleted_frees_its_key(rows: Scenario) -> None:
-    first = once(rows, "eu", soon(rows))
+    first = once(rows, "eu", later(rows))
     rows.sql("DELETE FROM schedule_instance WHERE id = :id", id=first["instance_id"])
-    assert once(rows, "eu", soon(rows))["done"] == "added"
+    assert once(rows, "eu", later(rows))["done"] == "added"
     rows.sql("DELETE FROM schedule_instance")
     rows.sql("UPDATE schedule_business_key SET due_at = :past", past=rows.start - MINUTE)
     step(rows)
@@ -176,26 +216,26 @@ def ended_with_run_again(rows: Scenario, instance_id: int, at: datetime) -> int:
 @pytest.mark.parametrize("looked", [False, True], ids=["before the scheduler looks", "after it"])
 def test_a_handlers_own_next_time_keeps_the_key(rows: Scenario, looked: bool) -> None:
     first = once(rows, "eu")
-    follower = ended_with_run_again(rows, first["instance_id"], soon(rows))
+    follower = ended_with_run_again(rows, first["instance_id"], later(rows))
     if looked:
         step(rows)
         assert [key["instance_id"] for key in keys(rows)] == [follower]
-    moved = once(rows, "eu", soon(rows, 7))
+    moved = once(rows, "eu", later(rows, 7))
     assert (moved["done"], moved["instance_id"]) == ("moved", follower)
     assert [key["instance_id"] for key in keys(rows)] == [follower]
     row = rows.row(follower)
-    assert (row.due_at, row.schedule_datetime) == (soon(rows, 7), soon(rows)), "the run that asked still finds it"
+    assert (row.due_at, row.schedule_datetime) == (later(rows, 7), later(rows)), "the run that asked still finds it"
     assert len(live(rows)) == 1
 
 
 def test_a_call_that_was_kept_moves_what_the_handler_has_asked_for(rows: Scenario) -> None:
     first = once(rows, "eu")
     worker, run = begin(rows, first["instance_id"])
-    assert once(rows, "eu", soon(rows, 7), param={"n": 2})["done"] == "kept"
-    assert rows.report(worker, asking_again(run, soon(rows))) == set()
+    assert once(rows, "eu", later(rows, 7), param={"n": 2})["done"] == "kept"
+    assert rows.report(worker, asking_again(run, later(rows))) == set()
     step(rows)
     [(number, *_)] = live(rows)
-    assert (rows.row(number).follows_id, rows.row(number).due_at) == (run.id, soon(rows, 7))
+    assert (rows.row(number).follows_id, rows.row(number).due_at) == (run.id, later(rows, 7))
     assert rows.row(number).param == {"n": 2}
     [key] = keys(rows)
     assert (key["instance_id"], key["next_at"]) == (number, None)
@@ -205,23 +245,23 @@ def test_a_call_that_was_kept_moves_what_the_handler_has_asked_for(rows: Scenari
 
 
 def test_many_are_asked_for_at_once(rows: Scenario) -> None:
-    once(rows, "product-1", soon(rows))
+    once(rows, "product-1", later(rows))
     begin(rows, once(rows, "product-2")["instance_id"])
-    at = soon(rows, 9).isoformat()
-    wanted = [Wanted(f"product-{n}", at) for n in range(2500)] + [Wanted("product-7", soon(rows, 3).isoformat())]
+    at = later(rows, 9).isoformat()
+    wanted = [Wanted(f"product-{n}", at) for n in range(2500)] + [Wanted("product-7", later(rows, 3).isoformat())]
     told: list[int] = []
     done = business_keys.once_many(rows.database, ANN, "REPORT", wanted, progress=told.append)
     assert done == {"type": "REPORT", "keys": 2500, "added": 2498, "moved": 1, "kept": 1}
     assert told == [1000, 2000, 2500]
     assert rows.sql("SELECT COUNT(*) FROM schedule_business_key")[0][0] == 2500
     [seven] = keys(rows, type="REPORT", begins="product-7", contains="7")[:1]
-    assert datetime.fromisoformat(seven["at"]).replace(tzinfo=None) == soon(rows, 3), "of two the last counts"
+    assert datetime.fromisoformat(seven["at"]).replace(tzinfo=None) == later(rows, 3), "of two the last counts"
     acts = audit.listed(rows.database, 10, task="report-once")
     assert [act["new_values"].get("keys") for act in acts if act["action"] == "key.once_many"] == [500, 1000, 1000]
 
 
 def test_nothing_is_written_if_one_of_many_is_wrong(rows: Scenario) -> None:
-    once(rows, "first", soon(rows))
+    once(rows, "first", later(rows))
     before = rows.sql("SELECT COUNT(*) FROM schedule_instance")[0][0]
     wanted = [Wanted(f"product-{n}") for n in range(1500)] + [Wanted("bad", "tomorrow")]
     with pytest.raises(InvalidInput, match="key 'bad': 'tomorrow' is not a time"):
@@ -233,7 +273,7 @@ def test_nothing_is_written_if_one_of_many_is_wrong(rows: Scenario) -> None:
 
 
 def test_what_waits_is_canceled_and_its_key_is_free(rows: Scenario) -> None:
-    first = once(rows, "eu", soon(rows))
+    first = once(rows, "eu", later(rows))
     done = business_keys.cancel(rows.database, ANN, "REPORT", ("", "eu"))
     assert (done["canceled"], done["asked"], done["instance_id"]) == (True, False, first["instance_id"])
     assert (rows.status(first["instance_id"]), keys(rows)) == ("canceled", [])
@@ -253,13 +293,28 @@ def test_the_worker_of_what_runs_is_asked_and_the_next_run_is_dropped(rows: Scen
     assert (key["status"], key["next_at"]) == ("running", None)
 
 
+@pytest.mark.parametrize("way", ["key", "beginning"])
+def test_a_cancel_drops_what_is_kept_though_the_run_has_just_ended(rows: Scenario, way: str) -> None:
+    worker, run = begin(rows, once(rows, "eu")["instance_id"])
+    assert once(rows, "eu")["done"] == "kept"
+    assert rows.report(worker, ended(run)) == set()
+    if way == "key":
+        assert business_keys.cancel(rows.database, ANN, "REPORT", ("", "eu"))["canceled"]
+    else:
+        done = business_keys.cancel_all(rows.database, ANN, KeyFilter("REPORT", begins="e"))
+        assert done == {"canceled": 1, "asked": 0}
+    step(rows)
+    assert (keys(rows), list(live(rows))) == ([], [])
+
+
 def test_all_of_a_beginning_are_canceled_and_no_other(rows: Scenario) -> None:
-    at = soon(rows).isoformat()
+    at = later(rows).isoformat()
     names = [f"product-{n:04}" for n in range(1200)]
     others = ["produc", "product", "producu-1", "Product-1"]
     business_keys.once_many(rows.database, ANN, "REPORT", [Wanted(name, at) for name in [*names, *others]])
     business_keys.once_many(rows.database, ANN, "REPORT", [Wanted("product-1", at, code="shop")])
-    begin(rows, once(rows, "product-0000")["instance_id"])
+    first = once(rows, "product-0000")
+    begin(rows, first["instance_id"])
     told: list[int] = []
     chosen = KeyFilter("REPORT", begins="product-")
     done = business_keys.cancel_all(rows.database, ANN, chosen, progress=told.append)
@@ -284,8 +339,8 @@ def found(rows: Scenario, limit: int = 1000, after: dict[str, Any] | None = None
 
 def test_keys_are_found_by_beginning_by_part_by_time_and_code(rows: Scenario) -> None:
     for number, key in enumerate(["b-2", "a-1", "a-10", "a_1", "c%1"]):
-        once(rows, key, soon(rows, 10 - number))
-    once(rows, "a-1", soon(rows, 20), code="shop")
+        once(rows, key, later(rows, 10 - number))
+    once(rows, "a-1", later(rows, 20), code="shop")
     assert found(rows, type="REPORT", begins="a-") == ["a-1", "a-10"]
     assert found(rows, type="REPORT", contains="1") == ["a-1", "a-10", "a_1", "c%1"]
     assert found(rows, type="REPORT", contains="_") == ["a_1"]
@@ -294,7 +349,7 @@ def test_keys_are_found_by_beginning_by_part_by_time_and_code(rows: Scenario) ->
     assert found(rows) == ["c%1", "a_1", "a-10", "a-1", "b-2", "a-1"]
     assert found(rows, code="shop") == ["a-1"]
     assert found(rows, type="OTHER") == []
-    assert found(rows, from_at=soon(rows, 8), to_at=soon(rows, 10)) == ["a-10", "a-1"]
+    assert found(rows, from_at=later(rows, 8), to_at=later(rows, 10)) == ["a-10", "a-1"]
     for no_type in (KeyFilter(begins="a"), KeyFilter(contains="a")):
         with pytest.raises(InvalidInput, match="say of which type"):
             business_keys.listed(rows.database, no_type, 10)
@@ -302,7 +357,7 @@ def test_keys_are_found_by_beginning_by_part_by_time_and_code(rows: Scenario) ->
 
 @pytest.mark.parametrize("chosen", [{}, {"type": "REPORT"}, {"type": "REPORT", "begins": "k"}])
 def test_pages_have_each_key_once(rows: Scenario, chosen: dict[str, Any]) -> None:
-    wanted = [Wanted(f"k{n:03}", soon(rows, n // 10).isoformat()) for n in range(95)]
+    wanted = [Wanted(f"k{n:03}", later(rows, n // 10).isoformat()) for n in range(95)]
     business_keys.once_many(rows.database, ANN, "REPORT", wanted)
     seen: list[str] = []
     after = None
@@ -372,7 +427,7 @@ def test_what_another_has_changed_since_it_was_read_is_left_to_the_next_step(row
     def read_and_then_another_comes(work: Any) -> Any:
         page = read(work)
         rows.database.read = read  # type: ignore[method-assign]
-        once(rows, "eu", soon(rows))
+        once(rows, "eu", later(rows))
         return page
 
     rows.database.read = read_and_then_another_comes  # type: ignore[method-assign]
@@ -409,7 +464,7 @@ def test_pages_of_the_duty_reach_every_key_that_is_due(rows: Scenario) -> None:
     past = (rows.start - timedelta(hours=1)).isoformat()
     business_keys.once_many(rows.database, ANN, "REPORT", [Wanted(f"k{n}", past) for n in range(25)])
     rows.sql("DELETE FROM schedule_instance")
-    business_keys.once_many(rows.database, ANN, "REPORT", [Wanted("later", soon(rows).isoformat())])
+    business_keys.once_many(rows.database, ANN, "REPORT", [Wanted("later", later(rows).isoformat())])
     duty = BusinessKeys(rows.database, Settings.load(batch=10))
     rests = [duty.step() for _ in range(3)]
     assert rests[:2] == [0, 0]
@@ -421,7 +476,7 @@ def test_a_call_that_others_disturb_again_and_again_locks_the_key(
     mariadb_rows: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = mariadb_rows
-    first = once(rows, "eu", soon(rows))
+    first = once(rows, "eu", later(rows))
     standing = standing_keys.standing
     with closing(connect(rows.database.url.render_as_string(hide_password=False))) as other, other.cursor() as cursor:
         cursor.execute("SET innodb_lock_wait_timeout = 1")
@@ -438,7 +493,7 @@ def test_a_call_that_others_disturb_again_and_again_locks_the_key(
             return found
 
         monkeypatch.setattr(standing_keys, "standing", read_and_disturb)
-        assert once(rows, "eu", soon(rows, 5))["done"] == "moved"
+        assert once(rows, "eu", later(rows, 5))["done"] == "moved"
     assert disturbed[:3] == ["changed"] * 3
     assert disturbed[3:] == ["Lock wait timeout exceeded; try restarting transaction"]
-    assert rows.row(first["instance_id"]).due_at == soon(rows, 5)
+    assert rows.row(first["instance_id"]).due_at == later(rows, 5)

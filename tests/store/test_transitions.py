@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, select, update
 
 from rota.scheduler_service.duties.assigner import Assigner
 from rota.shared.database.later import Unexpected
@@ -95,9 +95,13 @@ def lost(move: Move) -> Make:
 
 
 def moved(connection: Connection, staged: Staged) -> Rescheduled:
-    due = connection.scalar(select(schedule_instance.c.due_at).where(schedule_instance.c.id == staged.id))
-    assert due is not None
-    return Rescheduled(staged.id, staged.attempt, due + timedelta(hours=1), '{"region": "us"}')
+    """It is due tomorrow, so that no scheduler has looked at it."""
+    its_own = schedule_instance.c.id == staged.id
+    due, task = connection.execute(
+        select(schedule_instance.c.due_at, schedule_instance.c.schedule_task_id).where(its_own)
+    ).one()
+    connection.execute(update(schedule_instance).where(its_own).values(due_at=due + timedelta(days=1)))
+    return Rescheduled(staged.id, task, due + timedelta(hours=1), '{"region": "us"}')
 
 
 HOUR_SECONDS = 3600.0

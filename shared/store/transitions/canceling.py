@@ -38,7 +38,7 @@ _refuse = _canceling(REFUSE)
 _skip = _canceling(SKIP, _instance.schedule_worker_node_id == bindparam("worker"))
 _cancel = _canceling(CANCEL)
 _cancel_as_read = _canceling(CANCEL, _instance.status == bindparam("was"))
-_pass_over = _canceling(CANCEL, _instance.attempt == 0)
+_cancel_unclaimed = _pass_over = _canceling(CANCEL, _instance.attempt == 0)
 
 
 def refuse(connection: Connection, reasons: Mapping[int, str]) -> None:
@@ -74,6 +74,14 @@ def cancel_waiting(connection: Connection, instance_ids: Collection[int], reason
     if instance_ids:
         rows = bound([(number, reason) for number in sorted(instance_ids)])
         execute_later(connection, _cancel, {"rows": rows, "by": by}, expected=len(instance_ids))
+        follow(connection, CANCEL, instance_ids)
+
+
+def cancel_unclaimed(connection: Connection, instance_ids: Collection[int], reason: str, by: str) -> None:
+    """Cancel instances that were read and that no worker had ever claimed. The transaction relies on that."""
+    if instance_ids:
+        rows = bound([(number, reason) for number in sorted(instance_ids)])
+        execute_later(connection, _cancel_unclaimed, {"rows": rows, "by": by}, expected=len(instance_ids))
         follow(connection, CANCEL, instance_ids)
 
 
