@@ -133,7 +133,7 @@ def test_the_materializer_leases_a_batch_in_one_round_trip_and_writes_it_in_anot
     mariadb_rows: Scenario, packets: Packets
 ) -> None:
     mariadb_rows.worker()
-    tasks = [mariadb_rows.planned_task() for _ in range(3)]
+    tasks = [mariadb_rows.planned_task(cron="@yearly") for _ in range(3)]
     mariadb_rows.sql("DELETE FROM schedule_task WHERE next_fire_at IS NULL")
     for verb in (partial(leases.acquire, lease_seconds=2), leases.release):
         mariadb_rows.database.write(partial(verb, token="earlier", task_ids=tasks))
@@ -149,7 +149,7 @@ def test_a_lease_that_another_scheduler_has_taken_over_keeps_only_its_own_task_f
     mariadb_rows: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mariadb_rows.worker()
-    taken, mine = mariadb_rows.planned_task(), mariadb_rows.planned_task()
+    taken, mine = (mariadb_rows.planned_task(cron="@yearly") for _ in range(2))
     materializer = Materializer(mariadb_rows.database, Settings.load())
     decide = Materializer._decide
 
