@@ -961,21 +961,25 @@ def test_business_keys_are_found_by_an_index(
 def test_a_batch_of_calls_is_written_by_keys(big: Big) -> None:
     calls: list[business_keys.Call] = []
 
+    def asked_for(number: int) -> Asked:
+        return Asked(big.now + timedelta(days=2, seconds=number), '{"region": "eu"}')
+
     def before(connection: Connection) -> None:
         connection.execute(BUSINESS_KEYS, {"now": big.now})
-        asked = Asked(big.now + timedelta(days=2), '{"region": "eu"}')
         connection.execute(WAITING_KEYS, {"now": big.now})
         waiting = connection.scalars(text("SELECT number FROM schedule_business_key WHERE code = 'waits'"))
         keys = [*(("waits", number) for number in waiting), *(("", f"product-{n}") for n in range(1, 101))]
         found = standing_keys.standing(connection, "REPORT", keys)
         keys += [("", f"new-{n}") for n in range(100)]
         calls[:] = [
-            business_keys.Call("REPORT", key, asked, found.get(key), 7, f"token-{n}")
+            business_keys.Call("REPORT", key, asked_for(n), found.get(key), 7, f"token-{n}")
             for n, key in enumerate(dict.fromkeys(keys))
         ]
         assert {call.done for call in calls} >= {Done.ADDED, Done.MOVED}
 
-    statements = big.reads(lambda c: business_keys.put(c, calls, "test"), rows=300, by={PRIMARY, FIRE}, before=before)
+    statements = big.reads(
+        lambda c: business_keys.put(c, calls, "test"), rows=300, by={PRIMARY, FIRE, NODES}, before=before
+    )
     steps = [step for one in statements for step in one.plan if step.table == "schedule_business_key"]
     assert {step.key for step in steps if step.type != "ALL"} <= {PRIMARY, None}
 
