@@ -14,7 +14,6 @@ from typing import Any
 from sqlalchemy import (
     Connection,
     String,
-    and_,
     bindparam,
     case,
     delete,
@@ -29,6 +28,7 @@ from rota.shared.database.constructs import UtcNow, among, bound, by_index, igno
 from rota.shared.database.later import execute_later
 from rota.shared.domain.business_keys import Asked, Done, Fire, Key, Standing, outcome
 from rota.shared.domain.states import Origin
+from rota.shared.store.standing_keys import is_of_fire
 from rota.shared.store.tables import schedule_business_key, schedule_instance, schedule_task
 from rota.shared.store.transitions import canceling, rescheduling
 from rota.shared.store.transitions.rescheduling import Rescheduled
@@ -105,16 +105,7 @@ _insert_keys = ignore_conflicts(insert(schedule_business_key)).from_select(
             _added.c.moment,
             bindparam("by", type_=String),
             bindparam("by", type_=String),
-        ).join_from(
-            _added,
-            schedule_instance,
-            and_(
-                _instance.schedule_task_id == _added.c.task,
-                _instance.schedule_datetime == _added.c.moment,
-                _instance.fire_key == _added.c.fire_key,
-                _instance.run_number == literal_column("0"),
-            ),
-        ),
+        ).join_from(_added, schedule_instance, is_of_fire(_added)),
         schedule_instance,
         _FIRE,
     ),
@@ -139,12 +130,7 @@ def _of_fire(column: Any) -> Any:
     """A column of the instance of the fire that a changed key is to point to."""
     return (
         read_by(select(column), schedule_instance, _FIRE)
-        .where(
-            _instance.schedule_task_id == _changed.c.task,
-            _instance.schedule_datetime == _changed.c.moment,
-            _instance.fire_key == _changed.c.fire_key,
-            _instance.run_number == literal_column("0"),
-        )
+        .where(is_of_fire(_changed))
         .correlate(_changed)
         .scalar_subquery()
     )

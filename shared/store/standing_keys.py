@@ -5,7 +5,19 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, String, and_, bindparam, case, literal_column, select, type_coerce
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    String,
+    TableValuedAlias,
+    and_,
+    bindparam,
+    case,
+    literal_column,
+    select,
+    type_coerce,
+)
 
 from rota.shared.database.constructs import SecondsBefore, UtcNow, bound, by_index, json_rows, read_by
 from rota.shared.database.later import read_before
@@ -62,18 +74,20 @@ _due = (
 _due_from_here = _due.where(_key.due_at == bindparam("due"), _key.id > bindparam("after"))
 _due_later = _due.where(_key.due_at > bindparam("due"), _key.due_at <= bindparam("until"))
 
+
+def is_of_fire(rows: TableValuedAlias) -> ColumnElement[bool]:
+    """The condition that an instance is of the fire that a row names by ``task``, ``moment`` and ``fire_key``."""
+    return and_(
+        _instance.schedule_task_id == rows.c.task,
+        _instance.schedule_datetime == rows.c.moment,
+        _instance.fire_key == rows.c.fire_key,
+        _instance.run_number == literal_column("0"),
+    )
+
+
 _asked_for = json_rows("asked_for", task="id", moment="time", fire_key="str")
 _followers = by_index(
-    select(_instance.fire_key, _instance.id, *_state).join_from(
-        _asked_for,
-        schedule_instance,
-        and_(
-            _instance.schedule_task_id == _asked_for.c.task,
-            _instance.schedule_datetime == _asked_for.c.moment,
-            _instance.fire_key == _asked_for.c.fire_key,
-            _instance.run_number == literal_column("0"),
-        ),
-    ),
+    select(_instance.fire_key, _instance.id, *_state).join_from(_asked_for, schedule_instance, is_of_fire(_asked_for)),
     schedule_instance,
     "uq_schedule_instance_fire",
 )

@@ -26,7 +26,7 @@ def test_a_key_is_asked_for_moved_shown_and_canceled(url: str) -> None:
     said = done("key", "once", "REPORT", "product-42", *AT, "--param", '{"region": "eu"}', url=url)
     assert said.startswith("product-42: instance 1 is added: 2099-12-24 20:00:00Z  in ")
     said = done("key", "once", "REPORT", "product-42", "--at", "2099-12-25", url=url)
-    assert said.startswith("product-42: instance 1 is moved: 2099-12-25 00:00:00Z  in ")
+    assert said.startswith("product-42: it is moved, and runs as instance 1: 2099-12-25 00:00:00Z  in ")
     done("key", "once", "REPORT", "7", "--code", "shop", *AT, url=url)
     shown = done("key", "list", url=url).splitlines()
     assert [line.split()[:5] for line in shown] == [

@@ -4,7 +4,6 @@ import json
 import random
 import subprocess
 import sys
-import time
 from collections import Counter, defaultdict
 from typing import Any
 
@@ -36,12 +35,12 @@ def test_no_key_has_two_live_runs_and_the_last_call_of_each_has_won(cluster: Clu
         )
         for number in range(CALLERS)
     ]
-    looks = 0
-    while any(caller.poll() is None for caller in callers):
+
+    def all_have_ended() -> bool:
         assert not cluster.rows(TWO_LIVE)
-        looks += 1
-        time.sleep(0.05)  # the callers need the machine
-    print(f"looked {looks} times for two live runs of one key")
+        return all(caller.poll() is not None for caller in callers)
+
+    wait_until(all_have_ended, 240, "the callers to end")
     said = [caller.communicate(timeout=10)[0] for caller in callers]
     assert [(caller.returncode, text) for caller, text in zip(callers, said, strict=True)] == [(0, "")] * CALLERS
     near = "number IN (" + ", ".join(f"'key-{key}'" for key in range(0, KEYS, 2)) + ")"

@@ -71,7 +71,7 @@ def once(
     at_that = f"{shown_utc(when)}  {relative(when, now)}"
     sentences = {
         "added": f"instance {done['instance_id']} is added: {at_that}",
-        "moved": f"instance {done['instance_id']} is moved: {at_that}",
+        "moved": f"it is moved, and runs as instance {done['instance_id']}: {at_that}",
         "kept": f"instance {done['follows_id']} has begun; this run is kept, and begins after it: {at_that}",
     }
     click.echo(cell(f"{number}: {sentences[done['done']]}"))
