@@ -41,6 +41,14 @@ def duty(rows: Scenario) -> Callable[[], float]:
     return step
 
 
+@pytest.mark.parametrize(
+    ("tick", "overdue", "rest"), [(1, 30, 5), (1, 4, 2), (60, 600, 60), (60, 30, 15)], ids=lambda value: f"{value}s"
+)
+def test_it_rests_for_a_few_seconds_or_a_tick(rows: Scenario, tick: float, overdue: float, rest: float) -> None:
+    settings = Settings.load(tick_seconds=tick, overdue_seconds=overdue, cancel_grace_seconds=1)
+    assert Deadlines(rows.database, settings).step() == rest
+
+
 def given(rows: Scenario, **fields: Any) -> tuple[int, Run]:
     """A worker, and a run that the assigner gave it, of a task with a limit."""
     worker, task = rows.worker(), rows.task(**{"run_timeout_seconds": LIMIT, **fields})
