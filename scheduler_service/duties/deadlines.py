@@ -22,7 +22,7 @@ STEP_SECONDS = 2.0
 
 
 class Deadlines:
-    """The duty: look at what may be overdue, every few seconds, or once a tick if a tick is longer.
+    """The duty: look at what may be overdue, every five seconds, or once a tick if a tick is longer.
 
     A worker ends a run at its limit by itself. So the scheduler waits for ``overdue_seconds`` more: only a worker that
     beats and does nothing lets that pass. After its own start and after an outage it ends no run for as long, since
@@ -35,7 +35,7 @@ class Deadlines:
         self._clock = database.clock
         self._surprises = Surprises("deadlines")
         self._grace = settings.overdue_seconds
-        self._rest = min(max(LONGEST_REST_SECONDS, settings.tick_seconds), self._grace / 2)
+        self._rest = min(max(LONGEST_REST_SECONDS, settings.tick_period), self._grace / 2)
         self._heard = self._clock.monotonic()
         self._time: datetime | None = None
         self._moves = database.servers.moves

@@ -41,12 +41,20 @@ def duty(rows: Scenario) -> Callable[[], float]:
     return step
 
 
+SLOW = {"tick_seconds": 60, "lookahead_seconds": 300, "liveness_seconds": 1800}
+
+
 @pytest.mark.parametrize(
-    ("tick", "overdue", "rest"), [(1, 30, 5), (1, 4, 2), (60, 600, 60), (60, 30, 15)], ids=lambda value: f"{value}s"
+    ("settings", "rest"),
+    [
+        pytest.param({}, 5, id="by default"),
+        pytest.param({**SLOW, "overdue_seconds": 600}, 60, id="a long tick"),
+        pytest.param({**SLOW, "overdue_seconds": 40}, 20, id="half of the grace"),
+        pytest.param({"tick_seconds": 60, "overdue_seconds": 600}, 5, id="a tick that the look-ahead makes short"),
+    ],
 )
-def test_it_rests_for_a_few_seconds_or_a_tick(rows: Scenario, tick: float, overdue: float, rest: float) -> None:
-    settings = Settings.load(tick_seconds=tick, overdue_seconds=overdue, cancel_grace_seconds=1)
-    assert Deadlines(rows.database, settings).step() == rest
+def test_it_rests_for_five_seconds_or_a_tick(rows: Scenario, settings: dict[str, float], rest: float) -> None:
+    assert Deadlines(rows.database, Settings.load(**settings)).step() == rest
 
 
 def given(rows: Scenario, **fields: Any) -> tuple[int, Run]:
