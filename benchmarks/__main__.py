@@ -133,7 +133,7 @@ def _run(lab: Lab, case: Case, number: int) -> Sample:
 
 
 def _is_chosen(case: Case, chosen: Sequence[str]) -> bool:
-    return any(one.split(":") == list(case.key[: one.count(":") + 1]) for one in chosen)
+    return any((parts := one.split(":", 2)) == list(case.key[: len(parts)]) for one in chosen)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """What a peer's programs are to do, told by their environment. No imports beyond the standard library: they run in the
 peer's own environment.
 
-In ``drain`` the jobs are due at once and carry no due time; in ``registry`` nothing falls due during the run.
+In ``drain`` the jobs are due at once and carry no due time; in ``registry`` nothing falls due during the run; in
+``run_now`` nothing is stored before: a program asks for one job after the other, and each is due when it is asked for.
 """
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -48,6 +50,21 @@ class Load:
     def entries(self) -> Iterator[tuple[str, float]]:
         """Names and due times, in order."""
         return ((f"t{number}", self.due + number * self.step) for number in range(self.count))
+
+
+PAUSE_SECONDS = 0.3
+PERIOD_SECONDS = 1.0
+GOLDEN = 0.618_034
+
+
+def asked(count: int) -> Iterator[tuple[str, float]]:
+    """Names of jobs to be asked for, each with the moment of the question, after a pause.
+
+    The pauses are spread evenly over a second, so that they meet all moments between two polls alike.
+    """
+    for number in range(count):
+        time.sleep(PAUSE_SECONDS + number * GOLDEN % PERIOD_SECONDS)
+        yield f"t{number}", time.time()
 
 
 def moment(due: float) -> datetime:

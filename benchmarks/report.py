@@ -31,7 +31,7 @@ WHAT = {
     "edit": "One statement edits many tasks while others fire every second: how late those are, in ms.",
     "history": "Finished instances in the table; drain and a steady load (lateness in ms) over them.",
     "fleet": "Drain by so many processes.",
-    "run_now": "An instance asked for by hand in an idle system: ms from the insert's commit to the handler.",
+    "run_now": "A run that a program asks for in an idle system: ms from the call, which commits, to the handler.",
     "recovery": "kill -9 of a worker and of a scheduler.",
     "pipeline": (
         "Five nodes for each instance, by executor and by size of a node's result. The ceiling is the bare writes of"

@@ -84,7 +84,8 @@ def create_table(
 ) -> None:
     """Create the table and those of its indexes that do not exist.
 
-    Raises DatabaseProblem if a table of this name has other columns, because then it is not Rota's.
+    Raises DatabaseProblem if a table of this name lacks some of the columns, because then it is not Rota's. Columns
+    that a later migration adds may be there already.
 
         create_table("schedule_task", Column("id", BigId), indexes={"ix_schedule_task_due": ["status"]})
     """
@@ -92,7 +93,7 @@ def create_table(
     existing_columns = _columns(name)
     if not existing_columns:
         op.create_table(name, *elements, **options)
-    elif existing_columns != columns:
+    elif not columns <= existing_columns:
         odd = ", ".join(sorted(str(column) for column in existing_columns ^ columns))
         raise DatabaseProblem(
             f"a table {name} is there already and is not Rota's: it differs in {odd}; give Rota a database of its own"

@@ -15,12 +15,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rota.beside import embedded
     from rota.client.awaited import AsyncClient
     from rota.client.keys import Once
     from rota.client.plain import Client
     from rota.shared.domain.errors import RotaError
+    from rota.shared.domain.events import FiresEvent, RunEvent, SchedulerEvent, TaskEvent, WorkerEvent
     from rota.worker_service.authoring import Rota, TaskType
     from rota.worker_service.context import NodeContext
+    from rota.worker_service.jobs import Job
     from rota.worker_service.verdicts import Fail, Retry, RunAgain
 
     __version__: str
@@ -29,27 +32,41 @@ __all__ = [
     "AsyncClient",
     "Client",
     "Fail",
+    "FiresEvent",
+    "Job",
     "NodeContext",
     "Once",
     "Retry",
     "Rota",
     "RotaError",
     "RunAgain",
+    "RunEvent",
+    "SchedulerEvent",
+    "TaskEvent",
     "TaskType",
+    "WorkerEvent",
     "__version__",
+    "embedded",
 ]
 
 _HOMES = {
     "AsyncClient": "rota.client.awaited",
     "Client": "rota.client.plain",
     "Fail": "rota.worker_service.verdicts",
+    "FiresEvent": "rota.shared.domain.events",
+    "Job": "rota.worker_service.jobs",
     "NodeContext": "rota.worker_service.context",
     "Once": "rota.client.keys",
     "Retry": "rota.worker_service.verdicts",
     "Rota": "rota.worker_service.authoring",
     "RotaError": "rota.shared.domain.errors",
     "RunAgain": "rota.worker_service.verdicts",
+    "RunEvent": "rota.shared.domain.events",
+    "SchedulerEvent": "rota.shared.domain.events",
+    "TaskEvent": "rota.shared.domain.events",
     "TaskType": "rota.worker_service.authoring",
+    "WorkerEvent": "rota.shared.domain.events",
+    "embedded": "rota.beside",
 }
 
 

@@ -1,11 +1,12 @@
 """The scheduler process: its duties, each a loop of its own, composed and stopped."""
 
 import logging
+import math
 import os
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 
 from rota.scheduler_service.duties.assigner import Assigner
@@ -22,16 +23,21 @@ from rota.scheduler_service.duties.remover import Remover
 from rota.scheduler_service.duties.requests import Requests
 from rota.scheduler_service.duties.strays import Strays
 from rota.scheduler_service.duties.sweeper import Sweeper
-from rota.scheduler_service.fleet import FleetCache
+from rota.scheduler_service.fleet import SNAPSHOT_SECONDS, FleetCache
 from rota.shared import collector, health
 from rota.shared.database.transactions import Database
 from rota.shared.domain.deciding import known_kinds
+from rota.shared.domain.events import Listener
 from rota.shared.domain.releases import own_version
 from rota.shared.loop import Loop
 from rota.shared.outdated import EXIT_OUTDATED, Outdated
 from rota.shared.settings import Settings
+from rota.shared.stopping import wait
 from rota.shared.store.schedulers import SchedulerDeclaration
 from rota.shared.surprises import Surprises
+from rota.shared.telling.teller import Teller
+from rota.shared.waking.listener import listen
+from rota.shared.waking.pace import REST_SECONDS, rest_after
 
 log = logging.getLogger(__name__)
 
@@ -59,18 +65,24 @@ class Scheduler:
         self._materializer = Materializer(database, settings, fleet_cache)
         self._catcher = Catcher(database, settings, fleet_cache)
         self._backfiller = Backfiller(database, settings)
-        self._presence = Presence(database, declaration(settings), settings.tick_period)
+        self._listener = listen(settings, database.url, database.clock, self._look_now)
+        address = None if self._listener is None else self._listener.address
+        self._presence = Presence(database, declaration(settings, address), settings.tick_period)
         self._outdated = Outdated(database, outdated)
         self._clock = clock = database.clock
+        self._assigner = Assigner(database, settings, fleet_cache, self._look_at_requests)
+        self._assigner_loop = Loop("assigner", self._assigner.step, clock)
+        self._requests_loop = Loop("requests", Requests(database, settings, self._assign_now).step, clock)
+        business_keys = BusinessKeys(database, settings, self._assign_now)
         self._loops = [
             Loop("clock", self._measure, clock),
             Loop("materializer", self._materialize, clock),
-            Loop("assigner", Assigner(database, settings, fleet_cache).step, clock),
+            self._assigner_loop,
             Loop("catch-up", self._catch_up, clock),
             Loop("follower", Follower(database, settings).step, clock),
             Loop("backfiller", self._backfill, clock),
-            Loop("requests", Requests(database, settings).step, clock),
-            Loop("business keys", BusinessKeys(database, settings).step, clock),
+            self._requests_loop,
+            Loop("business keys", business_keys.step, clock),
             Loop("calendars", EditedCalendars(database, settings).step, clock),
             Loop("reaper", Reaper(database, settings, by).step, clock),
             Loop("deadlines", Deadlines(database, settings).step, clock),
@@ -87,14 +99,31 @@ class Scheduler:
         self._database.connect_ahead()
         for loop in self._loops:
             loop.start()
+        if self._listener is not None:
+            self._listener.start()
 
     def stop(self) -> None:
         """End every duty after its present step: a batch is written whole or not at all."""
+        if self._listener is not None:
+            self._listener.close()
         for loop in self._loops:
             loop.stop()
         for loop in self._loops:
             loop.join(CLOSING_SECONDS)
         self._presence.leave()
+
+    def _look_now(self) -> float:
+        """Look for urgent work; returns how long the next look has to wait."""
+        self._assign_now()
+        least = SNAPSHOT_SECONDS if self._assigner.is_crowded else REST_SECONDS
+        return rest_after(self._assigner_loop.took, least)
+
+    def _assign_now(self) -> None:
+        self._assigner.is_woken = True
+        self._assigner_loop.wake()
+
+    def _look_at_requests(self) -> None:
+        self._requests_loop.wake()
 
     def _measure(self) -> float:
         self._clock.measure()
@@ -122,14 +151,26 @@ class Scheduler:
         return rest
 
 
-def declaration(settings: Settings) -> SchedulerDeclaration:
+def declaration(settings: Settings, wake_address: str | None = None) -> SchedulerDeclaration:
     """This process, as a scheduler registers itself."""
     host, pid = socket.gethostname(), os.getpid()
-    return SchedulerDeclaration(f"{host}-{pid}", host, pid, own_version(), settings.liveness_seconds, known_kinds())
+    return SchedulerDeclaration(
+        name=f"{host}-{pid}",
+        host=host,
+        pid=pid,
+        version=own_version(),
+        liveness_seconds=settings.liveness_seconds,
+        kinds=known_kinds(),
+        wake_address=wake_address,
+        lookahead_seconds=math.ceil(settings.lookahead_seconds),
+    )
 
 
-def serve(settings: Settings) -> int:
-    """Run a scheduler until SIGTERM or SIGINT, or until the database takes it no more; returns the exit code."""
+def serve(settings: Settings, listeners: Mapping[str, Sequence[Listener]]) -> int:
+    """Run a scheduler until SIGTERM or SIGINT, or until the database takes it no more; returns the exit code.
+
+    ``listeners``: those of an app, by their events. They are told what the rows say.
+    """
     database = Database(settings.database_url.get_secret_value(), call_timeout=settings.call_limit)
     stopping, outdated = threading.Event(), threading.Event()
 
@@ -145,10 +186,13 @@ def serve(settings: Settings) -> int:
         signal.signal(number, stop)
     scheduler = Scheduler(database, settings, end)
     scheduler.start()
+    teller = Teller(database, listeners)
+    teller.start()
     collector.settle()
     log.info("scheduler: started, look-ahead %g s", settings.lookahead_seconds)
-    stopping.wait()
+    wait(stopping, "scheduler")
     scheduler.stop()
+    teller.stop()
     database.close()
     log.info("scheduler: stopped")
     return EXIT_OUTDATED if outdated.is_set() else 0

@@ -116,6 +116,14 @@ class LimitPlaces:
         return limits, left
 
 
+def unused_places(near: Iterable[Pending], settled: Collection[int]) -> Counter[str]:
+    """How many places of each limit were meant for instances that no worker has room for.
+
+    ``settled``: the ids of those that have a worker, or that none fits.
+    """
+    return Counter(p.limit_name for p in near if p.limit_name and p.id not in settled)
+
+
 def hand_on(unused: Counter[str], limited: Limited) -> tuple[list[Pending], Limited]:
     """Part those that wait for their limit into the next ones, for its ``unused`` places, and the others."""
     near: list[Pending] = []

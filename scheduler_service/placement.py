@@ -74,6 +74,8 @@ class Fleet:
         self._heaps: dict[tuple[Needs, bool, bool], list[Entry]] = {}
         self._whys: dict[Needs, str] = {}
         self._lock = threading.Lock()
+        self.listens = any(worker.wake_address is not None for worker in self._workers.values())
+        """Whether any worker listens for wake-ups."""
 
     def choose(
         self,
@@ -125,6 +127,11 @@ class Fleet:
     def nodes_of(self, worker_id: int, task_type: str) -> Sequence[PlannedNode]:
         """The nodes of a task type that this worker carries, in the version that it carries."""
         return self._lists[task_type, self._workers[worker_id].versions[task_type]]
+
+    def wake_addresses(self, worker_ids: Iterable[int]) -> list[object]:
+        """Where those of these workers listen for wake-ups that have free slots: the others begin nothing at once."""
+        found = (self._workers.get(worker_id) for worker_id in worker_ids)
+        return [one.wake_address for one in found if one is not None and one.runs_more and one.wake_address is not None]
 
     def why_not(self, needs: Needs) -> str:
         """Why ``choose`` found nobody, in a sentence that a row can hold. While a worker fits, that is ``FULL``."""

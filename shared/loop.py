@@ -30,10 +30,13 @@ class Loop:
 
     def __init__(self, name: str, step: Callable[[], float], timer: Timer) -> None:
         self._step = step
+        self._timer = timer
         self._wake = timer.event()
         self._stopping = timer.event()
         self._thread = timer.thread(name, self._run)
         self._failure: str | None = None
+        self.took = 0.0
+        """How many seconds the last step took."""
 
     @property
     def name(self) -> str:
@@ -45,7 +48,7 @@ class Loop:
         self._thread.start()
 
     def wake(self) -> None:
-        """End the present rest, or the next one if the step is running."""
+        """End the present rest, or the next one if the step is running; but not the pause after a failure."""
         if not self._wake.is_set():  # to set it again costs much more
             self._wake.set()
 
@@ -63,6 +66,7 @@ class Loop:
     def _run(self) -> None:
         failures = 0
         while not self._stopping.is_set():
+            began = self._timer.monotonic()
             try:
                 rest = self._step()
             except BaseException as error:  # noqa: BLE001 - a duty continues after any error, SystemExit included
@@ -75,8 +79,10 @@ class Loop:
                 if self._failure is not None:
                     log.info("%s: works again after %d failures", self.name, failures)
                 failures, self._failure = 0, None
+            self.took = self._timer.monotonic() - began
             if rest > 0:
-                self._wake.wait(None if rest == math.inf else min(rest, LONGEST_REST_SECONDS))
+                waited_for = self._stopping if failures else self._wake  # nobody may make it fail more often
+                waited_for.wait(None if rest == math.inf else min(rest, LONGEST_REST_SECONDS))
             self._wake.clear()
 
     def _log_failure(self, error: BaseException) -> None:

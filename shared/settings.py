@@ -1,5 +1,7 @@
 """Settings: ``ROTA_*`` environment variables, which options override. All faults are reported together."""
 
+import json
+from collections.abc import Mapping
 from typing import Any, Self
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
@@ -9,8 +11,12 @@ from rota.shared.database.backends import entry_of
 from rota.shared.database.url_options import check_options
 from rota.shared.database.urls import has_several_hosts, parsed
 from rota.shared.domain.errors import ConfigurationError
+from rota.shared.domain.sentences import close_to
+from rota.shared.waking import addresses
 
 DEFAULT_DATABASE_URL = "sqlite:///rota.db"
+SECRETS = ("database_url", "wake_redis")
+"""The settings whose values hold passwords."""
 
 
 class Settings(BaseSettings):
@@ -47,7 +53,9 @@ class Settings(BaseSettings):
         default=7, ge=1, le=3650, description="the rows of a worker that has been dead for so many days are removed"
     )
 
-    app: str | None = Field(default=None, description="what the worker runs, as module:app")
+    app: str | None = Field(
+        default=None, description="what the worker runs, as module:app; or package:*, all in a package"
+    )
     worker_name: str | None = Field(
         default=None, max_length=255, description="unique among live workers; default host-pid"
     )
@@ -85,6 +93,16 @@ class Settings(BaseSettings):
     result_limit_bytes: int = Field(default=262_144, ge=1024, le=4_194_304, description="largest JSON result of a node")
     allow_http: bool = Field(default=True, description="let this worker run HTTP_REQUEST")
     allow_shell: bool = Field(default=False, description="let this worker run SHELL_COMMAND")
+    wake_address: str | None = Field(
+        default=None,
+        description="host:port where a scheduler or worker listens for wake-ups (UDP), so that urgent work starts at "
+        "once; :0 is any free port of the address by which it reaches the database; by default it listens nowhere",
+    )
+    wake_redis: SecretStr | None = Field(
+        default=None,
+        description="instead of wake_address: a Redis over whose publish/subscribe processes wake each other, as "
+        "redis://:password@host:6379/0; every process and program needs it",
+    )
     health_file: str | None = Field(
         default=None, description="file that a process writes at each heartbeat, for rota health"
     )
@@ -123,10 +141,23 @@ class Settings(BaseSettings):
             return min(self.call_timeout_seconds, self.liveness_seconds / 2)
         return self.call_timeout_seconds
 
-    @field_validator("app", "worker_name", "health_file", mode="before")
+    @field_validator("app", "worker_name", "health_file", "wake_address", mode="before")
     @classmethod
     def _none_where_empty(cls, value: str | None) -> str | None:
         return value or None
+
+    @field_validator("wake_address")
+    @classmethod
+    def _an_address(cls, value: str | None) -> str | None:
+        if value is not None:
+            addresses.parsed(value)
+        return value
+
+    @field_validator("wake_redis", mode="before")
+    @classmethod
+    def _a_redis(cls, value: SecretStr | str | None) -> SecretStr | None:
+        url = value.get_secret_value() if isinstance(value, SecretStr) else value
+        return SecretStr(addresses.checked_redis(url)) if url else None
 
     @field_validator("database_url")
     @classmethod
@@ -148,6 +179,8 @@ class Settings(BaseSettings):
                 f"heartbeat_seconds {self.heartbeat_seconds:g} must be less than half of liveness_seconds "
                 f"{self.liveness_seconds}, or one late beat kills a worker"
             )
+        if self.wake_address is not None and self.wake_redis is not None:
+            raise ValueError("wake_address and wake_redis are two ways to be woken; give one of them")
         for name, what in (
             ("overdue_seconds", "a scheduler ends runs whose handlers still tidy up"),
             ("abandoned_seconds", "a worker ends itself while a handler still tidies up"),
@@ -173,6 +206,18 @@ class Settings(BaseSettings):
             raise ConfigurationError('ROTA_LABELS is not JSON; write it as {"gpu": "a100"}') from None
 
 
+def variables(options: Mapping[str, Any]) -> dict[str, str]:
+    """The environment variables by which another process is told these settings; an option that is None is left out.
+
+    variables({"capacity": 20, "app": None})   # {"ROTA_CAPACITY": "20"}
+    """
+    return {
+        f"ROTA_{name.upper()}": value if isinstance(value, str) else json.dumps(value)
+        for name, value in options.items()
+        if value is not None
+    }
+
+
 def _within(seconds: float, most: float) -> float:
     """A period, halved until it is no longer than ``most`` seconds.
 
@@ -189,9 +234,11 @@ def faults(error: ValidationError) -> str:
     for fault in error.errors(include_url=False):
         name = str(fault["loc"][0]) if fault["loc"] else ""
         message = fault["msg"].removeprefix("Value error, ")
+        if fault["type"] == "extra_forbidden":
+            message = f"there is no such setting{close_to(name, Settings.model_fields)}"
         if not name:
             lines.append(message)
             continue
-        shown = "" if name == "database_url" else f" {fault['input']!r}"
+        shown = "" if name in SECRETS else f" {fault['input']!r}"
         lines.append(f"ROTA_{name.upper()}{shown}: {message}")
     return "\n".join(lines)

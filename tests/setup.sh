@@ -2,7 +2,7 @@
 # Sets up what the Makefile's targets need, once, and says nothing when it is there already.
 #   tests/setup.sh run     .venv with Rota
 #   tests/setup.sh venv    .venv with Rota and its development tools
-#   tests/setup.sh         that and a MariaDB for the tests: Docker's, an installed one, or one from apt (as root)
+#   tests/setup.sh         that, Redis, and a MariaDB for the tests: Docker's, an installed one, or one from apt (as root)
 #   tests/setup.sh long    that and Galera for the test of a cluster, where apt can install it (as root)
 #   tests/setup.sh quick   the same for the quick benchmark: an installed MariaDB, or one from apt
 #   tests/setup.sh bench   that and what the peers want: Redis, PostgreSQL and npm
@@ -100,6 +100,15 @@ ensure_own_mariadb() { # the benchmark starts it with settings of its own
     has_mariadbd || install_mariadb || fail "the benchmark needs MariaDB 10.6 or newer: install mariadb-server"
 }
 
+ensure_redis() { # without it the tests of wake-ups by Redis are skipped, and say so
+    command -v redis-server >/dev/null && return
+    if may_apt; then
+        say "installing Redis"
+        apt_install redis-server && return
+    fi
+    say "no Redis here: the tests of wake-ups by Redis are skipped"
+}
+
 has_peers_servers() {
     command -v redis-server >/dev/null && command -v npm >/dev/null &&
         ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1
@@ -128,6 +137,7 @@ quick | bench)
 *)
     ensure_venv '.[dev]' "Rota and its development tools"
     ensure_mariadb
+    ensure_redis
     [ "${1:-}" != long ] || ensure_galera
     ;;
 esac

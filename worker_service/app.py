@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import FrameType
-from typing import NoReturn
 
 from rota.shared import collector
 from rota.shared.clock import Clock
@@ -18,16 +17,20 @@ from rota.shared.domain.releases import own_version
 from rota.shared.loop import Loop
 from rota.shared.outdated import EXIT_OUTDATED, Outdated
 from rota.shared.settings import Settings
+from rota.shared.stopping import wait
 from rota.shared.store import node_types, workers
 from rota.shared.store.node_types import versions_of
 from rota.shared.store.workers import WorkerDeclaration
+from rota.shared.telling.teller import Teller
+from rota.shared.waking.listener import WakeListener, listen
 from rota.worker_service import builtin, process_groups, registration
-from rota.worker_service.authoring import Node, Rota
+from rota.worker_service.authoring import Rota
+from rota.worker_service.contents import Node
 from rota.worker_service.declarations import Declarations
 from rota.worker_service.engine import CLOSING_SECONDS, Engine, attempt
 from rota.worker_service.executors.fork_server import ForkServer
 from rota.worker_service.guarded import Guarded
-from rota.worker_service.leaving import run_exit_hooks
+from rota.worker_service.leaving import leave
 from rota.worker_service.liveness import Liveness, Unguarded, die
 from rota.worker_service.rows import WorkerRows
 
@@ -36,9 +39,6 @@ log = logging.getLogger(__name__)
 EXIT_ABANDONED = 75
 """The exit code of a worker that ended itself because of a thread, or for want of a fork server (EX_TEMPFAIL). A
 supervisor starts another."""
-
-EXIT_SECONDS = 5.0
-"""How long the app's exit hooks and the writing of what was printed may take."""
 
 
 class Worker:
@@ -78,6 +78,7 @@ class Worker:
         self._clock = self._database.clock
         self._outdated = Outdated(self._database, outdated)
         self._measure_loop = Loop("clock", self._measure, self._clock)
+        self._listener: WakeListener | None = None
         nodes = {n.type: n for n in builtin.nodes(settings, app)} | dict(app.nodes)
         self._nodes: dict[str, Node] = {type_: self._liveness.watched(node) for type_, node in nodes.items()}
         self.stop_now = threading.Event()
@@ -98,17 +99,27 @@ class Worker:
             self._database, self._app.schedules, name[:127], self._settings, versions, own_limits=self._app.limits
         )
         declared.declare()
+        self._listener = listen(self._settings, self._database.url, self._clock, self._look_now)
         mine = self._declaration(name, versions, declared.versions)
         self._liveness.registering()
-        self.id, asked = registration.register(self._database, mine)
+        try:
+            self.id, asked = registration.register(self._database, mine)
+        except BaseException:
+            if self._listener is not None:
+                self._listener.close()
+            raise
         registered()
         self._engine = self._new_engine(name)
         self._liveness.begin(self.id, asked, self._engine.load, self._engine.silent_seconds)
         self._engine.start()
+        if self._listener is not None:
+            self._listener.start()
         self._measure_loop.start()
         self._types = registration.RegisteredTypes(self._database, declarations, by=name[:127])
         self._types_loop = Loop("node types", self._look_rarely, self._clock)
         self._types_loop.start()
+        self._teller = Teller(self._database, self._app.listeners)
+        self._teller.start()
         self._declarations = Loop("declarations", declared.look, self._clock)
         if self._app.schedules:
             self._declarations.start()
@@ -135,6 +146,8 @@ class Worker:
         but if a handler still runs, only when the process is gone: what it runs must begin nowhere else before that.
         """
         deadline = self._clock.monotonic() + self._settings.grace_seconds
+        if self._listener is not None:
+            self._listener.close()
         self._declarations.stop()
         self._types_loop.stop()
         drain = partial(workers.drain, worker_id=self.id, reason=workers.STOPPING, by="worker")
@@ -148,7 +161,11 @@ class Worker:
         self._declarations.join(CLOSING_SECONDS)
         self._types_loop.join(CLOSING_SECONDS)
         process_groups.kill_all()
+        self._teller.stop()
         self._database.close()
+
+    def _look_now(self) -> float:
+        return self._engine.look_now()
 
     def _look_rarely(self) -> float:
         self._outdated.look()
@@ -174,6 +191,7 @@ class Worker:
             labels=self._settings.labels,
             type_versions=type_versions,
             schedules=schedules,
+            wake_address=None if self._listener is None else self._listener.address,
         )
 
 
@@ -212,25 +230,8 @@ def serve(settings: Settings, app: Rota, guarded: Guarded, fork_server: ForkServ
     guarded.asked_to_stop = stop
     worker.start(take_signals)
     collector.settle()
-    _wait(stopping)
+    wait(stopping, "worker")
     log.info("worker: stopping; running work has %g s", settings.grace_seconds)
     worker.stop()
     log.info("worker: stopped")
-    _exit(codes[-1])
-
-
-def _exit(code: int) -> NoReturn:
-    """End the process as Python does, but wait for no thread: handlers that still run there cannot be stopped."""
-    late = threading.Timer(EXIT_SECONDS, os._exit, [code])
-    late.daemon = True
-    late.start()
-    run_exit_hooks()
-    os._exit(code)
-
-
-def _wait(stopping: threading.Event) -> None:
-    while not stopping.is_set():
-        try:
-            stopping.wait()
-        except BaseException:  # this thread runs the app's own signal handlers, such as one for SIGALRM
-            log.exception("worker: a signal handler of the app has failed")
+    leave(codes[-1])

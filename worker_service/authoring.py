@@ -2,8 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Concatenate, Generic, Unpack, cast, overload
 
@@ -14,56 +13,14 @@ from rota.shared.domain.retry import RetryFields
 from rota.shared.domain.states import WorkerLostPolicy
 from rota.shared.domain.task import TRIGGER_FIELDS, TaskDefinition, no_field_of_a_task, read_times
 from rota.shared.domain.task_fields import TaskFields
-from rota.shared.store.node_types import NodeTypeDeclaration
 from rota.worker_service.built_in_types import refuse_built_in
+from rota.worker_service.contents import Contents, Handler, Node, ParamModel
 from rota.worker_service.context import NodeContext
 from rota.worker_service.handlers import check_limits, execution_of, own_retry, refuse_unknown_of_type
-from rota.worker_service.limits import Limits
-from rota.worker_service.param_schema import schema_of
 from rota.worker_service.signatures import Execution, Model, More, NodeDecorator, NoMore, OneNode, P, Returned
-from rota.worker_service.sources import FileState
 from rota.worker_service.values import checked_model, declared_param
 
-Result = Any
-Handler = Callable[[NodeContext[Any]], Result | Awaitable[Result]]
-ParamModel = type[BaseModel]
-
 TYPE_NAME = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*")
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A node type with its handler."""
-
-    type: str
-    category: str
-    sequence: int
-    handler: Handler
-    execution: Execution
-    timeout: float | None = None
-    retries: int | None = None
-    param_model: ParamModel | None = None
-    retry: Mapping[str, Any] = field(default_factory=dict)
-    """How it is retried, where its task does not say so: fields of ``RetryPolicy``."""
-
-    @property
-    def own_retry(self) -> dict[str, Any]:
-        """The fields of ``RetryPolicy`` in which it goes before its task."""
-        return {**self.retry, **({} if self.retries is None else {"retries": self.retries})}
-
-    def declaration(self) -> NodeTypeDeclaration:
-        """The node type as it is registered in the database: never a path to code.
-
-        Raises InvalidInput for a model that JSON cannot describe.
-        """
-        defaults = {"execution": self.execution, "timeout": self.timeout, **self.own_retry}
-        return NodeTypeDeclaration(
-            type=self.type,
-            category=self.category,
-            sequence=self.sequence,
-            defaults={name: value for name, value in defaults.items() if value is not None},
-            param_schema=None if self.param_model is None else schema_of(self.type, self.param_model),
-        )
 
 
 class TaskType(Generic[P]):
@@ -138,7 +95,7 @@ class TaskType(Generic[P]):
         return decorate
 
 
-class Rota(Limits):
+class Rota(Contents):
     """An app: the nodes that a worker can run, and the tasks that the code declares.
 
     app = Rota()
@@ -147,45 +104,6 @@ class Rota(Limits):
     async def cleanup(ctx: NodeContext) -> dict[str, int]:
         return {"removed": 17}
     """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.target: str | None = None
-        """Where the app was loaded from, as ``module:app``. The worker's fork server loads it from there, too."""
-
-        self.sources: dict[str, FileState] = {}
-        """The files that its import read, each in the state in which it was read."""
-
-        self._nodes: dict[str, Node] = {}
-        self._types: dict[str, TaskType[Any]] = {}
-        self._schedules: dict[str, TaskDefinition] = {}
-
-    @property
-    def nodes(self) -> Mapping[str, Node]:
-        """The nodes, by their types."""
-        return self._nodes
-
-    @property
-    def types_without_nodes(self) -> list[str]:
-        """The task types that no node was declared of: their tasks could not run, unless each lists its nodes."""
-        bare = self._types.keys() - {node.category for node in self._nodes.values()}
-        lists = {task.type for task in self.schedules if "nodes" in (task.param or {})}
-        needing = {task.type for task in self.schedules if "nodes" not in (task.param or {})}
-        return sorted(bare - (lists - needing))
-
-    @property
-    def schedules(self) -> list[TaskDefinition]:
-        """The tasks that the code declares."""
-        return list(self._schedules.values())
-
-    def add(self, node: Node) -> None:
-        """Register a node.
-
-        Raises NameTaken when its type is declared already.
-        """
-        if node.type in self._nodes:
-            raise NameTaken(f"node type {node.type} is declared twice in this app")
-        self._nodes[node.type] = node
 
     @overload
     def task_type(
@@ -208,8 +126,9 @@ class Rota(Limits):
         if category in self._types:
             raise NameTaken(f"task type {category} is declared twice in this app")
         refuse_built_in(category, replace=replace)
-        self._types[category] = TaskType(self, _checked(category), checked_model(category, param), replace=replace)
-        return self._types[category]
+        made: TaskType[Any] = TaskType(self, _checked(category), checked_model(category, param), replace=replace)
+        self._types[category] = made
+        return made
 
     @overload
     def task(

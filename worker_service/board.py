@@ -13,7 +13,7 @@ from functools import wraps
 from typing import Any
 
 from rota.shared.store.workers import Load
-from rota.worker_service.authoring import Node
+from rota.worker_service.contents import Node
 from rota.worker_service.context import NodeContext
 
 FIELD_BYTES = 8

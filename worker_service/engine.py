@@ -2,16 +2,20 @@
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from rota.shared.clock import Clock
 from rota.shared.domain.errors import DatabaseAway, RotaError
 from rota.shared.domain.states import WorkerLostPolicy
 from rota.shared.loop import Loop
 from rota.shared.settings import Settings
+from rota.shared.store.reports import Report
+from rota.shared.store.runs import Run
 from rota.shared.store.workers import Load
 from rota.shared.surprises import Surprises
-from rota.worker_service.authoring import Node, Rota
+from rota.shared.waking.pace import rest_after
+from rota.worker_service.authoring import Rota
+from rota.worker_service.contents import Node
 from rota.worker_service.executors.base import Executor
 from rota.worker_service.executors.event_loop import EventLoopExecutor
 from rota.worker_service.executors.fork_server import ForkServer
@@ -29,6 +33,7 @@ from rota.worker_service.rows import WorkerRows
 from rota.worker_service.running import endings
 from rota.worker_service.running.active import Active
 from rota.worker_service.running.failures import log_failure
+from rota.worker_service.running.listeners import Listeners
 from rota.worker_service.running.reporter import Reporter
 from rota.worker_service.running.runner import Runner
 from rota.worker_service.signatures import Execution
@@ -78,15 +83,17 @@ class Engine:
         self._processes = _processes(settings, app, clock, fork_server)
         self._executors = _executors(settings, clock, self._event_loop, self._processes)
         self._backlog = Backlog(clock)
-        self._reporter = Reporter(rows, clock, successors := Successors(self._backlog, slots))
+        self._listeners = listeners = Listeners(app.listeners, clock, worker=name)
+        self._reporter = Reporter(rows, clock, successors := Successors(self._backlog, slots), listeners.reported)
         self._runner = self._new_runner(nodes, slots, settings, name)
-        self._starter = Starter(rows, self._runner, slots, clock)
+        self._starter = Starter(rows, self._runner, slots, clock, listeners)
         successors.start = self._starter.put_at_once
         self._reconciler = Reconciler(rows, self._runner, self._backlog, clock, settings.heartbeat_seconds)
         pace = PollPace.of_worker(rows.worker_id, settings.poll_period)
         self._fetcher = Fetcher(rows, self._backlog, clock, pace, settings.lookahead_seconds, running=self._runner)
         self._poll_loop = Loop("poll", self._poll, clock)
         self._claimer = Claimer(rows, self._backlog, slots, self._starter, clock, poll_now=self._poll_loop.wake)
+        self._claimer.skipped = listeners.skipped
         self._claim_loop = Loop("claim", self._claimer.claim, clock)
         self._threads = [self._vital("report", self._reporter.run), self._vital("start", self._starter.run)]
 
@@ -100,11 +107,16 @@ class Engine:
             result_limit_bytes=settings.result_limit_bytes,
             grace_seconds=settings.cancel_grace_seconds,
             worker=name,
-            gone=self._backlog.run_over,
+            gone=self._gone,
         )
+
+    def _gone(self, run: Run) -> None:
+        self._backlog.run_over(run)
+        self._listeners.forget([run])
 
     def start(self) -> None:
         """Start the threads and loops."""
+        self._listeners.start()
         for thread in self._threads:
             thread.start()
         for loop in (self._poll_loop, self._claim_loop, self._runner.deadlines.loop, self._runner.proceeding.loop):
@@ -113,6 +125,11 @@ class Engine:
     def load(self) -> Load:
         """What a heartbeat says of the worker."""
         return Load(self._slots.busy, len(self._runner.lingering), self._slots.started)
+
+    def look_now(self) -> float:
+        """Poll now, since there is urgent work; returns how long the next poll that is asked for has to wait."""
+        self._poll_loop.wake()
+        return rest_after(self._poll_loop.took)
 
     def silent_seconds(self) -> float:
         """For how long a coroutine has blocked the event loop."""
@@ -151,6 +168,7 @@ class Engine:
 
     def close(self, stop_now: threading.Event) -> None:
         """Close the executors. The children of the nodes in processes end in order, unless ``stop_now`` is set."""
+        self._listeners.close()
         self._processes.finish(stop_now)
         for executor in self._executors.values():
             executor.close()
@@ -212,7 +230,7 @@ class Engine:
             return not any(a.calls for a in left)
         over = {a for a in left if not a.calls}  # what ends from now on counts as still running
         if ends := [a.last for a in over if a.last is not None]:
-            attempt(lambda: self._rows.report(ends))
+            attempt(lambda: self._report_last(ends))
         left = [a for a in left if a not in over or a.last is None or not a.last.is_over]
         once = [active for active in left if active.run.on_worker_lost == WorkerLostPolicy.FAIL and active.begun]
         again = [(a.run.id, a.run.attempt) for a in left if a not in once and a in over]
@@ -224,8 +242,14 @@ class Engine:
             ]
             for active, failure in zip(once, failures, strict=True):
                 log_failure(active.run, next(iter(active.run.nodes[active.done :]), None), failure)
-            attempt(lambda: self._rows.report(failures))
+            attempt(lambda: self._report_last(failures))
         return not any(a.calls for a in left)
+
+    def _report_last(self, last: Sequence[Report]) -> None:
+        lost = self._rows.report(last)
+        for report in last:
+            if report.instance_id not in lost:
+                self._listeners.reported(report)
 
     def _let_end(self, left: list[Active], seconds: float, stop_now: threading.Event) -> None:
         """Wait until these handlers have ended, for so long at most."""

@@ -9,8 +9,8 @@ from rota.shared.clock import WATCH_SECONDS, HostTimer
 from rota.shared.settings import Settings
 from rota.shared.store.workers import Load
 from rota.worker_service import process_groups
-from rota.worker_service.authoring import Node
 from rota.worker_service.board import Board
+from rota.worker_service.contents import Node
 from rota.worker_service.liveness import die, lease_seconds
 
 log = logging.getLogger(__name__)

@@ -60,8 +60,9 @@ GROUPS_SECONDS = 2.0
 BURY_TRIES, BURY_PAUSE_SECONDS = 4, 0.25
 """How often the guardian tries to mark the worker dead: a death passes over a beat that somebody has locked."""
 
-SAMPLE_SECONDS = 0.1
-"""For so long the guardian watches which threads of a blocked worker use the processor."""
+SAMPLES, SAMPLE_SECONDS = 5, 0.1
+"""So often, and for so long each time, the guardian looks which threads of a blocked worker use the processor, until
+one does: a busy machine may let none run for a while."""
 
 NAMED = 10
 """How many runs the row of a blocked worker names at most."""
@@ -243,9 +244,12 @@ class Guardian:
         """The runs that may hold up the worker: those on threads that use the processor, or else all."""
         entered = self._board.entered()
         threads = {thread for _, thread in entered}
-        before = {thread: self._ticks(thread) for thread in threads}
-        time.sleep(SAMPLE_SECONDS)
-        busy = {thread for thread in threads if self._ticks(thread) > before[thread]}
+        before, busy = {thread: self._ticks(thread) for thread in threads}, set[int]()
+        for _ in range(SAMPLES):
+            time.sleep(SAMPLE_SECONDS)
+            busy = {thread for thread in threads if self._ticks(thread) > before[thread]}
+            if busy:
+                break
         return sorted(instance for instance, thread in entered if thread in (busy or threads))
 
     def _ticks(self, thread: int) -> int:

@@ -2,8 +2,23 @@
 
 import atexit
 import logging
+import os
 import sys
+import threading
 from contextlib import suppress
+from typing import NoReturn
+
+EXIT_SECONDS = 5.0
+"""How long the app's exit hooks and the writing of what was printed may take."""
+
+
+def leave(code: int) -> NoReturn:
+    """End the process as Python does, but wait for no thread: handlers that still run there cannot be stopped."""
+    late = threading.Timer(EXIT_SECONDS, os._exit, [code])
+    late.daemon = True
+    late.start()
+    run_exit_hooks()
+    os._exit(code)
 
 
 def run_exit_hooks() -> None:

@@ -24,7 +24,7 @@ from rota.shared.settings import Settings
 from rota.shared.store import workers
 from rota.shared.store.workers import Load
 from rota.worker_service import process_groups
-from rota.worker_service.authoring import Node
+from rota.worker_service.contents import Node
 
 log = logging.getLogger(__name__)
 

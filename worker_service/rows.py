@@ -19,6 +19,7 @@ from rota.shared.store.overlap import SkipCandidate
 from rota.shared.store.reports import Report
 from rota.shared.store.runs import Claim, Wanted
 from rota.shared.store.transitions import canceling, keeping
+from rota.shared.waking.schedulers import wake_schedulers
 
 T = TypeVar("T")
 
@@ -81,7 +82,9 @@ class WorkerRows:
 
     def report(self, batch: Sequence[Report]) -> set[int]:
         """Write reports; returns the ids of instances that do not belong to the worker any more."""
-        return self._at_once(lambda c, at_once: reports.report(c, self.worker_id, batch, at_once=at_once))
+        lost = self._at_once(lambda c, at_once: reports.report(c, self.worker_id, batch, at_once=at_once))
+        self._wake_for_retries(batch)
+        return lost
 
     def report_and_hand_on(self, batch: Sequence[Report], following: Sequence[Wanted]) -> tuple[set[int], set[int]]:
         """Write reports, and claim what follows their runs; returns the ids of ``report``, and of what it claimed."""
@@ -92,7 +95,14 @@ class WorkerRows:
             started = None
         if started is None:  # somebody holds a row of what follows: the reports do not wait for that
             return self.report(batch), set()
+        self._wake_for_retries(batch)
         return set(), {row.id for row, node in zip(following, started, strict=True) if node.rows}
+
+    def _wake_for_retries(self, batch: Sequence[Report]) -> None:
+        """Wake the schedulers if runs of these reports are to be retried soon."""
+        retries = [at for report in batch if (at := report.retry_at) is not None]
+        if retries:
+            wake_schedulers(self._database, min(retries))
 
     def locked(self, instance_ids: Collection[int]) -> set[int]:
         """Those of the instances whose rows, or whose nodes' rows, somebody else has locked now."""

@@ -19,6 +19,16 @@ exports.items = () =>
 /** A due time as a Date; 0: now. */
 exports.moment = (due) => (due ? new Date(Math.round(due * 1000)) : new Date());
 
+const now = () => (performance.timeOrigin + performance.now()) / 1000;
+
+/** What load.asked is to the Python peers: a job after each pause, due at the moment of the question. */
+exports.asked = async function* () {
+  for (let number = 0; number < exports.load.count; number++) {
+    await new Promise((resolve) => setTimeout(resolve, 300 + ((number * 0.618034) % 1) * 1000));
+    yield { key: `t${number}`, due: now() };
+  }
+};
+
 let file;
 let lines = [];
 
@@ -30,7 +40,7 @@ const write = () => {
 
 /** Append a line: what ran, when it was due (0: at no time), when its handler was entered. A write each 10 ms. */
 exports.record = (key, due) => {
-  const entered = (performance.timeOrigin + performance.now()) / 1000;
+  const entered = now();
   if (lines.push(`${key} ${due.toFixed(6)} ${entered.toFixed(6)}\n`) === 1) setTimeout(write, 10);
 };
 

@@ -2,7 +2,7 @@
 here: that a peer does it is a finding."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -27,6 +27,8 @@ SETTLE_SECONDS = 15.0
 """Until then some of them still read what is registered."""
 
 IDLE_SECONDS = 10.0
+
+ASKED_SECONDS = 120.0
 
 HERDS = (10_000,)
 RATES = (200,)
@@ -109,6 +111,25 @@ def registries(scale: Scale, subject: str, peer: Peer, note: str, counts: Iterab
         for count in counts
         if count in scale.registered
     ]
+
+
+def runs_now(scale: Scale, subject: str, peer: Peer, ask: Sequence[str], note: str) -> list[Case]:
+    """Its jobs that a program asks for one by one, with the arguments ``ask``."""
+    run = partial(run_now, peer=peer, count=scale.asked, ask=ask)
+    return [Case("run_now", subject, "", scale.peer_rounds, run, note)]
+
+
+def run_now(lab: Lab, peer: Peer, count: int, ask: Sequence[str]) -> Outcome:
+    """One job after the other in an idle system, each when it is asked for."""
+    with running(lab, peer, lambda: Load("run_now", count)) as run:
+        run.fill()
+        run.start()
+        run.ask(ask)
+        run.wait(time.time() + ASKED_SECONDS)
+        first, *rest = run.records.starts()
+        return Outcome(
+            {**lateness(rest), "first ms": first.late * 1000, **_wrong([first, *rest], run.load)}, curve(rest)
+        )
 
 
 def drain(lab: Lab, peer: Peer, count: int, workload: str = "drain") -> Outcome:

@@ -96,6 +96,10 @@ class Run:
         for process in self._processes:
             process.wait_for_log(READY, START_SECONDS)
 
+    def ask(self, arguments: Sequence[str]) -> None:
+        """Start the program that asks for jobs while its processes are at work."""
+        self._spawn(arguments)
+
     def wait(self, deadline: float) -> None:
         """Wait until all have started, until nothing more comes, or until that time (seconds since the epoch)."""
         before, changed = -1, time.time()

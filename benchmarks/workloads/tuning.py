@@ -54,6 +54,7 @@ FACTORS = (
     Factor({"ROTA_TICK_SECONDS": "0.25", "ROTA_POLL_SECONDS": "0.25"}, by_hand=True),
     Factor({"ROTA_TICK_SECONDS": "3", "ROTA_LOOKAHEAD_SECONDS": "15"}, by_hand=True),
     Factor({"ROTA_POLL_SECONDS": "3", "ROTA_LOOKAHEAD_SECONDS": "15"}, by_hand=True),
+    Factor({"ROTA_WAKE_ADDRESS": ":0"}, by_hand=True),
     Factor(options=OWN_SERVER),
     *(Factor(options=(f"--innodb-flush-log-at-trx-commit={value}",)) for value in (2, 0)),
     Factor(options=("--innodb-buffer-pool-size=128M",)),

@@ -23,12 +23,12 @@ DATABASE_SETTINGS = ("call_timeout_seconds",)
 SCHEDULER_SETTINGS = (
     *DATABASE_SETTINGS, "lookahead_seconds", "tick_seconds", "batch", "lock_lease_seconds",
     "assignment_timeout_seconds", "overdue_seconds", "cancel_grace_seconds", "forget_days", "liveness_seconds",
-    "health_file", "start_paused",
+    "wake_address", "health_file", "start_paused",
 )  # fmt: skip
 SHARED_WORKER_SETTINGS = (
     *DATABASE_SETTINGS, "app", "capacity", "prefetch", "labels", "heartbeat_seconds", "liveness_seconds",
     "blocked_seconds", "poll_seconds", "grace_seconds", "cancel_grace_seconds", "abandoned_seconds",
-    "result_limit_bytes", "batch", "allow_http", "allow_shell",
+    "result_limit_bytes", "batch", "wake_address", "allow_http", "allow_shell",
 )  # fmt: skip
 WORKER_SETTINGS = (*SHARED_WORKER_SETTINGS, "lookahead_seconds", "worker_name", "health_file")
 UP_SETTINGS = tuple(dict.fromkeys((*SHARED_WORKER_SETTINGS, *SCHEDULER_SETTINGS)))
@@ -42,6 +42,22 @@ def limit_option(default: int) -> Callable[[F], F]:
     """Add ``--limit``."""
     kind = WholeNumber(1, MOST_ROWS)
     return click.option("--limit", type=kind, default=default, show_default=True, help="At most so many.")
+
+
+def discover_option(command: F) -> F:
+    """Add ``--discover``, which is another way to say what ``--app`` says (``discovered``)."""
+    words = "Run all jobs (rota.Job) and apps in a package or a module. It is another way to write --app PACKAGE:*"
+    return click.option("--discover", metavar="PACKAGE", help=words)(command)
+
+
+def discovered(options: dict[str, Any]) -> dict[str, Any]:
+    """The options, with the package of ``--discover`` as the app. Raises UsageError if ``--app`` is given, too."""
+    package = options.pop("discover")
+    if package is None:
+        return options
+    if options["app"] is not None:
+        raise click.UsageError("--app and --discover both say what the worker runs; give one of them")
+    return {**options, "app": f"{package}:*"}
 
 
 def settings_options(names: Sequence[str]) -> Callable[[F], F]:

@@ -2,19 +2,23 @@
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from rota.client import own_transaction
 from rota.client.backfills import Backfills
+from rota.client.calendars import Calendars
 from rota.client.instances import Instances, Looks
-from rota.client.keys import Keys
+from rota.client.keys import Keys, Once, wanted_of
+from rota.client.limits import Limits
 from rota.client.own_transaction import Asking
 from rota.client.plain import Client
-from rota.client.session import as_json, as_text
+from rota.client.schedulers import Schedulers
+from rota.client.session import Session, as_json
 from rota.client.tasks import Tasks
 from rota.client.workers import Workers
 from rota.shared.control import requests
@@ -25,7 +29,7 @@ from rota.shared.database import callers
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-    from rota.worker_service.authoring import TaskType
+    from rota.worker_service.jobs import OfType
     from rota.worker_service.signatures import P
 
 G = TypeVar("G")
@@ -131,16 +135,49 @@ class AsyncWorkers(AsyncGroup[Workers]):
     resume = Awaited(Workers.resume)
 
 
+class AsyncLimits(AsyncGroup[Limits]):
+    """The limits: the functions of ``Limits``, to be awaited."""
+
+    list = Awaited(Limits.list)
+    show = Awaited(Limits.show)
+    add = Awaited(Limits.add)
+    set = Awaited(Limits.set)
+    remove = Awaited(Limits.remove)
+
+
+class AsyncCalendars(AsyncGroup[Calendars]):
+    """The calendars: the functions of ``Calendars``, to be awaited."""
+
+    list = Awaited(Calendars.list)
+    show = Awaited(Calendars.show)
+    add = Awaited(Calendars.add)
+    set = Awaited(Calendars.set)
+    refresh = Awaited(Calendars.refresh)
+    remove = Awaited(Calendars.remove)
+
+
+class AsyncSchedulers(AsyncGroup[Schedulers]):
+    """The schedulers: the functions of ``Schedulers``, to be awaited."""
+
+    list = Awaited(Schedulers.list)
+    paused = Awaited(Schedulers.paused)
+    pause = Awaited(Schedulers.pause)
+    resume = Awaited(Schedulers.resume)
+
+
 class AsyncKeys(AsyncGroup[Keys]):
     """The business keys: the functions of ``Keys``, to be awaited."""
 
-    once_many = Awaited(Keys.once_many)
     find = Awaited(Keys.find)
     cancel_all = Awaited(Keys.cancel_all)
 
+    @property
+    def _session(self) -> Session:
+        return self._group._session  # noqa: SLF001 - one unit
+
     async def once(
         self,
-        type: "str | TaskType[P]",  # noqa: A002 - as the plain one
+        type: "OfType[P]",  # noqa: A002 - as the plain one
         *,
         key: str,
         code: str = "",
@@ -151,12 +188,24 @@ class AsyncKeys(AsyncGroup[Keys]):
     ) -> Document:
         if connection is None:
             return await self._call(partial(self._group.once, type, key=key, code=code, at=at, param=param, why=why))
-        wanted = Wanted(key, as_text(at), as_json(param), code)
+        wanted = Wanted(key, self._session.as_text(at), as_json(param), code)
         return await self._ask(connection, requests.once, type, wanted, why)
+
+    async def once_many(
+        self,
+        type: "OfType[P]",  # noqa: A002 - as the plain one
+        work: "Iterable[Once[P]]",
+        *,
+        connection: "AsyncSession | AsyncConnection | None" = None,
+        why: str | None = None,
+    ) -> Document:
+        if connection is None:
+            return await self._call(partial(self._group.once_many, type, work, why=why))
+        return await self._ask(connection, requests.once_many, type, wanted_of(self._session, work), why)
 
     async def cancel(
         self,
-        type: "str | TaskType[P]",  # noqa: A002 - as the plain one
+        type: "OfType[P]",  # noqa: A002 - as the plain one
         key: str,
         *,
         code: str = "",
@@ -168,13 +217,20 @@ class AsyncKeys(AsyncGroup[Keys]):
         return await self._ask(connection, requests.cancel, type, (code, key), why)
 
     async def _ask(self, connection: Any, asking: Asking, *given: Any) -> Document:
-        session = self._group._session  # noqa: SLF001 - one unit
-        insert, told = await self._call(partial(own_transaction.asked, session, asking, *given))
-        await callers.execute_async(connection, insert)
+        inserts, told = await self._call(partial(own_transaction.asked, self._session, asking, *given))
+        for insert in inserts:
+            await callers.execute_async(connection, insert)
+        callers.after_commit(connection, self._wake)
         return told
 
+    def _wake(self) -> None:
+        """On a thread, since the event loop commits."""
+        with suppress(RuntimeError):  # the client has been closed meanwhile
+            self._threads.submit(self._session.wake_after_commit)
 
-AsyncKeys.once.__doc__, AsyncKeys.cancel.__doc__ = Keys.once.__doc__, Keys.cancel.__doc__
+
+for _name in ("once", "once_many", "cancel"):
+    getattr(AsyncKeys, _name).__doc__ = getattr(Keys, _name).__doc__
 
 
 class AsyncClient:
@@ -196,8 +252,15 @@ class AsyncClient:
         self.backfills = AsyncBackfills(self._client.backfills, self._threads)
         self.workers = AsyncWorkers(self._client.workers, self._threads)
         self.keys = AsyncKeys(self._client.keys, self._threads)
+        self.limits = AsyncLimits(self._client.limits, self._threads)
+        self.calendars = AsyncCalendars(self._client.calendars, self._threads)
+        self.schedulers = AsyncSchedulers(self._client.schedulers, self._threads)
         self.once = self.keys.once
         self.once_many = self.keys.once_many
+
+    async def wake(self) -> None:
+        """As of ``Client``."""
+        await asyncio.get_running_loop().run_in_executor(self._threads, self._client.wake)
 
     async def close(self) -> None:
         """Let the calls end that have begun, and close the connections. The client cannot be used any more."""

@@ -5,7 +5,7 @@ from typing import Any, TypedDict, Unpack
 
 from pydantic import BaseModel
 
-from rota.client.session import Session, as_json, as_text, checked_id, checked_limit, checked_status
+from rota.client.session import Session, as_json, checked_id, checked_limit, checked_status
 from rota.shared.control import backfills
 from rota.shared.control.backfills import Wanted
 from rota.shared.control.documents import Document
@@ -45,7 +45,7 @@ class Backfills:
         Raises as ``start`` does.
         """
         with self._session.database() as database:
-            return backfills.preview(database, _wanted(task, from_at, to_at, fields))[0]
+            return backfills.preview(database, _wanted(self._session, task, from_at, to_at, fields))[0]
 
     def start(
         self,
@@ -64,7 +64,7 @@ class Backfills:
             client.backfills.start("nightly", "2026-10-01", "2026-10-31", concurrency=4, only_missing=True)
         """
         with self._session.database() as database:
-            wanted = _wanted(task, from_at, to_at, fields)
+            wanted = _wanted(self._session, task, from_at, to_at, fields)
             return backfills.start(database, self._session.actor, wanted, why)[0]
 
     def list(self, *, limit: int = 20, task: str | None = None, status: str | None = None) -> Documents:
@@ -99,6 +99,8 @@ class Backfills:
             return backfills.cancel(database, self._session.actor, checked_id(backfill_id), why)
 
 
-def _wanted(task: str, from_at: datetime | str, to_at: datetime | str | None, fields: BackfillFields) -> Wanted:
+def _wanted(
+    session: Session, task: str, from_at: datetime | str, to_at: datetime | str | None, fields: BackfillFields
+) -> Wanted:
     given: dict[str, Any] = {**fields, "param": as_json(fields.get("param"))}
-    return Wanted(task, as_text(from_at), as_text(to_at), **given)
+    return Wanted(task, session.as_text(from_at), session.as_text(to_at), **given)

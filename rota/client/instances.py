@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from rota.client.session import Session, as_json, as_text, checked_id, checked_limit, checked_status
+from rota.client.session import Session, as_json, checked_id, checked_limit, checked_status
 from rota.shared.control import instances, replays
 from rota.shared.control.documents import Document
 from rota.shared.control.replays import Again, ReplayFilter
@@ -111,7 +111,7 @@ class Instances:
         transaction. Interrupted and begun again it replays nothing twice. Raises NotFound, InvalidParam, InvalidInput.
         """
         checked_status(InstanceStatus, status)
-        chosen = ReplayFilter(status, task, as_text(since), as_text(until))
+        chosen = ReplayFilter(status, task, self._session.as_text(since), self._session.as_text(until))
         again = Again(as_json(param), from_node)
         with self._session.database() as database:
             found = replays.find(database, chosen, again)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from zoneinfo import ZoneInfo
 
 from rota.client import own_transaction
-from rota.client.session import Session, as_json, as_text, checked_limit, type_name
+from rota.client.session import Session, as_json, checked_limit, type_name
 from rota.shared.control import business_keys, requests
 from rota.shared.control.business_keys import Wanted
 from rota.shared.control.documents import Document
@@ -15,7 +15,7 @@ from rota.shared.domain.business_keys import KeyFilter
 from rota.shared.domain.times import read_time
 
 if TYPE_CHECKING:
-    from rota.worker_service.authoring import TaskType
+    from rota.worker_service.jobs import OfType
     from rota.worker_service.signatures import P
 
 Documents = list[Document]
@@ -44,7 +44,7 @@ class Keys:
 
     def once(
         self,
-        type: "str | TaskType[P]",  # noqa: A002 - the column's name
+        type: "OfType[P]",  # noqa: A002 - the column's name
         *,
         key: str,
         code: str = "",
@@ -69,32 +69,34 @@ class Keys:
 
             client.once("END_PROMOTION", key="product-42", at="2026-12-24T20:00+01:00", param={"product": 42})
         """
-        wanted = Wanted(key, as_text(at), as_json(param), code)
-        if connection is not None:
-            return own_transaction.ask(self._session, connection, requests.once, type, wanted, why)
-        with self._session.database() as database:
-            return business_keys.once(database, self._session.actor, type_name(type), wanted, why)
+        wanted = Wanted(key, self._session.as_text(at), as_json(param), code)
+        return ask_once(self._session, self._session.joined(connection), type, wanted, why)
 
     def once_many(
         self,
-        type: "str | TaskType[P]",  # noqa: A002 - the column's name
+        type: "OfType[P]",  # noqa: A002 - the column's name
         work: "Iterable[Once[P]]",
         *,
+        connection: Any = None,
         why: str | None = None,
     ) -> Document:
         """``once`` for many keys, 1,000 in each transaction; returns how many were ``added``, ``moved`` and ``kept``.
 
-        Of several for one key the last counts. All are checked before any is written. Raises as ``once`` does.
+        Of several for one key the last counts. All are checked before any is written. With a ``connection`` of your
+        own, as of ``once``, all are in your transaction, by an INSERT each; it returns how many were ``asked`` for.
+        Raises as ``once`` does.
 
             client.once_many("END_PROMOTION", [Once(f"product-{n}", at=end) for n in range(10_000)])
         """
-        wanted = [Wanted(one.key, as_text(one.at), as_json(one.param), one.code) for one in work]
+        wanted = wanted_of(self._session, work)
+        if (connection := self._session.joined(connection)) is not None:
+            return own_transaction.ask(self._session, connection, requests.once_many, type, wanted, why)
         with self._session.database() as database:
             return business_keys.once_many(database, self._session.actor, type_name(type), wanted, why)
 
     def find(
         self,
-        type: "str | TaskType[P] | None" = None,  # noqa: A002 - the column's name
+        type: "OfType[P] | None" = None,  # noqa: A002 - the column's name
         *,
         code: str | None = None,
         begins: str | None = None,
@@ -114,14 +116,19 @@ class Keys:
             page = client.keys.find("END_PROMOTION", begins="product-", limit=1000, after=page[-1])
         """
         chosen = KeyFilter(
-            None if type is None else type_name(type), code, begins, contains, _moment(from_at), _moment(to_at)
+            None if type is None else type_name(type),
+            code,
+            begins,
+            contains,
+            _moment(self._session, from_at),
+            _moment(self._session, to_at),
         )
         with self._session.database() as database:
             return business_keys.listed(database, chosen, checked_limit(limit), after)
 
     def cancel(
         self,
-        type: "str | TaskType[P]",  # noqa: A002 - the column's name
+        type: "OfType[P]",  # noqa: A002 - the column's name
         key: str,
         *,
         code: str = "",
@@ -135,14 +142,14 @@ class Keys:
 
             client.keys.cancel("END_PROMOTION", "product-42")
         """
-        if connection is not None:
+        if (connection := self._session.joined(connection)) is not None:
             return own_transaction.ask(self._session, connection, requests.cancel, type, (code, key), why)
         with self._session.database() as database:
             return business_keys.cancel(database, self._session.actor, type_name(type), (code, key), why)
 
     def cancel_all(
         self,
-        type: "str | TaskType[P]",  # noqa: A002 - the column's name
+        type: "OfType[P]",  # noqa: A002 - the column's name
         *,
         begins: str,
         code: str = "",
@@ -166,6 +173,19 @@ class Keys:
         return {**done, "first": first}
 
 
-def _moment(given: datetime | str | None) -> datetime | None:
-    text = as_text(given)
+def ask_once(session: Session, connection: Any, task_type: Any, wanted: Wanted, why: str | None = None) -> Document:
+    """``once``, in the caller's transaction if there is a connection."""
+    if connection is not None:
+        return own_transaction.ask(session, connection, requests.once, task_type, wanted, why)
+    with session.database() as database:
+        return business_keys.once(database, session.actor, type_name(task_type), wanted, why)
+
+
+def wanted_of(session: Session, work: "Iterable[Once[Any]]") -> list[Wanted]:
+    """The work of ``once_many`` as control takes it. Raises InvalidInput for what is no time and no JSON."""
+    return [Wanted(one.key, session.as_text(one.at), as_json(one.param), one.code) for one in work]
+
+
+def _moment(session: Session, given: datetime | str | None) -> datetime | None:
+    text = session.as_text(given)
     return None if text is None else read_time(text, ZoneInfo("UTC"))[0]

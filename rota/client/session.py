@@ -4,7 +4,7 @@ import getpass
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, overload
@@ -17,9 +17,10 @@ from rota.shared.control.actor import Actor
 from rota.shared.database.checks import require_usable
 from rota.shared.database.problems import database_errors
 from rota.shared.database.transactions import Database
-from rota.shared.domain.errors import InvalidInput
+from rota.shared.domain.errors import InvalidInput, RotaError
 from rota.shared.domain.jsontext import json_text
 from rota.shared.settings import Settings
+from rota.shared.waking.schedulers import wake_schedulers
 from rota.worker_service.param_json import json_of
 
 LONGEST_NAME = 127
@@ -33,12 +34,12 @@ class Session:
 
     A process that is forked opens connections of its own, and leaves those of its parent alone.
 
-        session = Session(url, "shop")
+        session = Session(Settings.load(database_url=url), "shop")
         with session.database() as database: ...
     """
 
-    def __init__(self, database_url: str | None, name: str | None) -> None:
-        self._settings = Settings.load(database_url=database_url)
+    def __init__(self, settings: Settings | None, name: str | None) -> None:
+        self._settings = settings
         self.actor = Actor(_checked_name(name), "code")
         self._opening = threading.Lock()
         self._opened: Database | None = None
@@ -50,10 +51,41 @@ class Session:
 
         Raises DatabaseProblem also for a database that is not migrated, or that Rota cannot use as it is.
         """
-        with self._opening:
-            database = self._opened = self._opened or self._open()
+        database = self._database()
         with database_errors(database.url):
             yield database
+
+    @overload
+    def as_text(self, moment: datetime | str) -> str: ...
+    @overload
+    def as_text(self, moment: datetime | str | None) -> str | None: ...
+    def as_text(self, moment: datetime | str | None) -> str | None:
+        """A time as control reads it: one without an offset is local time in the task's zone.
+
+        Raises InvalidInput for what is no time.
+        """
+        if not isinstance(moment, datetime | str | None):
+            raise InvalidInput(f"time {moment!r}: give a datetime, or a text such as 2026-11-19T03:00")
+        return moment.isoformat() if isinstance(moment, datetime) else moment
+
+    def joined(self, connection: Any) -> Any:
+        """The connection of the caller's transaction: the one that is given, or that of a framework. None: no such."""
+        return connection
+
+    def now(self) -> datetime:
+        """The database's time, naive UTC."""
+        with self.database() as database:
+            return database.clock.now()
+
+    def wake(self) -> None:
+        """Wake the schedulers that listen, as there may be work. It raises nothing: a wake-up may always be lost."""
+        with suppress(RotaError), self.database() as database:
+            wake_schedulers(database, database.clock.now())
+
+    def wake_after_commit(self) -> None:
+        """``wake``, unless the client has been closed meanwhile."""
+        if self._opened is not None:
+            self.wake()
 
     def close(self) -> None:
         """Close the connections. The next call opens new ones."""
@@ -72,9 +104,15 @@ class Session:
             self._opened.engine.dispose(close=False)
         self._opened = None
 
+    def _database(self) -> Database:
+        with self._opening:
+            self._opened = self._opened or self._open()
+            return self._opened
+
     def _open(self) -> Database:
-        url = self._settings.database_url.get_secret_value()
-        database = Database(url, call_timeout=self._settings.call_timeout_seconds)
+        settings = self._settings or Settings.load()
+        url = settings.database_url.get_secret_value()
+        database = Database(url, call_timeout=settings.call_timeout_seconds)
         try:
             with database_errors(database.url):
                 require_usable(database, head(), to_write=False)
@@ -93,20 +131,6 @@ def _forget_all() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_all)
-
-
-@overload
-def as_text(moment: datetime | str) -> str: ...
-@overload
-def as_text(moment: datetime | str | None) -> str | None: ...
-def as_text(moment: datetime | str | None) -> str | None:
-    """A time as control reads it: one without an offset is local time in the task's zone.
-
-    Raises InvalidInput for what is no time.
-    """
-    if not isinstance(moment, datetime | str | None):
-        raise InvalidInput(f"time {moment!r}: give a datetime, or a text such as 2026-11-19T03:00")
-    return moment.isoformat() if isinstance(moment, datetime) else moment
 
 
 def as_json(param: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from pydantic import BaseModel
 
-from rota.client.session import Session, as_json, as_text, checked_limit, checked_status, type_name
+from rota.client.session import Session, as_json, checked_limit, checked_status, type_name
 from rota.shared.control import steering, tasks, whys
 from rota.shared.control.documents import Document
 from rota.shared.control.tasks import Outcome
@@ -16,7 +16,7 @@ from rota.shared.domain.task_fields import TaskFields
 from rota.shared.domain.task_filter import TaskFilter
 
 if TYPE_CHECKING:
-    from rota.worker_service.authoring import TaskType
+    from rota.worker_service.jobs import OfType
     from rota.worker_service.signatures import P
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Tasks:
     def add(
         self,
         name: str,
-        type: "str | TaskType[P]",  # noqa: A002 - the column's name
+        type: "OfType[P]",  # noqa: A002 - the column's name
         *,
         cron: str | None = None,
         seconds: bool = False,
@@ -73,7 +73,7 @@ class Tasks:
             "timezone": timezone,
             "param": as_json(param),
             "status": TaskStatus.ON if on else TaskStatus.OFF,
-            **_texts(fields),
+            **_texts(self._session, fields),
         }
         with self._session.database() as database:
             return _said(tasks.add(database, self._session.actor, given, why), name)
@@ -85,7 +85,7 @@ class Tasks:
 
             client.tasks.set("nightly", cron="30 3 * * *", timeout_seconds=None)
         """
-        given = _texts(changes)
+        given = _texts(self._session, changes)
         if "param" in given:
             given["param"] = as_json(given["param"])
         if "seconds" in given:
@@ -124,7 +124,7 @@ class Tasks:
         Raises NotFound, and InvalidInput for a text that is no time.
         """
         with self._session.database() as database:
-            return _said(whys.why(database, name, as_text(at)), name)
+            return _said(whys.why(database, name, self._session.as_text(at)), name)
 
     def on(self, *names: str, why: str | None = None) -> Documents:
         """Let tasks fire again, all of them or none; says of each whether it was changed. Raises NotFound."""
@@ -158,7 +158,8 @@ class Tasks:
             client.instances.wait(run["id"], timeout=60)["execution_result"]
         """
         with self._session.database() as database:
-            asked = tasks.run(database, self._session.actor, name, at=as_text(at), param=as_json(param), why=why)
+            when = self._session.as_text(at)
+            asked = tasks.run(database, self._session.actor, name, at=when, param=as_json(param), why=why)
             return _said(asked, name)
 
     def next_fires(self, name: str) -> Document:
@@ -172,7 +173,7 @@ class Tasks:
         ``fire``: its time. If another is the next, nothing is done. Raises NotFound, NotPossible, InvalidInput.
         """
         with self._session.database() as database:
-            done = steering.skip(database, self._session.actor, name, fire=as_text(fire), why=why)
+            done = steering.skip(database, self._session.actor, name, fire=self._session.as_text(fire), why=why)
             return _said(done, name)
 
     def set_next(
@@ -184,13 +185,14 @@ class Tasks:
         InvalidInput.
         """
         with self._session.database() as database:
-            done = steering.set_at(database, self._session.actor, name, as_text(at), fire=as_text(fire), why=why)
+            when, planned = self._session.as_text(at), self._session.as_text(fire)
+            done = steering.set_at(database, self._session.actor, name, when, fire=planned, why=why)
             return _said(done, name)
 
 
-def _texts(fields: Any) -> dict[str, Any]:
+def _texts(session: Session, fields: Any) -> dict[str, Any]:
     """Times without an offset as texts, which are read in the task's zone."""
-    return {name: as_text(value) if isinstance(value, datetime) else value for name, value in fields.items()}
+    return {name: session.as_text(value) if isinstance(value, datetime) else value for name, value in fields.items()}
 
 
 def _said(done: Outcome, name: str) -> Document:

@@ -23,15 +23,15 @@ def parent_option(command: F) -> F:
     return click.option("--parent-pipe", type=int, hidden=True)(command)
 
 
-def watch_parent(pipe: int | None, grace_seconds: float) -> None:
-    """Send SIGTERM to this process when the other end of ``pipe`` is closed. None: it has no supervisor to watch."""
+def watch_parent(pipe: int | None, grace_seconds: float, told: signal.Signals = signal.SIGTERM) -> None:
+    """Send a signal to this process when the other end of ``pipe`` is closed. None: it has no supervisor to watch."""
     if pipe is not None:
-        threading.Thread(target=_watch, args=(pipe, grace_seconds), name="parent", daemon=True).start()
+        threading.Thread(target=_watch, args=(pipe, grace_seconds, told), name="parent", daemon=True).start()
 
 
-def _watch(pipe: int, grace_seconds: float) -> None:
+def _watch(pipe: int, grace_seconds: float, told: signal.Signals) -> None:
     while os.read(pipe, 1):
         pass
-    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), told)
     time.sleep(grace_seconds + AFTER_GRACE_SECONDS)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -13,8 +13,17 @@ from rota.shared.signals import signal_name
 from rota.supervise.family import kill_family
 from rota.supervise.parent import AFTER_GRACE_SECONDS
 
+MOST_WORKERS = 64
+"""So many workers are children of one supervisor at most."""
+
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
+KILLS_FIRST_SECONDS = 10.0
+"""A supervisor without its own parent is killed so much later than it kills what its children still run."""
+
+PARENT_GONE = signal.SIGUSR1
+"""The signal by which a supervisor learns that its own parent is gone. Unlike a second SIGTERM it kills nothing."""
+
 STEADY_SECONDS = 30.0
 """When a child has run for so long, the pause before its next restart is the shortest again."""
 
@@ -58,6 +67,7 @@ class Supervisor:
         self._say = say
         self._timer = timer
         self._signals = 0
+        self._is_parent_gone = False
         self._sigterm_sent = False
         self._lifeline, self._held = os.pipe()
         self._woken, self._wake = os.pipe()
@@ -72,13 +82,14 @@ class Supervisor:
         """
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_signal)
+        signal.signal(PARENT_GONE, self._on_parent_gone)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         try:
-            while not self._signals:
+            while not self._must_stop():
                 self._restart_ended()
                 step()
-                if not self._signals:
+                if not self._must_stop():
                     self._rest(rest_seconds)
             self._say("stopping; once more kills what still runs")
             self._stop(step, rest_seconds)
@@ -107,6 +118,12 @@ class Supervisor:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signals += 1
+
+    def _on_parent_gone(self, number: int, frame: FrameType | None) -> None:
+        self._is_parent_gone = True
+
+    def _must_stop(self) -> bool:
+        return self._is_parent_gone or self._signals > 0
 
     def _rest(self, seconds: float) -> None:
         """Wait until a signal comes, or so many seconds."""

@@ -1,8 +1,7 @@
 """Assigning: give pending instances to workers: retries, replays, ad-hoc runs, and rows that SQL inserted."""
 
 import logging
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,21 +10,20 @@ from functools import partial
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from rota.scheduler_service.fitting import binding, fits, needed
-from rota.scheduler_service.fleet import SNAPSHOT_SECONDS, FleetCache, FleetSnapshot
+from rota.scheduler_service.fitting import binding, fits
+from rota.scheduler_service.fleet import SNAPSHOT_SECONDS, FleetCache
 from rota.scheduler_service.giving import Placed, write
-from rota.scheduler_service.limit_places import LimitPlaces, hand_on
+from rota.scheduler_service.limit_places import LimitPlaces, hand_on, unused_places
 from rota.scheduler_service.notices import Notices
 from rota.scheduler_service.out_of_reach import OutOfReach
 from rota.scheduler_service.params import portions, with_lists, with_params
 from rota.scheduler_service.placement import FULL, NOBODY
+from rota.scheduler_service.placing import place
 from rota.scheduler_service.stretches import LONGEST, LOOK_SECONDS, Line, Stretches, in_turn
+from rota.scheduler_service.urgent import Given, is_urgent, wake_workers
 from rota.shared.clock import TICK_PHASE_SECONDS, seconds_to_next
 from rota.shared.database.later import Unexpected, then_read
 from rota.shared.database.transactions import Database, sentence
-from rota.shared.domain.errors import InvalidInput, UnknownType
-from rota.shared.domain.nodes import PlannedNode
-from rota.shared.domain.planning import CATCH_UP_PRIORITY
 from rota.shared.domain.states import REASON_LIMIT, TaskStatus
 from rota.shared.domain.times import is_time, why_no_time
 from rota.shared.domain.waiting import superseded
@@ -63,8 +61,16 @@ class Assigner:
     page that an earlier pass saw waiting. In a long backlog the cursor moves on from pass to pass.
     """
 
-    def __init__(self, database: Database, settings: Settings, fleet_cache: FleetCache | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        fleet_cache: FleetCache | None = None,
+        requested: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``requested`` is called when a pass sees that a program has requested something (``Requests``)."""
         self._database = database
+        self._requested = requested
         self._settings = settings
         self._fleet_cache = fleet_cache or FleetCache(database)
         self._notices = Notices("assigner")
@@ -75,6 +81,12 @@ class Assigner:
         self._pass_at = float("-inf")
         """When the next pass is due, in seconds of the clock's ``monotonic``."""
 
+        self.is_woken = False
+        """Set it so that the next step is a whole pass: there is urgent work."""
+
+        self.is_crowded = False
+        """Whether the last pass ended because workers are full."""
+
         self._surprises = Surprises("assigner")
         self._cursor: Cursor | None = None
         self._is_paused = False
@@ -83,17 +95,18 @@ class Assigner:
     def step(self) -> float:
         """One pass, or a look at the stretches that are worked off; returns the seconds to rest until the next."""
         now = self._database.clock.monotonic
-        if self._stretches.quick and now() < self._pass_at:
+        if self._stretches.quick and now() < self._pass_at and not self.is_woken:
             self._top_up()
             rest = max(0.0, self._pass_at - now())
         else:
+            self.is_woken = False
             rest = self._whole_pass()
             self._pass_at = now() + rest
         return min(rest, LOOK_SECONDS) if self._stretches.quick else rest
 
     def _top_up(self) -> None:
         """Give more of the tasks whose stretches are worked off."""
-        horizon = self._database.clock.now() + timedelta(seconds=self._settings.lookahead_seconds)
+        horizon = self._horizon()
         self._stretches.look()
         for task in self._stretches.quick:
             page = self._database.read(partial(assignments.pending_in_turn, task=task, horizon=horizon, limit=LONGEST))
@@ -107,17 +120,24 @@ class Assigner:
         period, where workers are full but room is being made. Else until the next tick by the database's clock.
         """
         limit = self._settings.batch
-        horizon = self._database.clock.now() + timedelta(seconds=self._settings.lookahead_seconds)
+        horizon = self._horizon()
         seen = self._database.read(lambda c: assignments.look(c, horizon))
+        if seen.requested:
+            self._requested()
         adopted = self._adopt(limit) if seen.orphaned else 0
         self._is_paused = seen.is_paused
         done = self._pass(horizon) if seen.due or adopted else self._end(Pass())
         if adopted >= limit or (done.cut and 2 * done.settled >= done.seen):
             return 0
         period = self._settings.tick_period
+        self.is_crowded = done.crowded
         if done.crowded and done.settled:
             return min(max(SNAPSHOT_SECONDS, self._fleet_cache.seconds_good()), period)
         return seconds_to_next(self._database.clock.now(), period, TICK_PHASE_SECONDS)
+
+    def _horizon(self, share: float = 1) -> datetime:
+        """So far ahead it looks for work: until the end of the look-ahead, or of this share of it."""
+        return self._database.clock.now() + timedelta(seconds=self._settings.lookahead_seconds * share)
 
     def _adopt(self, limit: int) -> int:
         """Adopt the rows that SQL inserted without a due time, or cancel them; returns how many there were."""
@@ -187,10 +207,10 @@ class Assigner:
         near, later = in_turn(wanted, full, unfit, self._stretches.missing(wanted))
         near, limited = self._limits.part(near, unfit)
         line = Line(self._stretches.holders(near, full), later, now)
-        placed, waiting, refused = _place(near, snapshot, bound, line, self._surprises)
-        while limited and (unused := _unused(near, placed, unfit)):
+        placed, waiting, refused = place(near, snapshot, bound, line, self._surprises)
+        while limited and (unused := unused_places(near, {one.instance.id for one in placed} | unfit)):
             near, limited = hand_on(unused, limited)
-            more, still, bad = _place(near, snapshot, bound, line, self._surprises)
+            more, still, bad = place(near, snapshot, bound, line, self._surprises)
             placed, waiting, refused = placed + more, waiting + still, refused | bad
         refused |= unwanted | self._missed_in_turn(page, waiting, pinned, now)
         self._notices.complain(f"task type {p.task_type}: {reason}" for p, reason in waiting)
@@ -251,14 +271,19 @@ class Assigner:
         It cancels an instance whose param is no JSON for Python, or that the database refuses. Instances of tasks that
         another scheduler has leased are left to that scheduler, and rows that somebody has locked to a later pass.
         """
-        catalog = self._fleet_cache.current().catalog
+        snapshot = self._fleet_cache.current()
         settled = 0
         for portion in portions(placed):
-            ready, refused = with_params(self._database, portion, catalog)
+            ready, refused = with_params(self._database, portion, snapshot.catalog)
             if refused:
                 settled += len(self._say((), (), (), refused))
             if ready:
-                settled += len(self._give_portion(ready))
+                given = self._give_portion(ready)
+                settled += len(given)
+                if snapshot.fleet.listens:
+                    mine = (p for p in ready if p.instance.id in given and is_urgent(p.instance))
+                    urgent = (Given(p.worker, p.instance.due_at) for p in mine)
+                    wake_workers(urgent, snapshot.fleet, self._horizon(0.5))
         return settled
 
     def _give_portion(self, placed: Sequence[Placed]) -> set[int]:
@@ -300,51 +325,3 @@ def _unwanted(page: Sequence[Pending], pinned: Collection[int], now: datetime) -
     off = {p.id: overlap.OFF for p in due if p.task_status == TaskStatus.OFF}
     fires = (p.waiting_fire for p in due if p.id not in off and p.slots is None and _is_new(p, pinned))
     return superseded(fires, now) | off
-
-
-def _unused(near: Iterable[Pending], placed: Iterable[Placed], unfit: Collection[int]) -> Counter[str]:
-    """How many places of each limit were meant for instances that no worker has room for."""
-    gone = {one.instance.id for one in placed}
-    return Counter(p.limit_name for p in near if p.limit_name and p.id not in gone and p.id not in unfit)
-
-
-def _place(
-    page: Iterable[Pending],
-    snapshot: FleetSnapshot,
-    bound: Mapping[int, list[PlannedNode]],
-    line: Line,
-    surprises: Surprises,
-) -> tuple[list[Placed], list[tuple[Pending, str]], dict[int, str]]:
-    placed: list[Placed] = []
-    waiting: list[tuple[Pending, str]] = []
-    refused: dict[int, str] = {}
-    for one in page:
-        if one.task_type is None:
-            refused[one.id] = f"there is no task {one.task_id}"
-            continue
-        if bad := [moment for moment in (one.schedule_datetime, one.due_at) if not is_time(moment)]:
-            refused[one.id] = why_no_time(bad[0])
-            continue
-        if one.task_deleted:
-            refused[one.id] = "its task was deleted"
-            continue
-        try:
-            nodes, needs = needed(one, one.task_type, snapshot, bound.get(one.id))
-            late, can_wait = one.due_at <= line.now, one.priority == CATCH_UP_PRIORITY
-            turn = line.turn_of(one)
-            worker = snapshot.fleet.choose(needs, one.lost_by, late=late, can_wait=can_wait, turn=turn)
-            if worker is None:
-                if not line.is_put_off(one, turn, why := snapshot.fleet.why_not(needs)):
-                    waiting.append((one, why))
-            else:
-                line.goes_to(one, worker)
-                chosen = snapshot.fleet.nodes_of(worker, one.task_type) if nodes is None else nodes
-                placed.append(Placed(one, worker, chosen, keeps=one.id in bound))
-        except UnknownType as error:
-            waiting.append((one, str(error)[:REASON_LIMIT]))
-        except InvalidInput as error:
-            refused[one.id] = str(error)[:REASON_LIMIT]
-        except Exception as error:  # noqa: BLE001 - perhaps a fault of Rota's: one row must not stop the others
-            words = surprises.say(f"task type {one.task_type}", error)
-            waiting.append((one, f"the instance could not be placed: {words}"[:REASON_LIMIT]))
-    return placed, waiting, refused

@@ -1,7 +1,7 @@
 """Business keys: when what ran under a key has ended, begin what is kept as its next run, or free the key."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from secrets import token_hex
 
 from sqlalchemy import Connection
@@ -29,10 +29,11 @@ class BusinessKeys:
     """The duty: page through the keys that are due, and go on with those whose runs have ended.
 
     Its writes rely on what it has read, so a key is gone on with once, however many schedulers do so at once. What is
-    not due yet costs nothing: an index leads past it.
+    not due yet costs nothing: an index leads past it. ``assign`` is called when a next run may have begun.
     """
 
-    def __init__(self, database: Database, settings: Settings) -> None:
+    def __init__(self, database: Database, settings: Settings, assign: Callable[[], None] = lambda: None) -> None:
+        self._assign = assign
         self._database = database
         self._settings = settings
         self._surprises = Surprises("business keys")
@@ -47,6 +48,8 @@ class BusinessKeys:
         ready = [one for one in page.standings if one.has_ended or one.follower is not None]
         if ready:
             self._go_on(ready)
+            if any(one.next is not None for one in ready):
+                self._assign()
         if page.following is None:
             return seconds_to_next(clock.now(), self._settings.tick_period, TICK_PHASE_SECONDS)
         return 0 if ready else (clock.monotonic() - began) * (1 / SHARE - 1)

@@ -11,38 +11,30 @@ passes over it. A task that is passed over keeps its lease until it runs out, so
 
 import logging
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from types import MappingProxyType
-from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from rota.scheduler_service import params, plan_calendars, steered
-from rota.scheduler_service.fleet import FleetCache, FleetSnapshot
+from rota.scheduler_service.batch import Batch, slots_of
+from rota.scheduler_service.fleet import FleetCache
 from rota.scheduler_service.holding import Holder
 from rota.scheduler_service.kinds import UnknownKinds
-from rota.scheduler_service.placement import Needs
+from rota.scheduler_service.urgent import URGENT_PRIORITY, Given, wake_workers
 from rota.scheduler_service.wariness import Wariness
-from rota.scheduler_service.writing import TaskWrite, WriteTimes, aside, bounded, portions, without_param, write_tasks
+from rota.scheduler_service.writing import TaskWrite, WriteTimes, aside, portions, without_param, write_tasks
 from rota.shared.clock import TICK_PHASE_SECONDS, seconds_to_next
 from rota.shared.database.later import Unexpected, then_read
 from rota.shared.database.transactions import Database, sentence
-from rota.shared.domain.after_ends import NO_FLIGHT, Flight
-from rota.shared.domain.deciding import decide
-from rota.shared.domain.errors import InvalidInput, RotaError, UnknownKind
-from rota.shared.domain.jsontext import json_text, json_value
-from rota.shared.domain.nodes import PlannedNode
-from rota.shared.domain.planning import CATCH_UP_PRIORITY, Decision, PlannedTask, TaskTerms
-from rota.shared.domain.states import REASON_LIMIT
+from rota.shared.domain.after_ends import Flight
+from rota.shared.domain.errors import RotaError, UnknownKind
+from rota.shared.domain.planning import PlannedTask
 from rota.shared.settings import Settings
-from rota.shared.store import follow_ups, locks, overlap, plans, turns
-from rota.shared.store.fires import Fire
-from rota.shared.store.plans import Advance
+from rota.shared.store import follow_ups, locks, overlap, plans
 from rota.shared.surprises import Surprises
 
 log = logging.getLogger(__name__)
@@ -62,8 +54,6 @@ AWAY = timedelta(seconds=15)
 OUTRUN_SECONDS = 0.02
 """The longest rest after another scheduler had leased all that was found. It doubles each time in a row, up to a
 period. It is short because more tasks may be due behind those."""
-
-NO_FLIGHTS: Mapping[int, Flight] = MappingProxyType({})
 
 
 class Materializer:
@@ -123,9 +113,18 @@ class Materializer:
             writes = self._decide(some, now, horizon, paused=paused)
             for portion in portions(writes):
                 self._write(token, portion, now)
+            self._wake_workers(writes)
             unfinished |= any(w.advance.next_fire_at is not None and w.advance.next_fire_at <= horizon for w in writes)
         self.unknown_kinds.give_back(token)
         return 0 if len(due) >= limit or (unfinished and not paused) else self._until_next_tick()
+
+    def _wake_workers(self, writes: Iterable[TaskWrite]) -> None:
+        """Wake the workers of the urgent fires that are written so late that they might poll them too late."""
+        urgent = [fire for write in writes for fire in write.fires if fire.priority <= URGENT_PRIORITY]
+        if urgent:
+            given = (Given(fire.worker_id, fire.due_at or fire.schedule_datetime) for fire in urgent)
+            half = timedelta(seconds=self._settings.lookahead_seconds / 2)
+            wake_workers(given, self._fleet_cache.current().fleet, self._database.clock.now() + half)
 
     def _lease(self, token: str, due: Sequence[int]) -> list[PlannedTask]:
         """Lease these tasks and read them; in one round trip, if they have been leased before."""
@@ -148,7 +147,7 @@ class Materializer:
     def _decide(
         self, tasks: Sequence[PlannedTask], now: datetime, horizon: datetime, *, paused: bool
     ) -> list[TaskWrite]:
-        slots = {t.id: n for t in tasks if (n := _slots(t.terms)) is not None}
+        slots = {t.id: n for t in tasks if (n := slots_of(t.terms)) is not None}
         full = {i: slots[i] for i in self._database.read(lambda c: overlap.full(c, slots))} if slots else {}
         flights = self._flights([task.id for task in tasks if task.terms.inputs.follows_ends], now)
         snapshot, since = self._fleet_cache.current(), self._at_work_since
@@ -206,145 +205,3 @@ class Materializer:
         except Unexpected:  # another scheduler has taken a lease over; and if one does so again, it writes the rest
             with suppress(Unexpected):
                 self._database.write_by_halves(writes, partial(write, at_once=False), refused)
-
-
-class Batch:
-    """The decisions of one batch. Tasks with equal terms, as in a herd, share one decision.
-
-    ``full``: the tasks whose overlap slots are all taken, each with the number of its slots. Their fires stay pending,
-    so that they fill no worker's queue. ``flights``: of tasks whose plans follow ends. ``at_work_since``: what was due
-    since then is late, but was not missed.
-    """
-
-    def __init__(
-        self,
-        snapshot: FleetSnapshot,
-        full: Mapping[int, int],
-        now: datetime,
-        horizon: datetime,
-        surprises: Surprises,
-        *,
-        flights: Mapping[int, Flight] = NO_FLIGHTS,
-        at_work_since: datetime,
-        paused: bool = False,
-    ) -> None:
-        self._flights = flights
-        self._snapshot = snapshot
-        self._full = full
-        self._now = now
-        self._horizon = horizon
-        self._surprises = surprises
-        self._paused = paused
-        self._at_work_since = at_work_since
-        self._decisions: dict[tuple[TaskTerms, datetime | None, Flight], Decision] = {}
-        self._works: dict[TaskTerms, Work] = {}
-
-    def write_of(self, task: PlannedTask) -> TaskWrite:
-        """What is written for a task.
-
-        Raises InvalidInput for inputs of which no plan can be made, and no other error but one that is not expected.
-        """
-        write = self._write_of(task)
-        if write.fires and task.terms.inputs.jitter_seconds:
-            for fire in write.fires:
-                fire.due_at = task.terms.inputs.due_at(task.id, fire.schedule_datetime)
-        return write
-
-    def _write_of(self, task: PlannedTask) -> TaskWrite:
-        decision = bounded(self._decision(task), task.param)
-        advance = Advance.of(task, decision)
-        if not decision.fires:
-            return TaskWrite(advance)
-        # The plan is good whatever the param is: fires that cannot be placed are left to the assigner.
-        try:
-            value = _readable(task.param)
-        except InvalidInput as error:
-            return TaskWrite(advance, self._pending(task, decision.fires, None, str(error)))
-        if task.id in self._full:
-            reason = overlap.in_turn(self._full[task.id])
-            return TaskWrite(advance, self._pending(task, decision.fires, task.param, reason))
-        try:
-            work = self._work(task.terms, value)
-            return TaskWrite(advance, [self._placed(task, moment, work) for moment in decision.fires])
-        except InvalidInput as error:
-            reason = str(error)
-        except Exception as error:  # noqa: BLE001 - it concerns a worker, or Rota itself: the plan is good all the same
-            reason = f"the fire could not be placed: {self._surprises.say(f'the fires of task {task.name!r}', error)}"
-        return TaskWrite(advance, self._pending(task, decision.fires, task.param, reason))
-
-    def _decision(self, task: PlannedTask) -> Decision:
-        flight = self._flights.get(task.id, NO_FLIGHT)
-        alike = (task.terms, task.next_fire_at, flight)
-        decision = self._decisions.get(alike)
-        if decision is None:
-            decision = decide(task.terms, task.next_fire_at, self._now, self._horizon, flight, paused=self._paused)
-            self._decisions[alike] = decision
-        return decision
-
-    def _placed(self, task: PlannedTask, moment: datetime, work: "Work") -> Fire:
-        fleet = self._snapshot.fleet
-        priority = self._priority(task.terms, moment)
-        due_at = task.terms.inputs.due_at(task.id, moment) if task.terms.inputs.jitter_seconds else None
-        if task.terms.limit_name is not None or (due_at is not None and due_at > self._horizon):
-            return Fire(task.id, moment, priority, task.param, None, (), None, work.in_turn)  # the assigner assigns it
-        worker = fleet.choose(work.needs, late=moment <= self._now, can_wait=priority == CATCH_UP_PRIORITY)
-        reason = fleet.why_not(work.needs) if worker is None else None
-        nodes = work.nodes or ()
-        if worker is not None and work.nodes is None:
-            nodes = fleet.nodes_of(worker, task.terms.type)
-        return Fire(task.id, moment, priority, task.param, worker, nodes, reason, work.in_turn)
-
-    def _pending(self, task: PlannedTask, moments: Iterable[datetime], param: str | None, reason: str) -> list[Fire]:
-        said, terms = reason[:REASON_LIMIT], task.terms
-        return [
-            Fire(task.id, moment, self._priority(terms, moment), param, None, (), said, _in_turn(terms))
-            for moment in moments
-        ]
-
-    def _priority(self, terms: TaskTerms, moment: datetime) -> int:
-        """The priority of a fire: one that was missed goes behind what is due now."""
-        if moment >= self._at_work_since or self._now - moment <= timedelta(seconds=terms.misfire_grace_seconds):
-            return terms.priority
-        return CATCH_UP_PRIORITY
-
-    def _work(self, terms: TaskTerms, param: Any) -> "Work":
-        work = self._works.get(terms) if param is None else None
-        if work is None:
-            nodes, needs = self._snapshot.wanted(
-                terms.type, self._snapshot.catalog.listed(param), terms.required_labels
-            )
-            work = Work(nodes, needs, _in_turn(terms))
-            if param is None:
-                self._works[terms] = work
-        return work
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What fires with equal terms and no param have in common: their nodes, and what they need of a worker.
-
-    With ``nodes`` None, the worker's version of the task type says them. ``in_turn``: as of ``Fire``.
-    """
-
-    nodes: Sequence[PlannedNode] | None
-    needs: Needs
-    in_turn: bool
-
-
-def _slots(terms: TaskTerms) -> int | None:
-    return overlap.slots_waited_for(terms.overlap_policy, terms.max_instances)
-
-
-def _in_turn(terms: TaskTerms) -> bool:
-    return turns.waits_in_turn(terms.overlap_policy, terms.max_instances)
-
-
-def _readable(param: str | None) -> Any:
-    """The value of a param.
-
-    Raises InvalidInput for one that Python cannot read, or could not write again: it reads 1e999 as infinity.
-    """
-    value = None if param is None else json_value(param)
-    if value is not None:
-        json_text(value)
-    return value

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from rota.shared.control import audit, tasks
+from rota.shared.control import audit, instances, known_types, tasks
 from rota.shared.control.actor import Actor
 from rota.shared.control.acts import Act, perform
 from rota.shared.control.documents import Document, key_document, plain
@@ -18,13 +18,13 @@ from rota.shared.database.transactions import Database
 from rota.shared.domain.business_keys import Asked, Done, Key, KeyFilter, Standing, checked_key, task_name
 from rota.shared.domain.errors import InvalidInput, NameTaken, NotFound, RotaError
 from rota.shared.domain.jsontext import json_text
-from rota.shared.domain.nodes import Catalog
 from rota.shared.domain.states import InstanceStatus, OverlapPolicy
 from rota.shared.domain.times import read_time, zone_of
-from rota.shared.store import business_keys, found_keys, node_types, standing_keys
+from rota.shared.store import business_keys, found_keys, standing_keys
 from rota.shared.store import tasks as task_rows
 from rota.shared.store.business_keys import Call
 from rota.shared.store.transitions import canceling
+from rota.shared.waking.schedulers import wake_schedulers
 
 BATCH = 1000
 """So many calls are written in one transaction."""
@@ -55,6 +55,8 @@ class Wanted:
     at: str | None = None
     param: Any = None
     code: str = ""
+    fire_key: str | None = None
+    """That of the run, by which ``run_of`` finds it, also long after its end; given once only."""
 
 
 def once(database: Database, actor: Actor, task_type: str, wanted: Wanted, why: str | None = None) -> Document:
@@ -78,6 +80,7 @@ def once(database: Database, actor: Actor, task_type: str, wanted: Wanted, why: 
         return call, instance_id
 
     call, instance_id = perform(database, actor, why, work)
+    wake_schedulers(database, asked.at)
     follows = call.standing.instance_id if call.standing is not None and call.done is Done.KEPT else None
     done = {"done": call.done.value, "instance_id": instance_id, "follows_id": follows}
     return {**_told(task_type, key), "at": plain(asked.at), **done}
@@ -91,6 +94,15 @@ def _instance_of(connection: Connection, call: Call) -> int | None:
     if call.adds:
         return found_keys.of_fire(connection, call.task_id, call.asked.at, call.fire_key)
     return call.standing.instance_id if call.standing is not None and call.done is Done.MOVED else None
+
+
+def run_of(database: Database, task_type: str, at: datetime, fire_key: str) -> Document | None:
+    """The run that was asked for with a fire key, at a time in naive UTC; as ``instances.show``, of replays the last.
+
+    None if it is not there: it was not asked for, is not yet written, or was deleted.
+    """
+    found = database.read(lambda c: found_keys.newest_of_fire(c, task_name(task_type), at, fire_key))
+    return None if found is None else instances.show(database, found)
 
 
 def once_many(
@@ -113,6 +125,7 @@ def once_many(
     for start in range(0, len(asked), BATCH):
         batch = dict(asked[start : start + BATCH])
         done += perform(database, actor, why, partial(put_batch, task=task, batch=batch))
+        wake_schedulers(database, min(one.at for one in batch.values()))
         progress(done.total())
     return {"type": task_type, "keys": len(asked), **{one.value: done[one] for one in Done}}
 
@@ -132,7 +145,7 @@ def put_batch(connection: Connection, act: Act, task: Row[Any], batch: Mapping[K
 def _calls(connection: Connection, act: Act, task: Row[Any], asked: Mapping[Key, Asked]) -> list[Call]:
     standing = standing_of(connection, act, task.type, asked)
     return [
-        Call(task.type, key, one, standing.get(key), task.id, f"{act.key}-{number}")
+        Call(task.type, key, one, standing.get(key), task.id, one.fire_key or f"{act.key}-{number}")
         for number, (key, one) in enumerate(asked.items())
     ]
 
@@ -178,19 +191,26 @@ def check_fit(task: Row[Any], task_type: str) -> None:
 def asked_of(database: Database, task: Row[Any], wanted: Iterable[Wanted]) -> dict[Key, Asked]:
     """What is asked for, by key; of several for one key the last one."""
     now, zone = database.clock.now(), zone_of(task.timezone)
-    catalog = database.read(node_types.catalog)
-    return dict(_one_asked(catalog, task, one, now, zone) for one in wanted)
+    listed = list(wanted)
+
+    def read(connection: Connection) -> dict[Key, Asked]:
+        check = partial(known_types.check, database, connection, task.type)
+        return dict(_one_asked(one, now, zone, check, needs_param=task.param is None) for one in listed)
+
+    return database.read(read)
 
 
-def _one_asked(catalog: Catalog, task: Row[Any], one: Wanted, now: datetime, zone: Any) -> tuple[Key, Asked]:
+def _one_asked(
+    one: Wanted, now: datetime, zone: Any, check: Callable[[Any], None], *, needs_param: bool
+) -> tuple[Key, Asked]:
     key = checked_key(one.key, one.code)
     try:
         moment = now if one.at is None else read_time(one.at, zone)[0]
-        if one.param is not None or task.param is None:
-            catalog.check(task.type, one.param)
+        if one.param is not None or needs_param:
+            check(one.param)
     except RotaError as error:
         raise type(error)(f"key {one.key!r}: {error}") from None
-    return key, Asked(moment, None if one.param is None else json_text(one.param))
+    return key, Asked(moment, None if one.param is None else json_text(one.param), one.fire_key)
 
 
 def listed(database: Database, chosen: KeyFilter, limit: int, after: Document | None = None) -> list[Document]:

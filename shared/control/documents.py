@@ -52,10 +52,11 @@ BACKFILL_FIELDS = (
 WORKER_FIELDS = (
     "id", "name", "state", "host", "pid", "version", "capacity", "prefetch", "current_load", "labels", "node_types",
     "type_versions", "gmt_blocked", "blocked_by", "last_heartbeat", "liveness_seconds", "gmt_started", "gmt_dead",
-    "reason",
+    "reason", "wake_address",
 )  # fmt: skip
 SCHEDULER_FIELDS = (
     "id", "name", "state", "host", "pid", "version", "kinds", "last_tick", "liveness_seconds", "gmt_started",
+    "wake_address", "lookahead_seconds",
 )  # fmt: skip
 LIMIT_FIELDS = (
     "id", "name", "max_running", "running", "starts_per_minute", "started", "tasks", "creator", "modifier",

@@ -19,6 +19,7 @@ from rota.shared.domain.replaying import start_of
 from rota.shared.domain.states import InstanceStatus
 from rota.shared.domain.times import read_time, written_utc, zone_of
 from rota.shared.store import instances, node_types, replays, tasks
+from rota.shared.waking.schedulers import wake_schedulers
 
 FIRST_SHOWN = 10
 """So many of those that a filter finds are shown."""
@@ -106,7 +107,9 @@ def replay(
         _check(connection, instance_ids, again)
         return [instance_document(one(connection, act, number), nodes=()) for number in instance_ids]
 
-    return perform(database, actor, why, work)
+    made = perform(database, actor, why, work)
+    wake_schedulers(database, database.clock.now())
+    return made
 
 
 def find(database: Database, chosen: ReplayFilter, again: Again = AS_BEFORE) -> Found:
@@ -146,6 +149,7 @@ def replay_found(
     for page in _pages(database, chosen, last):
         for some in database.read(partial(replays.portions, ids=page)) if page else ():
             _add(done, *perform(database, actor, why, partial(_replay_some, ids=some, again=again)))
+            wake_schedulers(database, database.clock.now())
             progress(done)
     return done
 

@@ -1,6 +1,6 @@
 """Requests: one-off work that a program asks for in a transaction of its own, and what the scheduler makes of it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -36,32 +36,58 @@ class _NewTask:
 
 def once(
     database: Database, actor: Actor, task_type: str, wanted: Wanted, why: str | None = None
-) -> tuple[Insert, Document]:
+) -> tuple[Sequence[Insert], Document]:
     """The INSERT that asks for a run under a key, and what is told of it. Nothing is written.
 
     Raises as ``business_keys.once`` does.
     """
+    [(key, asked)] = _asked_of(database, task_type, [wanted], why).items()
+    told = {"at": plain(asked.at), "done": "asked", "instance_id": None, "follows_id": None}
+    return _inserts(database, actor, task_type, {key: asked}, why), {**_told(task_type, key), **told}
+
+
+def once_many(
+    database: Database, actor: Actor, task_type: str, wanted: Sequence[Wanted], why: str | None = None
+) -> tuple[Sequence[Insert], Document]:
+    """The INSERTs that ask for runs under many keys, and how many they are. Nothing is written.
+
+    Raises as ``business_keys.once_many`` does.
+    """
+    inserts = _inserts(database, actor, task_type, _asked_of(database, task_type, wanted, why), why)
+    return inserts, {"type": task_type, "keys": len(inserts), "asked": len(inserts)}
+
+
+def _asked_of(database: Database, task_type: str, wanted: Sequence[Wanted], why: str | None) -> dict[Key, Asked]:
     _check_why(why)
     try:
         task: Any = database.read(partial(task_rows.find, name=task_name(task_type)))
         business_keys.check_fit(task, task_type)
     except NotFound:
         task = _NewTask(task_type)
-    [(key, asked)] = business_keys.asked_of(database, task, [wanted]).items()
-    told = {"at": plain(asked.at), "done": "asked", "instance_id": None, "follows_id": None}
-    request = Request(0, What.ONCE, task_type, key, asked.at, asked.param, why or None, actor.name)
-    return requests.insert(database, request), {**_told(task_type, key), **told}
+    return business_keys.asked_of(database, task, wanted)
+
+
+def _inserts(
+    database: Database, actor: Actor, task_type: str, asked: Mapping[Key, Asked], why: str | None
+) -> list[Insert]:
+    return [
+        requests.insert(
+            database,
+            Request(0, What.ONCE, task_type, key, one.at, one.param, why or None, actor.name, one.fire_key),
+        )
+        for key, one in asked.items()
+    ]
 
 
 def cancel(
     database: Database, actor: Actor, task_type: str, given: Key, why: str | None = None
-) -> tuple[Insert, Document]:
+) -> tuple[Sequence[Insert], Document]:
     """The INSERT that asks for the cancel of what is under a key then, and what is told of it. Nothing is written."""
     _check_why(why)
     key = checked_key(given[1], given[0])
     told = {**_told(task_type, key), "instance_id": None, "canceled": False, "asked": True}
     request = Request(0, What.CANCEL, task_type, key, None, None, why or None, actor.name)
-    return requests.insert(database, request), told
+    return [requests.insert(database, request)], told
 
 
 def _check_why(why: str | None) -> None:
@@ -145,7 +171,7 @@ def _wanted(one: Request) -> Wanted:
     if isinstance(param, UnreadableJson):
         raise InvalidInput(f"param: {param}")
     at = None if one.due_at is None else f"{written(one.due_at)}+00:00"
-    return Wanted(one.key[1], at, param, one.key[0])
+    return Wanted(one.key[1], at, param, one.key[0], one.fire_key)
 
 
 def _put(connection: Connection, act: Act, some: Sequence[Request], task: Row[Any], asked: dict[Key, Asked]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from rota.shared.control import audit
+from rota.shared.control import audit, known_types
 from rota.shared.control.actor import Actor
 from rota.shared.control.acts import Act, perform
 from rota.shared.control.documents import (
@@ -28,7 +28,8 @@ from rota.shared.domain.states import TaskStatus
 from rota.shared.domain.task import TaskDefinition, read_times
 from rota.shared.domain.task_filter import EVERY_TASK, TaskFilter
 from rota.shared.domain.times import read_time, zone_of
-from rota.shared.store import catch_ups, declarations, instances, last_runs, node_types, skips, steering, tasks
+from rota.shared.store import catch_ups, declarations, instances, last_runs, skips, steering, tasks
+from rota.shared.waking.schedulers import wake_schedulers
 
 INSTANCES_SHOWN = 5
 SKIPS_SHOWN = 5
@@ -135,7 +136,7 @@ def run(
         task = tasks.find(connection, name)
         moment, remark = (now, None) if at is None else read_time(at, zone_of(task.timezone))
         if param is not None or task.param is None:
-            node_types.catalog(connection).check(task.type, param)
+            known_types.check(database, connection, task.type, param)
         instance_id = instances.ask(connection, task, moment, actor.name, param=param)
         instance = instances.find(connection, instance_id)
         new = {"schedule_datetime": plain(moment), **({} if param is None else {"param": param})}
@@ -143,6 +144,7 @@ def run(
         return instance, remark
 
     instance, remark = perform(database, actor, why, work)
+    wake_schedulers(database, instance.due_at)
     return Outcome(instance_document(instance, nodes=()), [remark] if remark else [])
 
 

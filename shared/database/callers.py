@@ -1,12 +1,12 @@
 """Connections of callers: an INSERT of Rota's as a part of a transaction that is not Rota's."""
 
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, event, text
 from sqlalchemy.engine import URL
 
 from rota.shared.database.backend import Backend
@@ -14,6 +14,8 @@ from rota.shared.domain.errors import InvalidInput
 
 ASYNC = ("sqlalchemy.ext.asyncio", "AsyncConnection", "AsyncSession")
 SESSION = ("sqlalchemy.orm", "Session", "scoped_session")
+AFTER_COMMIT = "rota_after_commit"
+"""Where the ``info`` of a session keeps what is to be called after its next commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ def execute(connection: Any, insert: Insert) -> None:
                 insert.sql([mark] * len(insert.columns), {"%": "%%"} if mark == "%s" else {}), tuple(insert.values)
             )
     else:
-        right = "give a Session or a Connection of SQLAlchemy, or one of the driver"
+        right = "give a Session or a Connection of SQLAlchemy, or one of the driver or of Django"
         raise InvalidInput(f"connection {connection!r:.100}: {right}")
 
 
@@ -71,6 +73,42 @@ async def execute_async(connection: Any, insert: Insert) -> None:
         raise InvalidInput(f"connection {connection!r:.100}: give an AsyncSession or an AsyncConnection of SQLAlchemy")
     sql, values = insert.named()
     await connection.execute(text(sql), values)
+
+
+def after_commit(connection: Any, call: Callable[[], object]) -> None:
+    """Call it once the caller's transaction is committed, if the connection tells that: a session's, or Django's.
+
+    For a session the same call is made once, however often it was asked for, and after a rollback at the next commit.
+    """
+    if callable(getattr(connection, "on_commit", None)):
+        _after_commit_of_django(connection, call)
+        return
+    if _is_of(connection, "sqlalchemy.orm", "scoped_session"):
+        connection = connection()
+    session = getattr(connection, "sync_session", connection)  # of an AsyncSession
+    if not _is_of(session, "sqlalchemy.orm", "Session"):
+        return
+    if AFTER_COMMIT not in session.info:
+        session.info[AFTER_COMMIT] = set()
+        event.listen(session, "after_commit", _committed)
+    session.info[AFTER_COMMIT].add(call)
+
+
+def _after_commit_of_django(connection: Any, call: Callable[[], object]) -> None:
+    """Django knows no commit outside of ``atomic`` if it does not commit by itself: then nothing is called."""
+    savepoints = set(getattr(connection, "savepoint_ids", ()))
+    if any((one[0], one[1]) == (savepoints, call) for one in getattr(connection, "run_on_commit", ())):
+        return
+    with suppress(Exception):
+        connection.on_commit(call)
+
+
+def _committed(session: Any) -> None:
+    if session.in_nested_transaction():  # the end of a savepoint
+        return
+    calls = session.info[AFTER_COMMIT]
+    while calls:
+        calls.pop()()
 
 
 def _is_of(connection: Any, module: str, *classes: str) -> bool:

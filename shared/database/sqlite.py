@@ -45,7 +45,7 @@ from rota.shared.database.constructs import (
     written,
 )
 from rota.shared.database.servers import Servers
-from rota.shared.database.sqlite_constructs import AsJson, RowsFirst, Time
+from rota.shared.database.sqlite_constructs import AsJson, RowsFirst, Time, WholeNumber
 from rota.shared.domain.jsontext import json_value
 from rota.shared.domain.times import EARLIEST, LATEST
 
@@ -101,7 +101,8 @@ class SQLite(Backend):
             connect_args={"timeout": limits.call, "check_same_thread": False},
         )
         engine.dialect.statement_compiler = RowsFirst
-        engine.dialect.colspecs = {**engine.dialect.colspecs, ListType: AsJson, UtcTimeType: Time}
+        own_types = {ListType: AsJson, UtcTimeType: Time, Integer: WholeNumber}
+        engine.dialect.colspecs = {**engine.dialect.colspecs, **own_types}
         event.listen(engine, "do_connect", _make_private)
         event.listen(engine, "do_connect", _connect)
         event.listen(engine, "begin", _begin)

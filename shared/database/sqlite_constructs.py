@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from sqlalchemy import Integer
 from sqlalchemy.dialects.sqlite import DATETIME
 from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 from sqlalchemy.ext.compiler import compiles
@@ -20,6 +21,7 @@ from rota.shared.database.constructs import (
     stored_time,
     unindexed,
 )
+from rota.shared.database.json_fields import whole_number
 from rota.shared.database.json_lists import Appended
 
 _TIME = "%Y-%m-%d %H:%M:%f000"
@@ -82,6 +84,13 @@ class Time(DATETIME):
 
     def result_processor(self, dialect: Any, coltype: Any) -> Callable[[Any], Any]:
         return lambda value: stored_time(value) if isinstance(value, str) else value
+
+
+class WholeNumber(Integer):
+    """A value that is no whole number is read as one, so that one row fails and not its whole batch."""
+
+    def result_processor(self, dialect: Any, coltype: Any) -> Callable[[Any], Any]:
+        return lambda value: value if value is None or type(value) is int else whole_number(value)
 
 
 class RowsFirst(SQLiteCompiler):

@@ -106,8 +106,15 @@ class Database:
 
         Then it may have been committed all the same, if the answer was lost. Raises whatever else ``write`` raises.
         """
+        return self._undisturbed(self._writer, work)
+
+    def read_undisturbed(self, work: Callable[[Connection], T]) -> T | None:
+        """``read``, but it is not tried again: None if it failed for a lock, a conflict or an outage."""
+        return self._undisturbed(self.engine, work)
+
+    def _undisturbed(self, engine: Engine, work: Callable[[Connection], T]) -> T | None:
         try:
-            return _once(self._writer, work)
+            return _once(engine, work)
         except DBAPIError as error:
             if self.backend.kind_of(error) not in PASSING:
                 raise

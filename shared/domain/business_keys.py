@@ -66,6 +66,8 @@ class Asked:
 
     at: datetime
     param: str | None = None
+    fire_key: str | None = None
+    """That of the run, if the caller is to find it by that."""
 
 
 @dataclass(frozen=True, slots=True)

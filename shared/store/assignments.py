@@ -28,6 +28,7 @@ from rota.shared.domain.nodes import PlannedNode
 from rota.shared.domain.states import PLANNED_ORIGINS, InstanceStatus, OverlapPolicy
 from rota.shared.domain.waiting import A_WORKER, ITS_LIMIT, WaitingFire
 from rota.shared.store import overlap, params, turns
+from rota.shared.store.requests import any_waiting
 from rota.shared.store.tables import PRIORITIES, is_paused, schedule_instance, schedule_task
 from rota.shared.store.transitions import giving
 
@@ -137,7 +138,7 @@ _unassigned = select(_instance.id).where(
 )
 _without_due_at = _unassigned.where(_instance.due_at.is_(None))
 _any_work = select(
-    exists(_unassigned.where(_instance.due_at <= bindparam("horizon"))), exists(_without_due_at), is_paused
+    exists(_unassigned.where(_instance.due_at <= bindparam("horizon"))), exists(_without_due_at), is_paused, any_waiting
 )
 _orphans = (
     _without_due_at.add_columns(_instance.schedule_datetime).limit(bindparam("limit")).with_for_update(skip_locked=True)
@@ -145,15 +146,16 @@ _orphans = (
 
 
 class Look(NamedTuple):
-    """Whether an instance is due, whether an orphan waits, and whether all scheduling is paused."""
+    """Whether an instance is due, an orphan waits, all scheduling is paused, and a program has requested something."""
 
     due: bool
     orphaned: bool
     is_paused: bool
+    requested: bool
 
 
 def look(connection: Connection, horizon: datetime) -> Look:
-    """Whether ``pending`` would find an instance due by ``horizon`` (naive UTC), and whether ``orphans`` would.
+    """Whether ``pending`` would find an instance due by ``horizon`` (naive UTC), ``orphans`` one, ``requests`` any.
 
     A scheduler asks this first, because for an idle one it is the only statement.
     """

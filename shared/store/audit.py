@@ -1,11 +1,12 @@
 """The acts of people and code: one row for each act, written in the transaction that makes the change."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, case, func, insert, or_, select, type_coerce
 
+from rota.shared.database.constructs import among
 from rota.shared.database.later import execute_later, read_before
 from rota.shared.store import params
 from rota.shared.store.tables import (
@@ -80,6 +81,11 @@ def whole(connection: Connection, act_id: int) -> Row[Any]:
 def listed(connection: Connection, limit: int) -> list[Row[Any]]:
     """The acts, the newest first. In large values the param is None, and ``is_cut`` says so."""
     return list(connection.execute(_narrow.limit(limit)))
+
+
+def of_ids(connection: Connection, ids: Collection[int]) -> list[Row[Any]]:
+    """These acts. In large values the param is None."""
+    return list(connection.execute(_narrow.where(among(_audit.id)), {"ids": ids}))
 
 
 def of_task(connection: Connection, name: str, limit: int) -> list[Row[Any]]:

@@ -3,7 +3,6 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, case, literal_column, null, or_, select, union_all
 
@@ -132,14 +131,14 @@ def take(connection: Connection, known: Collection[int] = ()) -> Census:
         ahead={row.id: row.beat for row in (*living, *condemned) if row.is_ahead},
         beats={row.id: row.beat for row in (*living, *condemned)},
         silent={row.id: _limit(row.patience) for row in (*living, *condemned) if row.patience is not None},
-        holders={row.id for row in rows if row.time is None and not row.lives and isinstance(row.id, int)},
+        holders={row.id for row in rows if row.time is None and not row.lives and row.id > 0},
         time=next(row.time for row in rows if row.time is not None),
     )
 
 
-def _limit(patience: Any) -> int:
-    """A liveness limit in seconds. SQL may write a text for it in SQLite, which knows no types."""
-    return patience if isinstance(patience, int) else UNREADABLE_LIMIT_SECONDS
+def _limit(patience: int) -> int:
+    """A liveness limit in seconds. SQL may have written 0, or a text in SQLite, which is read as 0."""
+    return patience if patience > 0 else UNREADABLE_LIMIT_SECONDS
 
 
 def stalled(connection: Connection, worker_ids: Collection[int], since: datetime) -> dict[int, str]:

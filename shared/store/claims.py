@@ -21,7 +21,7 @@ from rota.shared.store import handing_on, large_values, limit_slots, overlap, pa
 from rota.shared.store.limit_slots import NOTHING, Taking
 from rota.shared.store.node_types import NodeTypeNames
 from rota.shared.store.overlap import SkipCandidate, Waiting
-from rota.shared.store.runs import ASSIGNED, RUNNING, Claim, Wanted
+from rota.shared.store.runs import ASSIGNED, RUNNING, Claim, Skip, Wanted
 from rota.shared.store.tables import MOST_ATTEMPTS
 from rota.shared.store.transitions import canceling, claiming
 
@@ -105,10 +105,12 @@ class Claims:
         won = self._claimed_for(slots, rows, taking) if slots else []
         gone = skipped.keys() | {row.id for row in won}
         lost = [row for row in rows if row.id not in gone]
-        waiting = self._settled(lost, now, skip_candidates, taking) if lost else []
+        waiting, settled = self._settled(lost, now, skip_candidates, taking) if lost else ([], {})
         wait = {one.id for one in waiting if one.task_id is not None}
         following = [row for row in lost if row.id in wait and row.due_at <= now and handing_on.may_follow(row)]
-        return Claim([row.run() for row in won], waiting, following=following)
+        because = skipped | settled
+        skips = [Skip(row, because[row.id]) for row in rows if row.id in because]
+        return Claim([row.run() for row in won], waiting, following=following, skipped=skips)
 
     def _settled(
         self,
@@ -116,10 +118,13 @@ class Claims:
         now: datetime,
         skip_candidates: Mapping[int, SkipCandidate],
         taking: Taking,
-    ) -> list[Waiting]:
-        waiting = self._database.write(lambda c: overlap.settle(c, self._worker_id, lost, now, skip_candidates))
+    ) -> tuple[list[Waiting], dict[int, str]]:
+        waiting, skipped = self._database.write(
+            lambda c: overlap.settle(c, self._worker_id, lost, now, skip_candidates)
+        )
         names = {row.id: row.limit_name for row in lost if row.limit_name is not None and row.id in taking.tried}
-        return [_for_limit(one, names[one.id], taking) if one.id in names else one for one in waiting]
+        for_limits = [_for_limit(one, names[one.id], taking) if one.id in names else one for one in waiting]
+        return for_limits, skipped
 
     def _claimed_for(self, slots: overlap.Slots, rows: Sequence[Wanted], taking: Taking) -> list[Wanted]:
         """Claim instances that were read, for these slots; returns those that the worker has won."""

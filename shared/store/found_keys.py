@@ -93,3 +93,19 @@ def of_fire(connection: Connection, task_id: int, moment: datetime, fire_key: st
         )
     )
     return found
+
+
+def newest_of_fire(connection: Connection, task_name: str, moment: datetime, fire_key: str) -> int | None:
+    """The id of the newest run of a fire: the last replay, if there is one. None: there is no such fire."""
+    found: int | None = connection.scalar(
+        select(_instance.id)
+        .join(schedule_task, _instance.schedule_task_id == schedule_task.c.id)
+        .where(
+            schedule_task.c.live_name == task_name,
+            _instance.schedule_datetime == moment,
+            _instance.fire_key == fire_key,
+        )
+        .order_by(_instance.id.desc())
+        .limit(1)
+    )
+    return found

@@ -52,6 +52,9 @@ class LiveWorker:
     holds_more: bool = False
     """It holds more than was counted: ``load`` is the least that it may be."""
 
+    wake_address: object = None
+    """Where it listens for wake-ups, as its row says; None: nowhere."""
+
     @property
     def room(self) -> int:
         """How many instances it may hold: its capacity bounds what runs, and the prefetch what waits in its queue."""
@@ -61,6 +64,11 @@ class LiveWorker:
         """This worker, with so many instances assigned; None: more than ``most``."""
         load = self.running + (most + 1 if assigned is None else assigned)
         return replace(self, load=load, holds_more=assigned is None)
+
+    @property
+    def runs_more(self) -> bool:
+        """Whether a slot of it was free when it was read, whatever waits in its queue until later."""
+        return max(self.running, self.said) < self.capacity
 
     @property
     def has_free_slot(self) -> bool:
@@ -90,7 +98,7 @@ def _whole(column: Any) -> Any:
 _fleet = (
     select(
         _worker.id, _worker.name, _whole(_worker.capacity), _whole(_worker.prefetch), _worker.labels,
-        _worker.node_types, _worker.type_versions, _whole(_beat.busy), _whole(_beat.abandoned),
+        _worker.node_types, _worker.type_versions, _worker.wake_address, _whole(_beat.busy), _whole(_beat.abandoned),
         _assigned.label("assigned"),
         _of_worker(func.count(), InstanceStatus.RUNNING).scalar_subquery().label("running"),
     )
@@ -119,6 +127,7 @@ def fleet(connection: Connection, counted: int = COUNTED) -> list[LiveWorker]:
             said=row.busy,
             versions=read_versions(row.type_versions),
             running=row.running,
+            wake_address=row.wake_address,
         ).counted(row.assigned, counted)
         for row in connection.execute(_fleet, {"counted": counted})
     ]

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, String, type_coerce
 
+from rota.shared.database.json_fields import fields_named
 from rota.shared.store import params
 from rota.shared.store.plans import TERMS_KEPT
 from rota.shared.store.tables import schedule_task_node
@@ -36,4 +37,4 @@ NODE_TERMS: dict[str, ColumnElement[Any]] = {
 @lru_cache(TERMS_KEPT)
 def parsed_node(text: str) -> NodeTerms:
     """Read the terms of a node from their JSON text; each text is parsed once."""
-    return NodeTerms(**dict(zip(NODE_TERMS, json.loads(text), strict=True)))
+    return NodeTerms(**fields_named(NODE_TERMS, json.loads(text)))

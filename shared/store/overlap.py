@@ -215,22 +215,22 @@ def settle(
     lost: Sequence[Contender],
     now: datetime,
     skip_candidates: Mapping[int, SkipCandidate],
-) -> list[Waiting]:
+) -> tuple[list[Waiting], dict[int, str]]:
     """Decide about assigned instances that a claim did not win: skip them, replace the run in their way, or wait.
 
-    ``now`` is naive UTC. Returns the instances that the worker must try again.
+    ``now`` is naive UTC. Returns those that the worker must try again, and why others are skipped for a run.
     """
     states = _states(connection, worker_id, lost)
     holders = _holders(connection, lost)
+    unwanted = {row.id: why for row in lost if row.id in states and (why := _unwanted(row, *states[row.id]))}
     skipped: dict[int, str] = {}
     replaced: set[int] = set()
     waiting: list[Waiting] = []
-    for row in (row for row in lost if row.id in states):
+    wanted = states.keys() - unwanted.keys()
+    for row in (row for row in lost if row.id in wanted):
         task_holders = holders.get(row.schedule_task_id, [])
         holder_id = _ran_when_due(row, task_holders, now)
-        if (reason := _unwanted(row, *states[row.id])) is not None:
-            skipped[row.id] = reason
-        elif holder_id is not None and _is_sure(row, now, skip_candidates):
+        if holder_id is not None and _is_sure(row, now, skip_candidates):
             skipped[row.id] = _skipped_for(holder_id)
         elif (newer := _newer_run(row, task_holders, now)) is not None:
             skipped[row.id] = _replaced_by(newer)
@@ -238,10 +238,10 @@ def settle(
             waiting.append(Waiting(row.id, row.due_at, holder_id, _task_of_turn(row)))
             if row.due_at <= now and _replaces(row):
                 replaced.update(holder.id for holder in task_holders if _is_replaced(holder, row))
-    canceling.skip(connection, worker_id, skipped)
+    canceling.skip(connection, worker_id, unwanted | skipped)
     # Those that somebody has locked are asked by a later claim.
     canceling.request_cancel_of_free(connection, replaced, "replaced by its task's next fire")
-    return waiting
+    return waiting, skipped
 
 
 def _task_of_turn(row: Contender) -> int | None:

@@ -39,6 +39,7 @@ from rota.shared.database.constructs import (
     split_ids,
     stored_time,
 )
+from rota.shared.database.json_fields import fields_named
 from rota.shared.database.later import execute_later
 from rota.shared.domain.jsontext import json_value
 from rota.shared.domain.planning import Decision, Missed, PlanInputs, Planned, PlannedTask, Skipped, TaskTerms
@@ -197,7 +198,7 @@ def _parsed_terms(text: str) -> TaskTerms:
     """The terms of a row: its inputs, the text that its plan was made from if that is another, and ``_TERMS``."""
     inputs_text, planned_text, *fields = json.loads(text)
     stored, planned = _read_inputs(inputs_text), _planned(planned_text)
-    terms = dict(zip(_TERMS, fields, strict=True))
+    terms = fields_named(_TERMS, fields)
     labels = terms["required_labels"]
     terms["required_labels"] = {} if labels is None else json_value(labels)
     terms["gmt_create"] = _moment(terms["gmt_create"])

@@ -18,7 +18,10 @@ from rota.shared.database.constructs import written
 from rota.shared.domain.states import InstanceStatus, NodeStatus
 from rota.shared.store import fires
 from rota.shared.store.failed_attempts import KEPT_BYTES, attempt_end
+from rota.shared.store.limits import RANGES
 from rota.shared.store.transitions import canceling, keeping, reporting, run_again
+
+MOST_FAILURES = RANGES["schedule_instance"]["failures"][1]
 
 
 @dataclass(slots=True)
@@ -90,6 +93,12 @@ class Report:
         return end.status is InstanceStatus.FAILED or (
             end.status is InstanceStatus.PENDING and end.failures is not None
         )
+
+    @property
+    def retry_at(self) -> datetime | None:
+        """When the run is to be retried, if it is."""
+        end = self.instance
+        return end.due_at if end is not None and end.status is InstanceStatus.PENDING else None
 
     @property
     def is_plain_success(self) -> bool:
@@ -178,7 +187,8 @@ def _report(connection: Connection, worker_id: int, reports: Collection[Report],
     # Only the last report of each node: of several rows for one node, an UPDATE by a join would take the first.
     latest = {n.id: n for r in kept for n in r.nodes}
     nodes = [
-        (n.id, n.status.value, n.result, n.gmt_started, n.gmt_completed, n.failures) for _, n in sorted(latest.items())
+        (n.id, n.status.value, n.result, n.gmt_started, n.gmt_completed, _counted(n.failures))
+        for _, n in sorted(latest.items())
     ]
     latest_ends = {r.instance_id: r for r in kept if r.instance is not None}
     keeping.keep(connection, worker_id, [i for i, r in latest_ends.items() if r.instance and r.instance.lingers])
@@ -193,7 +203,7 @@ def _report(connection: Connection, worker_id: int, reports: Collection[Report],
     ended = sorted(
         (
             r.instance_id, r.attempt, i.status.value, i.result, i.reason,
-            i.gmt_started, i.gmt_completed, i.failures, i.due_at, _failed_attempt(worker_id, r, i),
+            i.gmt_started, i.gmt_completed, _counted(i.failures), i.due_at, _failed_attempt(worker_id, r, i),
         )
         for r in latest_ends.values()
         if (i := r.instance) is not None
@@ -205,6 +215,11 @@ def _report(connection: Connection, worker_id: int, reports: Collection[Report],
         [(i, r.attempt, r.instance.again) for i, r in latest_ends.items() if r.instance and r.instance.again],
     )
     return {r.instance_id for r in reports if (r.instance_id, r.attempt) not in held}
+
+
+def _counted(failures: int | None) -> int | None:
+    """A number of failures that its column takes, also where SQL wrote a greater one past the check."""
+    return None if failures is None else min(failures, MOST_FAILURES)
 
 
 def _failed_attempt(worker_id: int, report: Report, instance: InstanceReport) -> str | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from sqlalchemy import Connection, String, bindparam, delete, select, type_coerce, update
+from sqlalchemy import Connection, String, bindparam, delete, exists, select, type_coerce, update
 
 from rota.shared.database.callers import Insert
 from rota.shared.database.constructs import UtcNow, among, read_by, written
@@ -42,6 +42,8 @@ class Request:
     param: str | None
     why: str | None
     by: str
+    fire_key: str | None = None
+    """That of the run, by which the program finds it."""
 
 
 _waiting = (
@@ -56,6 +58,7 @@ _waiting = (
             type_coerce(_request.param, String),
             _request.why,
             _request.creator,
+            _request.fire_key,
         ),
         schedule_request,
         "ix_schedule_request_open",
@@ -64,6 +67,12 @@ _waiting = (
     .order_by(_request.id)
     .limit(bindparam("limit"))
 )
+
+
+any_waiting = exists(
+    read_by(select(_request.id), schedule_request, "ix_schedule_request_open").where(_request.is_deleted == 0)
+)
+"""Whether there is a request; a part of what the scheduler asks once in a tick (``assignments.look``)."""
 
 
 def waiting(connection: Connection, limit: int) -> list[Request]:
@@ -99,6 +108,6 @@ def refuse(connection: Connection, request_id: int, reason: str) -> None:
 def insert(database: Database, request: Request) -> Insert:
     """The INSERT of a request, for a caller's own transaction; the database gives the id."""
     one = request
-    columns = ("what", "type", "code", "number", "due_at", "param", "why", "creator", "modifier")
-    values = (str(one.what), one.type, *one.key, written(one.due_at), one.param, one.why, one.by, one.by)
+    columns = ("what", "type", "code", "number", "due_at", "param", "why", "fire_key", "creator", "modifier")
+    values = (str(one.what), one.type, *one.key, written(one.due_at), one.param, one.why, one.fire_key, one.by, one.by)
     return Insert(database.backend, database.url, schedule_request.name, columns, values)

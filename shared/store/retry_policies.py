@@ -5,6 +5,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, String, and_, case, func, literal_column, null, type_coerce
 
+from rota.shared.database.json_fields import fields_named
 from rota.shared.domain.jsontext import json_value
 from rota.shared.domain.retry import RetryPolicy
 from rota.shared.store import params
@@ -42,7 +43,7 @@ def read(given: Any) -> RetryPolicy:
     """The policy of a task from the value of ``term``: a JSON list, or its text."""
     if given is None:
         return PLAIN
-    found = dict(zip(_FIELDS, json.loads(given) if isinstance(given, str) else given, strict=True))
+    found = fields_named(_FIELDS, json.loads(given) if isinstance(given, str) else given)
     named = {name: _names(found[name]) for name in ("retry_on", "never_retry")}
     jitter = min(max(found["retry_jitter_percent"] or 0, 0), 100)
     return RetryPolicy(**{**found, **named, "retry_jitter_percent": jitter})

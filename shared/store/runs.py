@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import lru_cache
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
@@ -26,6 +26,7 @@ from sqlalchemy import (
 )
 
 from rota.shared.database.constructs import UtcNow, UtcTime, among, by_index, read_by
+from rota.shared.database.json_fields import fields_named
 from rota.shared.domain.retry import RetryPolicy
 from rota.shared.domain.states import PLANNED_ORIGINS, InstanceStatus, NodeStatus, OverlapPolicy, TaskStatus
 from rota.shared.domain.times import is_time
@@ -110,6 +111,15 @@ class Claim:
     following: "list[Wanted]" = field(default_factory=list, compare=False)
     """Those that wait for their turns, as they were read, if a run that ends may hand its slot on to them."""
 
+    skipped: "list[Skip]" = field(default_factory=list, compare=False)
+
+
+class Skip(NamedTuple):
+    """A fire that the claim skips for another run of its task, as it was read, and why."""
+
+    row: "Wanted"
+    reason: str
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RunTerms:
@@ -176,7 +186,7 @@ _TERMS: dict[str, ColumnElement[Any]] = {
 
 @lru_cache(TERMS_KEPT)
 def _parsed_terms(text: str) -> _RunTerms:
-    terms = dict(zip(_TERMS, json.loads(text), strict=True))
+    terms = fields_named(_TERMS, json.loads(text))
     return _RunTerms(**{**terms, "retry": retry_policies.read(terms["retry"])})
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
@@ -36,6 +36,16 @@ class SchedulerDeclaration:
     liveness_seconds: int
     kinds: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The kinds of tasks that it can plan (``known_kinds``)."""
+
+    wake_address: str | None = None
+    lookahead_seconds: int | None = None
+
+
+class Listening(NamedTuple):
+    """Where a scheduler listens for wake-ups, and how far ahead it looks for work."""
+
+    address: object
+    lookahead_seconds: float
 
 
 def insert_into(database: Database, work: Callable[[Connection], list[int]]) -> list[int]:
@@ -78,6 +88,23 @@ def leave(connection: Connection, scheduler_id: int, by: str) -> bool:
     """Mark the row of a scheduler that stops as deleted. False if it was marked before, or is gone."""
     statement = update(schedule_scheduler_node).where(_scheduler.id == scheduler_id, _scheduler.is_deleted == 0)
     return connection.execute(statement.values(is_deleted=1, modifier=by, gmt_modified=UtcNow())).rowcount == 1
+
+
+MOST_WOKEN = 3
+"""So many schedulers are woken at most. One is enough, but the one that ticked last may have died since."""
+
+_listening = (
+    select(_scheduler.wake_address, _scheduler.lookahead_seconds)
+    .where(_scheduler.wake_address.is_not(None), _scheduler.is_deleted == 0, ~SILENT)
+    .order_by(_scheduler.last_tick.desc(), _scheduler.id.desc())
+    .limit(MOST_WOKEN)
+)
+
+
+def listening(connection: Connection) -> list[Listening]:
+    """The live schedulers that listen for wake-ups, at most ``MOST_WOKEN``; those that ticked last."""
+    found = connection.execute(_listening)
+    return [Listening(address, ahead) for address, ahead in found if isinstance(ahead, int | float)]
 
 
 def listed(connection: Connection, limit: int) -> list[Row[Any]]:

@@ -622,6 +622,9 @@ schedule_worker_node.append_column(
     )
 )
 schedule_worker_node.append_constraint(UniqueConstraint("live_name"))
+WAKE_ADDRESS = "where it listens for wake-ups, as 10.0.0.5:40112; NULL: nowhere"
+_wakes_worker: Column[Any] = Column("wake_address", String(63), comment=WAKE_ADDRESS)
+schedule_worker_node.append_column(added("schedule_worker_node", _wakes_worker))
 Index("ix_schedule_worker_node_state", _w.state)
 Index("ix_schedule_worker_node_name", _w.name)
 Index("ix_schedule_worker_node_host", _w.host)
@@ -705,6 +708,12 @@ schedule_scheduler_node = Table(
     comment="a scheduler process, once for each start; is_deleted = 1 once it has stopped",
     **OPTIONS,
 )
+_added_to_schedulers: list[Column[Any]] = [
+    Column("wake_address", String(63), comment=WAKE_ADDRESS),
+    Column("lookahead_seconds", Integer, comment="how far ahead it looks for work, in whole seconds, rounded up"),
+]
+for _added in _added_to_schedulers:
+    schedule_scheduler_node.append_column(added("schedule_scheduler_node", _added))
 
 schedule_skip = Table(
     "schedule_skip",
@@ -722,6 +731,7 @@ schedule_skip = Table(
     Column("fires", BigId, nullable=False, comment="how many they are; beyond 50 by their distances"),
     *audit(),
     UniqueConstraint("schedule_task_id", "last_fire", "reason", name="uq_schedule_skip_stretch"),
+    Index("ix_schedule_skip_gmt_modified", "gmt_modified"),
     comment="fires of a task that were not run and have no instance, a row for each stretch, and why",
     **OPTIONS,
 )
@@ -963,6 +973,15 @@ schedule_request = Table(
     **OPTIONS,
 )
 
+schedule_request.append_column(
+    added(
+        "schedule_request",
+        Column("fire_key", String(63), comment="schedule_instance.fire_key of the run; NULL: the scheduler gives one"),
+    )
+)
+
+Index("ix_schedule_request_fire_key", schedule_request.c.fire_key)
+
 schedule_audit = Table(
     "schedule_audit",
     metadata,
@@ -982,6 +1001,20 @@ schedule_audit = Table(
     Index("ix_schedule_audit_object", "object_type", "object_id"),
     Index("ix_schedule_audit_object_name", "object_name"),
     comment="who changed what, when and why; written in the transaction of the change",
+    **OPTIONS,
+)
+
+schedule_listener = Table(
+    "schedule_listener",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("name", String(255), nullable=False, comment="module and name of the function"),
+    Column("holder", String(127), comment="the process that tells it of events, as host:pid:…"),
+    Column("held_at", UtcTime, comment="when its holder last said so, UTC; NULL: nobody holds it"),
+    Column("told", Json, comment="how far it has been told of each event, as a JSON object; NULL: of nothing yet"),
+    *audit(),
+    UniqueConstraint("name"),
+    comment="the functions that hear what the rows say (@app.on): who tells them, and how far they have been told",
     **OPTIONS,
 )
 

@@ -65,6 +65,9 @@ class WorkerDeclaration:
     schedules: Mapping[str, str] = field(default_factory=dict)
     """The version of the declaration of each task that its app declares, by the task's name."""
 
+    wake_address: str | None = None
+    """Where it listens for wake-ups; None: nowhere."""
+
 
 class Load(NamedTuple):
     """What a worker says of itself at each heartbeat."""

@@ -14,7 +14,7 @@ from rota.shared.domain.errors import DatabaseProblem, NotEnded, NotFound
 from tests.harness.scenario import Scenario
 from tests.harness.together import locked
 
-GROUPS = ("tasks", "instances", "backfills", "workers", "keys")
+GROUPS = ("tasks", "instances", "backfills", "workers", "keys", "limits", "calendars", "schedulers")
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 from pydantic import BaseModel
 
 from rota import Client, RotaError
+from rota.scheduler_service.app import declaration
 from rota.shared.database.transactions import Database
 from rota.shared.domain.errors import (
     ConfigurationError,
@@ -26,6 +27,8 @@ from rota.shared.domain.errors import (
     NotFound,
     NotPossible,
 )
+from rota.shared.settings import Settings
+from rota.shared.store import schedulers
 from tests.harness.processes import ROOT, RotaProcess
 from tests.harness.scenario import Scenario
 from tests.harness.schemas import typed
@@ -139,6 +142,51 @@ def test_workers_are_listed_drained_and_resumed(rows: Scenario, client: Client) 
     assert client.workers.resume("eu-1")["state"] == "live"
 
 
+def test_a_limit_is_added_changed_shown_and_removed(rows: Scenario, client: Client) -> None:
+    assert client.limits.add("warehouse", max_running=4, why="a small house")["max_running"] == 4
+    changed = client.limits.set("warehouse", max_running=None, starts_per_minute=30)
+    assert (changed["max_running"], changed["starts_per_minute"]) == (None, 30)
+    client.tasks.add("nightly", "REPORT", limit_name="warehouse")
+    with pytest.raises(NotPossible, match="nightly"):
+        client.limits.remove("warehouse")
+    assert [one["name"] for one in client.limits.list()] == ["warehouse"]
+    assert client.limits.show("warehouse")["holders"] == []
+    client.tasks.set("nightly", limit_name=None)
+    assert client.limits.remove("warehouse")["removed"] is True
+    assert client.limits.list() == []
+
+
+def test_a_calendar_is_added_changed_shown_refreshed_and_removed(rows: Scenario, client: Client) -> None:
+    added = client.calendars.add(
+        "bavaria", country="DE-BY", off=[date(2027, 12, 24), datetime(2027, 12, 31, 12, tzinfo=UTC)]
+    )
+    assert added["country"] == "DE"
+    assert {"2027-12-24", "2027-12-31"} <= {one["date"] for one in client.calendars.show("bavaria", year=2027)["days"]}
+    client.calendars.set("bavaria", forget=["2027-12-31"], on=["2027-12-25"], why="a market")
+    days = {one["date"]: one["working"] for one in client.calendars.show("bavaria", year=2027)["days"]}
+    assert ("2027-12-31" in days, days["2027-12-24"], days["2027-12-25"]) == (False, False, True)
+    assert [one["name"] for one in client.calendars.refresh()] == ["bavaria"]
+    client.tasks.add("nightly", "REPORT", cron="0 3 * * *", calendar="bavaria")
+    assert client.calendars.show("bavaria")["tasks"] == ["nightly"]
+    with pytest.raises(NotPossible, match="nightly"):
+        client.calendars.remove("bavaria")
+    client.tasks.remove("nightly")
+    assert client.calendars.remove("bavaria")["removed"] is True
+    assert client.calendars.list() == []
+
+
+def test_all_scheduling_is_paused_and_goes_on(rows: Scenario, client: Client) -> None:
+    number = rows.database.write(lambda c: schedulers.register(c, declaration(Settings.load())))
+    assert [one["id"] for one in client.schedulers.list()] == [number]
+    assert client.schedulers.paused()["paused"] is False
+    told = client.schedulers.pause(reason="the database moves")
+    assert (told["changed"], told["by"], told["reason"]) == (True, "shop", "the database moves")
+    assert client.schedulers.pause()["changed"] is False
+    assert client.schedulers.paused()["paused"] is True
+    assert client.schedulers.resume()["changed"] is True
+    assert client.schedulers.resume()["changed"] is False
+
+
 def test_it_returns_what_the_command_prints_and_the_audit_says_who_asked(
     rows: Scenario, client: Client, migrated_url: str, rota: Callable[..., RotaProcess]
 ) -> None:
@@ -156,6 +204,17 @@ REFUSED: list[tuple[type[RotaError], Callable[[Client], object], str]] = [
     (NotFound, lambda c: c.instances.wait(77), "77"),
     (NotFound, lambda c: c.backfills.show(77), "77"),
     (NotFound, lambda c: c.workers.drain("nobody"), "nobody"),
+    (NotFound, lambda c: c.limits.show("nobody"), "nobody"),
+    (NotFound, lambda c: c.limits.set("nobody", max_running=1), "nobody"),
+    (InvalidInput, lambda c: c.limits.set("nobody"), "say what to change"),
+    (InvalidInput, lambda c: c.limits.add("x", max_running=-1), "max_running"),
+    (InvalidInput, lambda c: (c.limits.add("x", max_running=1), c.limits.set("x", colour=1)), "colour"),  # type: ignore[call-arg]
+    (NotFound, lambda c: c.calendars.show("nobody"), "nobody"),
+    (InvalidInput, lambda c: c.calendars.set("nobody"), "say what to change"),
+    (InvalidInput, lambda c: c.calendars.add("x", country="QQ"), "QQ"),
+    (InvalidInput, lambda c: c.calendars.add("x", off=["soon"]), "soon"),
+    (InvalidInput, lambda c: c.calendars.add("x", off="2027-12-24"), "give a list of dates"),
+    (InvalidInput, lambda c: c.schedulers.pause(reason="w" * 2000), "2,000 characters"),
     (NameTaken, lambda c: c.tasks.add("there", "REPORT"), "there"),
     (InvalidInput, lambda c: c.tasks.add("new", "REPORT", cron="61 * * * *"), "61"),
     (InvalidInput, lambda c: c.tasks.set("there", priority=99), "99"),

@@ -551,7 +551,7 @@ def test_a_report_that_the_database_refuses_fails_alone_and_the_others_of_its_ba
     batch = [succeeded(run, '{"fine": 1}') for run in claimed]
     batch[5] = ended(claimed[5], InstanceStatus.FAILED)
     assert batch[5].instance is not None
-    batch[5].instance.failures = 100_000  # more than its column holds
+    batch[5].instance.failures = -100_000  # less than its column holds
     check_that_one_failed_alone(url, write_reports(mariadb_database, worker, batch), claimed[5].id)
 
 

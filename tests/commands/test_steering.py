@@ -86,7 +86,7 @@ def test_a_pause_that_a_scheduler_is_too_old_to_heed_is_refused_in_words(url: st
 
 
 def test_a_scheduler_may_start_paused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rota.scheduler_service.app.serve", lambda _: 0)
+    monkeypatch.setattr("rota.scheduler_service.app.serve", lambda *_: 0)
     database = Database(url)
     for arguments, environment, paused in (
         ((), {}, False),

@@ -145,6 +145,17 @@ def test_no_port_is_published_and_rota_runs_without_privileges(project: Project)
             assert project.inspect(container)["HostConfig"]["ReadonlyRootfs"]
 
 
+def test_the_containers_listen_for_wake_ups_in_their_own_network(project: Project) -> None:
+    for service, rows in (
+        ("scheduler", "schedule_scheduler_node WHERE is_deleted = 0"),
+        ("worker", "schedule_worker_node WHERE state = 'live'"),
+    ):
+        networks = [project.inspect(one)["NetworkSettings"]["Networks"] for one in project.containers(service)]
+        own = {network["IPAddress"] for of_one in networks for network in of_one.values()}
+        told = {address.rpartition(":")[0] for (address,) in project.sql(f"SELECT wake_address FROM {rows}")}
+        assert told == own, service
+
+
 def test_the_migration_ended_well_and_runs_again_without_harm(project: Project) -> None:
     (migration,) = project.containers("migrate", "--all")
     assert project.inspect(migration)["State"]["ExitCode"] == 0

@@ -59,4 +59,4 @@ def scheduler(
             os.dup2(out.fileno(), stream)
     logging.basicConfig(level=logging.INFO, force=True)
     arm(duty, at, number, journal)
-    sys.exit(serve(Settings.load(**settings)))
+    sys.exit(serve(Settings.load(**settings), {}))

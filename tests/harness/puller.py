@@ -16,6 +16,7 @@ from rota.worker_service.pulling.reconciler import Reconciler
 from rota.worker_service.pulling.slots import Slots
 from rota.worker_service.pulling.starter import Starter
 from rota.worker_service.rows import WorkerRows
+from rota.worker_service.running.listeners import Listeners
 from rota.worker_service.running.runner import Runner
 from tests.harness.runs import Reports
 
@@ -78,7 +79,7 @@ class Puller:
         self.slots = WatchedSlots(settings.capacity, settings.batch, clock)
         self.runner = Runner({}, {}, Reports(), self.slots, clock, result_limit_bytes=1000, grace_seconds=10)
         self.rows = WatchedRows(database, worker)
-        self.starter = Starter(self.rows, self.runner, self.slots, clock)
+        self.starter = Starter(self.rows, self.runner, self.slots, clock, Listeners({}, clock, worker="w"))
         self.backlog = Backlog(clock, limit)
         self.reconciler = Reconciler(self.rows, self.runner, self.backlog, clock, settings.heartbeat_seconds)
         self.pace = PollPace.of_worker(worker, settings.poll_period)

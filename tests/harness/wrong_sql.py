@@ -45,6 +45,7 @@ OWN = {
     "schedule_calendar": "name LIKE 'victim%'",
     "schedule_calendar_use": f"schedule_task_id IN ({VICTIMS})",
     "schedule_audit": "actor LIKE 'victim%'",
+    "schedule_listener": "name LIKE 'victim%'",
 }
 """Which rows are its own, those of the real type NOTE_THREAD among them. Of other tables, those that it has created."""
 

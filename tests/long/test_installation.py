@@ -75,7 +75,7 @@ app.schedule("ping", "HTTP_REQUEST", param={"url": "https://example.org"})
 MISTAKES = """
 from pydantic import BaseModel
 
-from rota import AsyncClient, Client, NodeContext, Once, Rota
+from rota import AsyncClient, Client, Job, NodeContext, Once, Rota
 from rota import Worker  # wrong
 
 class Param(BaseModel):
@@ -107,6 +107,15 @@ client.tasks.set("daily", crom="0 3 * * *")  # wrong
 client.tasks.run("daily", parm={})  # wrong
 client.once(report, key="a", param=Param())
 client.once(report, key="a", param=Other())  # wrong
+
+class Cleaner(Job[Param], app=app):
+    param = Param
+
+    async def run(self, ctx: NodeContext[Param]) -> str:
+        return ctx.param.colour  # wrong
+
+client.once(Cleaner, key="a", param=Param())
+client.once(Cleaner, key="a", param=Other())  # wrong
 client.once_many(report, [Once("a"), Once("b", param=Param())])
 client.once_many(report, [Once("a", param=Other())])  # wrong
 

@@ -19,6 +19,7 @@ from rota.shared.domain.nodes import PlannedNode
 from rota.shared.domain.planning import PlannedTask
 from rota.shared.domain.states import InstanceStatus, NodeStatus
 from rota.shared.domain.task_filter import TaskFilter
+from rota.shared.domain.told import Place, Told
 from rota.shared.store import (
     assignments,
     backfills,
@@ -56,6 +57,7 @@ from rota.shared.store import (
     unstarted,
     workers,
 )
+from rota.shared.store.feeds import FEEDS, MOST_RECENT, Feed
 from rota.shared.store.tables import schedule_instance, schedule_task, schedule_task_lock
 from rota.shared.store.transitions import canceling, claiming, giving, run_again
 from tests.harness import big_tables, leases
@@ -984,6 +986,15 @@ def test_a_batch_of_calls_is_written_by_keys(big: Big) -> None:
     assert {step.key for step in steps if step.type != "ALL"} <= {PRIMARY, None}
 
 
+def test_a_run_is_found_by_its_fire_key(big: Big) -> None:
+    moment = datetime.fromisoformat("2026-11-19 03:00:00")
+    big.reads(
+        lambda c: found_keys.newest_of_fire(c, "task-7", moment, "f" * 32),
+        rows=1,
+        by={FIRE, "uq_schedule_task_live_name"},
+    )
+
+
 def test_requests_are_found_however_many_were_refused(big: Big) -> None:
     rows = text(
         "INSERT INTO schedule_request (type, number, is_deleted)"
@@ -995,3 +1006,40 @@ def test_requests_are_found_however_many_were_refused(big: Big) -> None:
 
     statements = big.reads(ask, rows=100, by=set(), before=lambda c: c.execute(rows))
     assert [step.key for one in statements for step in one.plan] == ["ix_schedule_request_open"]
+
+
+DEATHS = "ix_schedule_worker_beat_gmt_dead"
+HEARD_OF = {
+    "scheduler_paused": "INSERT INTO schedule_audit"
+    " (id, act_key, actor, face, action, object_type, object_id, gmt_create)"
+    " SELECT 1000000 + seq, seq, 'ann', 'cli', 'task.set', 'schedule_task', 7, :now FROM seq_1_to_20000",
+    "missed": "INSERT INTO schedule_skip (schedule_task_id, reason, first_fire, last_fire, fires, gmt_modified)"
+    " SELECT seq, 'skip', :now, :now, 1, :now + INTERVAL seq SECOND FROM seq_1_to_20000",
+    "worker_joined": "INSERT INTO schedule_worker_node"
+    " (id, name, host, pid, process_identity, version, capacity, prefetch, node_types, state)"
+    " SELECT 1000000 + seq, seq, 'h', 1, 'x', '1', 1, 1, '[]', 'dead' FROM seq_1_to_20000",
+    "worker_left": "INSERT INTO schedule_worker_beat (schedule_worker_node_id, gmt_dead)"
+    " SELECT 1000000 + seq, :now + INTERVAL seq SECOND FROM seq_1_to_20000",
+    "scheduler_started": "INSERT INTO schedule_scheduler_node (id, name, host, pid, version)"
+    " SELECT 1000000 + seq, seq, 'h', 1, '1' FROM seq_1_to_20000",
+}
+"""By an event of each feed, 20,000 rows of its table; by ids up to 1,020,000, or from now on by a second each."""
+
+
+@pytest.mark.parametrize("feed", FEEDS, ids=lambda feed: min(feed.events))
+def test_what_listeners_are_told_is_found_behind_what_they_were_told(big: Big, feed: Feed) -> None:
+    place: Place = (str(big.now + timedelta(seconds=19950, milliseconds=1)), 0) if feed.by_time else (1019950, "")
+
+    def ask(connection: Connection) -> None:
+        feed.begin(connection, big.now)
+        assert not Told(place).is_beyond(feed.newest_id(connection))
+        assert len(entries := feed.after(connection, place)) == 50
+        assert len(feed.told_by(connection, entries)) == 50
+
+    event = min(feed.events)
+    by = {"missed": {PRIMARY}, "worker_joined": {PRIMARY}, "worker_left": {PRIMARY, DEATHS}}
+    written = text(HEARD_OF[event])
+    statements = big.reads(
+        ask, rows=MOST_RECENT, by=by.get(event, set()), before=lambda c: c.execute(written, {"now": big.now})
+    )
+    assert not any("filesort" in step.extra for one in statements for step in one.plan)

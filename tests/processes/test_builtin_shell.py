@@ -20,10 +20,10 @@ import pytest
 
 from rota.shared.clock import HostTimer, boottime
 from rota.worker_service import process_groups
-from rota.worker_service.authoring import Node
 from rota.worker_service.builtin.command import LAST_BYTES
 from rota.worker_service.builtin.shell import CommandFailed, shell_command
 from rota.worker_service.builtin.shell_param import ShellCommandParam
+from rota.worker_service.contents import Node
 from rota.worker_service.context import NodeContext
 from rota.worker_service.executors.base import Call
 from rota.worker_service.executors.event_loop import EventLoopExecutor

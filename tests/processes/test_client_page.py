@@ -27,6 +27,7 @@ def test_the_programs_print_what_the_page_shows(
         "ask_async.py",
         "promotion.py",
         "order.py",
+        "at_once.py",
         "steer.py",
         "refused.py",
     ]

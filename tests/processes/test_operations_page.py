@@ -18,7 +18,7 @@ from tests.harness.processes import ROOT, RotaProcess, wait_until
 
 BLOCK = re.compile(r"<!-- (?P<name>[a-z-]+) -->\n```(?:sql|sh)\n(?P<text>.*?)```", re.S)
 USERS = ("migrate-user", "run-user", "read-user")
-BY_READER = ("waiting", "failed")
+BY_READER = ("waiting", "failed", "woken")
 SHELL = ("backup", "restore")
 
 

@@ -9,9 +9,11 @@ import pytest
 from pymysql.err import OperationalError
 
 from rota.scheduler_service.duties.business_keys import BusinessKeys
-from rota.shared.control import audit, business_keys, tasks
+from rota.scheduler_service.duties.requests import Requests
+from rota.shared.control import audit, business_keys, replays, requests, tasks
 from rota.shared.control.actor import Actor
 from rota.shared.control.business_keys import Wanted
+from rota.shared.database import callers
 from rota.shared.domain.business_keys import KeyFilter
 from rota.shared.domain.errors import InvalidInput, InvalidParam, NotFound, UnknownType
 from rota.shared.settings import Settings
@@ -59,6 +61,34 @@ def begin(rows: Scenario, instance_id: int) -> tuple[int, runs.Run]:
 
 
 # What one call does
+
+
+@pytest.mark.parametrize("way", ["at once", "by a request"])
+def test_a_run_is_found_by_its_fire_key_also_after_its_end_and_its_replay(rows: Scenario, way: str) -> None:
+    at = rows.start - MINUTE
+    wanted = Wanted("a", f"{at.isoformat()}+00:00", {"region": "eu"}, fire_key="f" * 32)
+    assert business_keys.run_of(rows.database, "REPORT", at, "f" * 32) is None
+    if way == "at once":
+        business_keys.once(rows.database, ANN, "REPORT", wanted)
+    else:
+        [insert], _ = requests.once(rows.database, ANN, "REPORT", wanted)
+        rows.database.write(lambda connection: callers.execute(connection, insert))
+        Requests(rows.database, Settings.load()).step()
+    run = business_keys.run_of(rows.database, "REPORT", at, "f" * 32)
+    assert run is not None
+    assert (run["status"], run["param"], run["fire_key"]) == ("pending", {"region": "eu"}, "f" * 32)
+    worker, claimed = begin(rows, run["id"])
+    rows.report(worker, ended(claimed))
+    step(rows)
+    assert keys(rows) == []
+    again = business_keys.run_of(rows.database, "REPORT", at, "f" * 32)
+    assert again is not None
+    assert (again["id"], again["status"]) == (run["id"], "succeed")
+    [replay] = replays.replay(rows.database, ANN, [run["id"]])
+    newest = business_keys.run_of(rows.database, "REPORT", at, "f" * 32)
+    assert newest is not None
+    assert newest["id"] == replay["id"]
+    assert business_keys.run_of(rows.database, "REPORT", at + MINUTE, "f" * 32) is None
 
 
 def test_a_call_adds_a_run_of_a_task_that_is_named_after_the_type(rows: Scenario) -> None:

@@ -5,14 +5,17 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from sqlalchemy import Connection
 
 from rota.scheduler_service import fleet
 from rota.scheduler_service.fleet import FleetCache
 from rota.shared.database.sqlite import SQLITE
-from rota.shared.database.transactions import Database
+from rota.shared.database.transactions import Database, opened
 from rota.shared.domain.errors import InvalidParam
+from rota.shared.domain.nodes import NodeType
 from rota.shared.store import node_types
 from rota.shared.store.node_types import NodeTypeDeclaration
+from rota.worker_service import builtin
 from rota.worker_service.registration import RegisteredTypes
 from tests.harness.distance import far
 from tests.harness.scenario import Scenario
@@ -224,3 +227,21 @@ def test_a_version_that_sql_has_spoiled_is_as_if_nobody_carried_it(rows: Scenari
     nodes, needs = snapshot.wanted("ETL", None, {})
     assert (nodes, snapshot.fleet.choose(needs), version) == (None, None, version)
     assert snapshot.fleet.why_not(needs) == "no live worker can run ETL"
+
+
+def test_built_in_types_that_another_process_registers_meanwhile_are_no_crash(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two ``rota up`` begin at once on a new database: one has read that there is nothing, then the other registers."""
+    registered = node_types.registered
+
+    def read_too_early(connection: Connection) -> list[NodeType]:
+        found = registered(connection)
+        monkeypatch.setattr(node_types, "registered", registered)
+        with opened(database.url.render_as_string(hide_password=False)) as other:
+            builtin.register(other, "the other")
+        return found
+
+    monkeypatch.setattr(node_types, "registered", read_too_early)
+    builtin.register(database, "this one")
+    assert {"HTTP_REQUEST", "SHELL_COMMAND"} <= {one.type for one in database.read(registered)}

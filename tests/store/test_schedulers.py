@@ -114,6 +114,7 @@ def test_somebody_schedules_while_an_active_scheduler_ticks(rows: Scenario) -> N
 def test_a_scheduler_writes_its_row_only_where_it_has_ticked_since(rows: Scenario) -> None:
     presence = Presence(rows.database, ONE, 1.0)
     assert presence.step() == BEAT_SECONDS
+    silence(rows, control.listed(rows.database, 10)[0]["id"])  # its clock and the database's are not quite the same
     [before] = control.listed(rows.database, 10)
     with executed(rows.database.engine) as texts:
         presence.step()

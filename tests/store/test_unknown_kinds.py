@@ -200,3 +200,33 @@ def test_processes_at_work_are_told_with_their_versions(rows: Scenario) -> None:
     rows.sql(f"UPDATE schedule_scheduler_node SET last_tick = '{long_ago}' WHERE name = 'frozen'")
     found = rows.database.read(processes.at_work)
     assert [str(process) for process in found] == ["scheduler 's' (Rota 0.2.0)", "worker 'w' (Rota 0.1.0)"]
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("'many'", 0),
+        ("''", 0),
+        ("x'00'", 0),
+        ("2.5", 3),
+        ("-2.5", -3),
+        ("1e300", 2**63 - 1),
+        ("0.49999999999999994", 0),
+    ],
+)
+def test_what_is_no_whole_number_is_read_as_the_nearest_one(sqlite_rows: Scenario, written: str, read: int) -> None:
+    rows = sqlite_rows
+    bad = rows.task()
+    rows.sql(f"UPDATE schedule_task SET max_instances = {written} WHERE id = :task", task=bad)
+    assert rows.task_row(bad).max_instances == read
+
+
+@pytest.mark.parametrize("column", ["attempt", "priority", "failures", "worker_losses", "overlap_slot", "slot_kept"])
+def test_a_text_in_place_of_a_number_of_an_instance_stops_no_other_one(sqlite_rows: Scenario, column: str) -> None:
+    rows = sqlite_rows
+    worker = rows.worker()
+    bad, healthy = rows.by_sql(rows.task()), rows.by_sql(rows.task())
+    rows.sql(f"UPDATE schedule_instance SET {column} = 'many' WHERE id = :id", id=bad)
+    Assigner(rows.database, Settings.load()).step()
+    assert rows.status(healthy) == "assigned"
+    assert [run.id for run in rows.claim(worker, bad, healthy).runs][-1:] == [healthy]

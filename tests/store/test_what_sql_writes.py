@@ -10,7 +10,7 @@ import pymysql
 import pytest
 from sqlalchemy.exc import DataError
 
-from rota.scheduler_service.duties import materializer
+from rota.scheduler_service import batch
 from rota.scheduler_service.duties.assigner import Assigner
 from rota.scheduler_service.duties.materializer import Materializer
 from rota.scheduler_service.duties.reaper import Reaper
@@ -23,9 +23,14 @@ from rota.shared.control import workers as control_workers
 from rota.shared.database.transactions import Database, opened
 from rota.shared.domain.deciding import decide
 from rota.shared.domain.planning import Decision
+from rota.shared.domain.retry import RetryPolicy
+from rota.shared.domain.states import NodeStatus
 from rota.shared.settings import Settings
+from rota.worker_service.running import endings
+from rota.worker_service.running.endings import Ending, Span
 from tests.harness.command_line import invoke
 from tests.harness.databases import PrivateMariaDB, past_the_checks, run_sql
+from tests.harness.processes import wait_until
 from tests.harness.puller import Puller
 from tests.harness.scenario import Scenario
 from tests.harness.schemas import is_sqlite, typed
@@ -272,15 +277,19 @@ def test_a_task_whose_plan_fails_unexpectedly_is_left_alone_for_a_lease_and_said
         return decide(terms, *rest, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(materializer, "decide", broken)
+        patch.setattr(batch, "decide", broken)
         duty = Materializer(rows.database, Settings.load(lock_lease_seconds=0.001))
         duty.step()
         duty.step()
         assert fire_statuses(rows, healthy) == {"assigned"}
         assert (fire_statuses(rows, odd), rows.task_row(odd).plan_error) == (set(), None)
         assert len([r for r in caplog.records if r.levelno == logging.ERROR]) == 1
-    duty.step()
-    assert fire_statuses(rows, odd) == {"assigned"}
+
+    def statuses() -> set[str]:
+        duty.step()
+        return fire_statuses(rows, odd)
+
+    wait_until(lambda: statuses() == {"assigned"}, 10, "the lease to end, and the fire to be given")
 
 
 # Dates that are none, or out of range
@@ -392,6 +401,20 @@ def test_a_row_that_cannot_be_claimed_once_more_is_canceled_alone(rows: Scenario
     assert rows.row(several[2]).reason == (
         "it cannot be claimed again: its attempt is 2147483647, the greatest there is"
     )
+
+
+@pytest.mark.parametrize("retry", [True, False])
+def test_a_row_that_has_failed_as_often_as_its_column_can_count_fails_once_more(rows: Scenario, *, retry: bool) -> None:
+    worker = rows.worker()
+    instance = rows.running(worker).id
+    for table, key in ("schedule_instance", "id"), ("schedule_task_node", "schedule_instance_id"):
+        rows.sql(f"UPDATE {table} SET failures = 32767 WHERE {key} = :id", id=instance)
+    [run] = rows.claim(worker, instance).runs
+    failed = Ending(NodeStatus.FAILED, "{}", "it broke", retry=retry)
+    span = Span(rows.now(), rows.now(), rows.now())
+    report = endings.report(run, run.nodes[0], failed, span, RetryPolicy(retries=40_000))
+    assert rows.report(worker, report) == set()
+    assert rows.status(instance) == ("pending" if retry else "failed")
 
 
 def test_a_row_whose_claim_the_database_refuses_is_canceled_alone(rows: Scenario) -> None:

@@ -39,8 +39,10 @@ IN_TEXT = re.compile(rf"(?:{DATABASE.pattern})(?!\w*\+?\w*://)", re.IGNORECASE)
 
 OWN_FILES = re.compile(
     rf"rota\.shared\.database\.(?:backends$|{DATABASE.pattern})|rota\.migrations\.(versions\.|steps$)"
+    r"|rota\.integrations\.django\.databases$"
 )
-"""Where databases are told apart: each one's own files, and the one way to them; and migrations, which are frozen."""
+"""Where databases are told apart: each one's own files, and the one way to them; migrations, which are frozen; and
+where Django's databases are read."""
 
 ASKS_THE_DIALECT = {
     "rota.migrations.steps": "a migration asks on which database it runs; it must not change as the backends do",
@@ -188,7 +190,7 @@ def control_knows_no_face_and_no_service(module: Module) -> list[str]:
     """The command line, and every other face, is made of it."""
     if not module.within("rota.shared.control"):
         return []
-    below = ("control", "domain", "store", "database", "clock")
+    below = ("control", "domain", "store", "database", "waking", "clock")
     return imports_of(module, "click") + [
         f"{module.name}:{found.line} imports {found.target}"
         for found in imports(module)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rota.worker_service.authoring import Node
 from rota.worker_service.board import Board
+from rota.worker_service.contents import Node
 from rota.worker_service.context import NodeContext
 from rota.worker_service.signatures import Execution
 

@@ -8,8 +8,8 @@ import pytest
 
 from rota.shared.settable_clock import SettableClock
 from rota.shared.store.runs import Run
-from rota.worker_service.authoring import Node
 from rota.worker_service.builtin.http import RequestFailed
+from rota.worker_service.contents import Node
 from rota.worker_service.executors.base import Done, Failure, Outcome
 from rota.worker_service.pulling.slots import Slots
 from rota.worker_service.running.runner import Runner

@@ -42,3 +42,20 @@ def test_no_heartbeat_waits_for_the_note_that_a_worker_is_blocked(locked: Locked
     assert (board.expires, locked.free.is_set()) == (5.0, False)
     guardian._renewed(6.0)
     assert board.expires == 6.0
+
+
+@pytest.mark.parametrize(("late", "named"), [(1, [2]), (4, [2]), (99, [1, 2])])
+def test_a_thread_that_a_busy_machine_lets_run_late_is_still_found(
+    monkeypatch: pytest.MonkeyPatch, late: int, named: list[int]
+) -> None:
+    guardian = Guardian(Settings.load(), Board(1), os.getpid(), 0)
+    monkeypatch.setattr(guardian._board, "entered", lambda: [(1, 11), (2, 22)])
+    monkeypatch.setattr("rota.worker_service.guardian.SAMPLE_SECONDS", 0)
+    looks = {11: 0, 22: 0}
+
+    def ticks(thread: int) -> int:
+        looks[thread] += 1
+        return int(thread == 22 and looks[thread] > late)
+
+    monkeypatch.setattr(guardian, "_ticks", ticks)
+    assert guardian._blockers() == named

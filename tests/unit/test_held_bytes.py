@@ -10,7 +10,7 @@ import pytest
 from rota.shared.domain.jsontext import UnreadableJson
 from rota.shared.settable_clock import SettableClock
 from rota.shared.store.runs import Run
-from rota.worker_service.authoring import Node
+from rota.worker_service.contents import Node
 from rota.worker_service.executors.base import Call, Done, Failure, NoThread, Outcome
 from rota.worker_service.pulling.slots import HELD_BYTES, Slots
 from rota.worker_service.running.runner import Runner

@@ -3,17 +3,20 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rota.shared.domain.errors import ConfigurationError
+from rota.worker_service import jobs
 from rota.worker_service.loading import load_app
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder on the path, whose modules are forgotten afterwards."""
+    """A folder on the path, whose modules and jobs are forgotten afterwards."""
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(jobs, "_by_name", {})
     before = set(sys.modules)
     yield tmp_path
     for name in set(sys.modules) - before:
@@ -127,3 +130,72 @@ def test_a_type_needs_no_node_where_each_of_its_tasks_lists_its_nodes(folder: Pa
     (folder / "jobs_listing_some.py").write_text(LISTS + "app.schedule('weekly', flow)")
     with pytest.raises(ConfigurationError, match="task type FLOW has no node"):
         load_app("jobs_listing_some:app")
+
+
+# All of a package
+
+JOB = "from rota import Job\nclass {}(Job):\n    cron = '0 3 * * *'\n    def run(self, ctx): return 1\n"
+APP = "from rota import Rota\napp = Rota()\n@app.task('{0}', cron='0 4 * * *')\ndef {0}(ctx): return 1\n"
+
+
+def package(folder: Path, **sources: str) -> None:
+    """A package ``acme`` of these modules; ``a__b`` is ``b`` in the package ``a`` in it."""
+    for name, source in {"__init__": "", **sources}.items():
+        path = folder.joinpath("acme", *name.split("__")) if not name.startswith("_") else folder / "acme" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        (path.parent / "__init__.py").touch()
+        path.with_suffix(".py").write_text(source)
+
+
+def test_all_jobs_and_apps_of_a_package_are_one_app(folder: Path) -> None:
+    shared = "from acme.apps import app\n"
+    package(
+        folder, one=JOB.format("One"), deep__two=JOB.format("Two"), apps=APP.format("THREE"), uses=shared,
+        __main__="raise SystemExit('not to be imported')",
+    )  # fmt: skip
+    app = load_app("acme:*")
+    assert (app.target, set(app.nodes)) == ("acme:*", {"ONE", "TWO", "THREE"})
+    assert {task.name for task in app.schedules} == {"one", "two", "three"}
+    assert {Path(path).name for path in app.sources} == {"__init__.py", "one.py", "two.py", "apps.py", "uses.py"}
+    assert set(load_app("acme.deep:*").nodes) == {"TWO"}
+    assert set(load_app("acme.one:*").nodes) == {"ONE"}
+
+
+def test_an_app_that_another_of_the_package_includes_is_there_once(folder: Path) -> None:
+    main = "from rota import Rota\nfrom acme import billing\napp = Rota()\napp.include(billing.app)\n"
+    listens = "@app.on('failed')\ndef alert(event): ...\n"
+    package(folder, billing=APP.format("BILL") + listens, main=main)
+    app = load_app("acme:*")
+    assert set(app.nodes) == {"BILL"}
+    assert [listener.__qualname__ for listener in app.listeners["failed"]] == ["alert"]
+
+
+@pytest.mark.parametrize(
+    ("sources", "target", "said"),
+    [
+        ({}, "acme:*", "in the module of acme is no rota.Job and no rota.Rota"),
+        ({"one": "x = 1", "two": ""}, "acme:*", "in 3 modules of acme is no rota.Job and no rota.Rota"),
+        ({"one": JOB.format("One")}, "acme.two:*", "there is no module 'acme.two'"),
+        ({"one": "\n1 / 0"}, "acme:*", "/acme/one.py:2: ZeroDivisionError"),
+        ({"deep__two": "import nowhere"}, "acme:*", "/acme/deep/two.py:1: No module named 'nowhere'"),
+        (
+            {"one": JOB.format("One"), "two": JOB.format("One")},
+            "acme:*",
+            "/acme/two.py:2: job acme.two.One: task 'one' is that of the job acme.one.One, too",
+        ),
+        ({"one": JOB.format("One"), "two": APP.format("ONE")}, "acme:*", "ONE is declared twice in this app"),
+        ({"one": APP.format("ONE"), "two": APP.format("ONE")}, "acme:*", "'ONE' is declared by two apps"),
+        ({"one": JOB.format("One")}, "acme.one:app", "write --discover acme.one, for its jobs"),
+        (
+            {"one": APP.format("TWO") + JOB.format("One")},
+            "acme.one:app",
+            "job One belongs to no app, so this worker would not run it; write class One(Job, app=app), or start it",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_package_is_said(folder: Path, sources: dict[str, Any], target: str, said: str) -> None:
+    package(folder, **sources)
+    with pytest.raises(ConfigurationError) as refused:
+        load_app(target)
+    assert str(refused.value).startswith(f"app '{target}': ")
+    assert said in str(refused.value)

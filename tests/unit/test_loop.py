@@ -4,6 +4,7 @@ import logging
 import math
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -203,3 +204,21 @@ def test_each_different_failure_is_logged_once_and_the_recovery_too(caplog: pyte
         "duty: failed and will be tried again: RuntimeError: a",
         "duty: works again after 1 failures",
     ]
+
+
+def test_the_pause_after_a_failure_is_not_ended_by_a_wake() -> None:
+    """Or whoever may wake it could make it fail as often as they like."""
+    failures: list[float] = []
+
+    def fail() -> float:
+        failures.append(time.monotonic())
+        raise RuntimeError("meant to fail")
+
+    with running(fail) as loop:
+        wait_until(lambda: len(failures) >= 4, 30, "four failures")
+        began = time.monotonic()
+        while len(failures) < 5:
+            loop.wake()
+            time.sleep(0.001)
+    assert time.monotonic() - began > 0.1
+    assert failures[4] - failures[3] >= 0.8, "half of the pause after four failures"

@@ -18,7 +18,7 @@ from rota.shared.domain.states import REASON_LIMIT, InstanceStatus, NodeStatus
 from rota.shared.settable_clock import SettableClock
 from rota.shared.store.reports import InstanceReport, NodeReport, Report
 from rota.shared.store.runs import NodeRun, Run
-from rota.worker_service.authoring import Node
+from rota.worker_service.contents import Node
 from rota.worker_service.context import NodeContext
 from rota.worker_service.executors.base import Call, Done, Failure, NoThread, Outcome, Refused
 from rota.worker_service.pulling.slots import FEWEST_ENDS, Slot, Slots

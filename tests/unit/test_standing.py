@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rota.worker_service.authoring import Node
 from rota.worker_service.board import Board
+from rota.worker_service.contents import Node
 from rota.worker_service.context import NodeContext
 from rota.worker_service.executors.base import Call
 from rota.worker_service.executors.event_loop import HELD_UP_SECONDS, EventLoopExecutor

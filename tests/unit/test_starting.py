@@ -11,6 +11,7 @@ from rota.shared.store.runs import Run
 from rota.worker_service.pulling.slots import Slot, Slots
 from rota.worker_service.pulling.starter import Starter
 from rota.worker_service.rows import WorkerRows
+from rota.worker_service.running.listeners import Listeners
 from rota.worker_service.running.runner import Runner
 from tests.harness.runs import NOON, run
 
@@ -44,7 +45,7 @@ class World:
         self.slots.claim([running])
         self.slots.start([running])
         self.slots.abandon(+2)
-        starter = Starter(nothing, cast("Runner", self.runner), self.slots, clock)
+        starter = Starter(nothing, cast("Runner", self.runner), self.slots, clock, Listeners({}, clock, worker="w"))
         starter.put([run(id=number) for number in range(4)], NOON, {})
         clock.thread("start", starter.run).start()
         clock.advance(1)
@@ -86,7 +87,13 @@ def test_whatever_a_start_raises_the_next_ones_are_started(caplog: pytest.LogCap
 @pytest.mark.parametrize("when", ["the worker stops", "the worker has stopped", "it has no slot"])
 def test_what_is_handed_back_from_the_queue_is_said_to_be_unstarted(when: str) -> None:
     clock, rows = SettableClock(NOON), _HandedBack()
-    starter = Starter(cast("WorkerRows", rows), cast("Runner", Running()), Slots(5, 1000, clock), clock)
+    starter = Starter(
+        cast("WorkerRows", rows),
+        cast("Runner", Running()),
+        Slots(5, 1000, clock),
+        clock,
+        Listeners({}, clock, worker="w"),
+    )
     if when == "the worker has stopped":
         starter.close()
         rows.seen.clear()

@@ -13,7 +13,7 @@ from pydantic import BaseModel, field_validator
 
 from rota import Fail, Retry
 from rota.shared.clock import HostTimer
-from rota.worker_service.authoring import Node
+from rota.worker_service.contents import Node
 from rota.worker_service.context import NodeContext
 from rota.worker_service.executors import event_loop
 from rota.worker_service.executors.base import Call, Executor, NoThread, Outcome

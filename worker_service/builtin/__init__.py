@@ -9,11 +9,12 @@ from rota.shared.database.transactions import Database
 from rota.shared.settings import Settings
 from rota.shared.store import node_types
 from rota.shared.store.node_types import NodeTypeDeclaration
-from rota.worker_service.authoring import Node, Rota
+from rota.worker_service.authoring import Rota
 from rota.worker_service.builtin.http import http_request
 from rota.worker_service.builtin.http_param import HttpRequestParam
 from rota.worker_service.builtin.shell import shell_command
 from rota.worker_service.builtin.shell_param import ShellCommandParam
+from rota.worker_service.contents import Node
 
 _HTTP_REQUEST = Node(
     type="HTTP_REQUEST",
@@ -49,7 +50,7 @@ def _are_the_last(connection: Connection) -> bool:
     """Whether the built-in types are registered, and nobody has declared one otherwise since."""
     last = {one.type: (one.defaults, one.param_schema) for one in node_types.registered(connection)}
     return node_types.is_registered(connection, DECLARATIONS) and all(
-        last[one.type] == (one.defaults, one.param_schema) for one in DECLARATIONS
+        last.get(one.type) == (one.defaults, one.param_schema) for one in DECLARATIONS
     )
 
 

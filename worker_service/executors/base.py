@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from rota.shared.domain.errors import DetailedError, InvalidInput, InvalidParam
 from rota.shared.domain.jsontext import storable
 from rota.shared.domain.retry import names_of
-from rota.worker_service.authoring import Node
+from rota.worker_service.contents import Node
 from rota.worker_service.context import NodeContext
 from rota.worker_service.values import checked_param
 from rota.worker_service.verdicts import Fail, Retry

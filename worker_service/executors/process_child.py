@@ -39,7 +39,8 @@ from zoneinfo import ZoneInfo
 
 from rota.shared.clock import HostTimer
 from rota.shared.domain.errors import ConfigurationError, InvalidInput
-from rota.worker_service.authoring import Handler, Node, Rota
+from rota.worker_service.authoring import Rota
+from rota.worker_service.contents import Handler, Node
 from rota.worker_service.context import Cancellation, NodeContext
 from rota.worker_service.executors import standing
 from rota.worker_service.executors.base import ERROR_CHARACTERS, Call, Failure, Refused

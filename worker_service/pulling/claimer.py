@@ -1,7 +1,7 @@
 """Claiming: the worker claims queued instances in batches, just before they are due and as slots become free."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from sqlalchemy.exc import DBAPIError
 
@@ -9,7 +9,7 @@ from rota.shared.clock import FAR_SECONDS, Clock
 from rota.shared.database.transactions import is_refusal, sentence
 from rota.shared.domain.errors import RotaError
 from rota.shared.store.overlap import Waiting
-from rota.shared.store.runs import Wanted
+from rota.shared.store.runs import Skip, Wanted
 from rota.shared.surprises import Surprises
 from rota.worker_service.pulling.backlog import Backlog
 from rota.worker_service.pulling.pacing import LONGEST_PACE_SECONDS, PUT_OFF, ClaimPace, is_time_to_poll
@@ -43,6 +43,9 @@ class Claimer:
         self._starter = starter
         self._clock = clock
         self._poll_now = poll_now
+        self.skipped: Callable[[Sequence[Skip]], None] = lambda _: None
+        """Is told of the fires that a claim has skipped for another run of their task."""
+
         self._pace = ClaimPace()
         self._surprises = Surprises("claim")
         slots.on_free(backlog.room_made)
@@ -104,6 +107,7 @@ class Claimer:
             claimed.update(run.id for run in claim.runs)
             waiting += claim.waiting
             following += claim.following
+            self.skipped(claim.skipped)
         self._backlog.settle(taken, waiting, self._clock.at(asked), self._clock.now(), following)
 
     def _give_up(self, taken: Mapping[int, int], error: Exception) -> None:

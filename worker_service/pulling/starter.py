@@ -10,6 +10,7 @@ from rota.worker_service.pulling.delay_queue import DelayQueue
 from rota.worker_service.pulling.pacing import GIVE_BACK_AFTER
 from rota.worker_service.pulling.slots import Slots
 from rota.worker_service.rows import WorkerRows
+from rota.worker_service.running.listeners import Listeners
 from rota.worker_service.running.runner import Runner
 
 log = logging.getLogger(__name__)
@@ -21,8 +22,9 @@ Start = tuple[datetime, Run, int]
 class Starter:
     """Starts claimed instances, on the thread that calls ``run``."""
 
-    def __init__(self, rows: WorkerRows, runner: Runner, slots: Slots, clock: Clock) -> None:
+    def __init__(self, rows: WorkerRows, runner: Runner, slots: Slots, clock: Clock, listeners: Listeners) -> None:
         self._rows = rows
+        self._listeners = listeners
         self._runner = runner
         self._slots = slots
         self._clock = clock
@@ -39,7 +41,7 @@ class Starter:
     def put_at_once(self, claimed: Sequence[Run], priorities: Mapping[int, int]) -> None:
         """Start these, which are due, on this thread; those that get no slot when one is free."""
         accepted = self._runner.accept(claimed)
-        left = {run.id for run in accepted} if self._queue.closed else self._runner.start(accepted)
+        left = {run.id for run in accepted} if self._queue.closed else self._start(accepted)
         if left:
             now = self._clock.now()
             self._put([(max(run.due_at, now), run, priorities.get(run.id, 0)) for run in accepted if run.id in left])
@@ -49,7 +51,7 @@ class Starter:
         while not self._queue.closed:
             due = self._queue.take(self._slots.idle)
             try:
-                left = self._runner.start([run for _, run, _ in due])
+                left = self._start([run for _, run, _ in due])
             except BaseException:  # this thread must go on: later instances wait for it
                 log.exception("%d instances could not be started", len(due))
                 continue
@@ -67,6 +69,14 @@ class Starter:
         """Start no more instances, and hand back those that have not started, unless it ``hurries``."""
         unstarted = [run for _, run, _ in self._queue.close()]
         self._hand_back([] if hurries else unstarted, "its worker stopped")
+
+    def _start(self, due: Sequence[Run]) -> set[int]:
+        """Start these; returns the ids of those that wait for a slot."""
+        self._listeners.hold(due)
+        left = self._runner.start(due)
+        self._listeners.begun(run for run in due if run.id not in left and run.id in self._runner)
+        self._listeners.forget(run for run in due if run.id not in self._runner)
+        return left
 
     def _put(self, starts: Sequence[Start]) -> None:
         if not self._queue.put_all((start[0], start, start[2]) for start in starts):

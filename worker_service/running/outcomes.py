@@ -11,7 +11,7 @@ from rota.shared.domain.states import NodeStatus
 from rota.shared.domain.triggers.zones import load_zone
 from rota.shared.store.reports import Report
 from rota.shared.store.runs import NodeRun
-from rota.worker_service.authoring import Node
+from rota.worker_service.contents import Node
 from rota.worker_service.executors.base import Outcome
 from rota.worker_service.running import endings
 from rota.worker_service.running.active import Active, keep_result

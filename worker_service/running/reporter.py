@@ -64,8 +64,18 @@ class Reports(Protocol):
 class Reporter:
     """Writes reports from a queue, batch after batch, on the thread that calls ``run``."""
 
-    def __init__(self, rows: WorkerRows, clock: Clock, successors: Successors | None = None) -> None:
-        """``successors``: the runs to which those that end may hand their slots on; None: there are none."""
+    def __init__(
+        self,
+        rows: WorkerRows,
+        clock: Clock,
+        successors: Successors | None = None,
+        told: Callable[[Report], None] = lambda report: None,
+    ) -> None:
+        """``successors``: the runs to which those that end may hand their slots on; None: there are none.
+
+        ``told`` is called for each report that is committed, if its run was this worker's.
+        """
+        self._told = told
         self._rows = rows
         self._clock = clock
         self._successors = successors
@@ -191,7 +201,8 @@ class Reporter:
         self._surprises.over("a batch")
         self._let_go = sum(report.is_urgent for report, _ in batch)
         for report, written in batch:
-            _call_back(report, written, ours=report.instance_id not in lost)
+            ours = report.instance_id not in lost
+            _call_back(report, written, ours=ours, told=self._told)
 
     def _must_look(self) -> bool:
         return bool(self._aside) and self._clock.monotonic() >= self._look_again
@@ -257,7 +268,14 @@ class Reporter:
         return lost
 
 
-def _call_back(report: Report, written: Written, *, ours: bool) -> None:
+def _call_back(
+    report: Report, written: Written, *, ours: bool, told: Callable[[Report], None] = lambda report: None
+) -> None:
+    if ours:
+        try:
+            told(report)
+        except Exception:  # what follows the report must not wait for it
+            log.exception("reporter: the listeners were not told of instance %d", report.instance_id)
     try:
         written(ours)
     except BaseException:  # this thread must go on: other runs wait for their reports

@@ -18,7 +18,7 @@ from rota.shared.domain.nodes import given_param
 from rota.shared.domain.states import InstanceStatus, NodeStatus
 from rota.shared.store.reports import Report
 from rota.shared.store.runs import NodeRun, Run
-from rota.worker_service.authoring import Node
+from rota.worker_service.contents import Node
 from rota.worker_service.executors.base import Call, Executor, NoThread, Outcome, Running
 from rota.worker_service.pulling.slots import CLAIMED, Slots
 from rota.worker_service.running import endings

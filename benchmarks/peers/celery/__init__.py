@@ -31,6 +31,7 @@ def cases(scale: Scale) -> list[Case]:
         *measures.herds(scale, SUBJECT, WITH_BEAT, timed),
         *measures.steadies(scale, SUBJECT, WITH_BEAT, timed),
         *measures.distances(scale, SUBJECT, WITH_BEAT, timed),
+        *measures.runs_now(scale, SUBJECT, replace(WORKERS, fill=None), ("program.py", "ask"), SETTINGS),
         *measures.pipelines(scale, SUBJECT, WORKERS, 2_000, f"chain() of five tasks. {SETTINGS}"),
         *measures.processes(scale, SUBJECT, EIGHT, 10_000, SETTINGS.replace("prefork 2", "prefork 8")),
         *measures.registries(scale, SUBJECT, BEAT_ALONE, "beat alone, crontab schedules; its worker is not counted."),

@@ -1,4 +1,4 @@
-"""Celery: the task, beat's schedules, and ``program.py fill``, which sends the jobs of a drain."""
+"""Celery: the task, beat's schedules; ``program.py fill`` sends the jobs of a drain, ``program.py ask`` one by one."""
 
 import os
 import time
@@ -9,7 +9,7 @@ from celery import Celery, chain
 from celery.schedules import BaseSchedule, crontab, schedstate
 from celery.signals import beat_init, worker_ready
 
-from benchmarks.load import STORE, Load, ready
+from benchmarks.load import STORE, Load, asked, ready
 from benchmarks.record import record
 
 HOUR = 3600.0
@@ -74,7 +74,7 @@ def schedule(due: float) -> BaseSchedule:
     return crontab(minute=0, hour=0, day_of_month=1, month_of_year=1) if is_idle else Hourly(due)
 
 
-QUEUED = ("drain", "pipeline")
+QUEUED = ("drain", "pipeline", "run_now")
 if load.workload not in QUEUED:
     app.conf.beat_schedule = {
         key: {"task": "run", "schedule": schedule(due), "args": (key, due)} for key, due in load.entries()
@@ -84,7 +84,7 @@ worker_ready.connect(lambda **_: ready(), weak=False)
 beat_init.connect(lambda **_: ready(), weak=False)
 
 if __name__ == "__main__":
-    for name, at in load.entries():
+    for name, at in asked(load.count) if load.workload == "run_now" else load.entries():
         if load.workload == "pipeline":
             chain(*[step.s() for _ in range(STEPS)], last.s(name, at)).delay()
         else:

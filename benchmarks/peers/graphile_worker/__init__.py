@@ -24,5 +24,6 @@ def cases(scale: Scale) -> list[Case]:
         *measures.drains(scale, f"{SUBJECT}, local queue", LOCAL_QUEUE, 100_000, local),
         *measures.herds(scale, SUBJECT, WORKERS, RUN_AT),
         *measures.steadies(scale, SUBJECT, WORKERS, RUN_AT),
+        *measures.runs_now(scale, SUBJECT, WORKERS, ("program.js", "ask"), f"Told by LISTEN and NOTIFY. {SETTINGS}"),
         *measures.registries(scale, SUBJECT, replace(WORKERS, processes=(WORKER,)), crontab),
     ]

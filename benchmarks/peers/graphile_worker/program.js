@@ -1,8 +1,9 @@
 "use strict";
-// graphile-worker: `program.js fill` makes its schema and adds jobs in batches, `program.js work` is a worker.
+// graphile-worker: `program.js fill` makes its schema and adds jobs in batches, `program.js work` is a worker, `program.js
+// ask` adds one job after the other.
 
 const { Logger, makeWorkerUtils, run } = require("graphile-worker");
-const { items, load, main, moment, ready, record, store } = require("../load.js");
+const { asked, items, load, main, moment, ready, record, store } = require("../load.js");
 
 const BATCH = 1000;
 const logger = new Logger(() => (level, message) => level === "error" && console.error(message));
@@ -16,7 +17,7 @@ const ADD = `
 async function fill() {
   const utils = await makeWorkerUtils({ connectionString: store, logger });
   await utils.migrate();
-  const specs = load.workload === "registry" ? [] : items().map(spec);
+  const specs = ["registry", "run_now"].includes(load.workload) ? [] : items().map(spec);
   for (let at = 0; at < specs.length; at += BATCH) {
     const batch = JSON.stringify(specs.slice(at, at + BATCH));
     await utils.withPgClient((client) => client.query(ADD, [batch]));
@@ -29,6 +30,12 @@ const spec = ({ key, due }) => ({
   payload: { key, due },
   run_at: due ? moment(due).toISOString() : undefined,
 });
+
+async function ask() {
+  const utils = await makeWorkerUtils({ connectionString: store, logger });
+  for await (const job of asked()) await utils.addJob("run", job);
+  await utils.release();
+}
 
 /** Run what is due, with 10 at once. */
 async function work() {
@@ -45,4 +52,4 @@ async function work() {
   await runner.promise;
 }
 
-main({ fill, work });
+main({ fill, work, ask });

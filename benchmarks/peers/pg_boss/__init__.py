@@ -29,5 +29,6 @@ def cases(scale: Scale) -> list[Case]:
         *measures.drains(scale, f"{SUBJECT}, fetch loop", FETCHERS, 50_000, FETCH),
         *measures.herds(scale, SUBJECT, WORKERS, RUN_AT),
         *measures.steadies(scale, SUBJECT, WORKERS, RUN_AT),
+        *measures.runs_now(scale, SUBJECT, WORKERS, ("program.js", "ask"), SETTINGS),
         *measures.distances(scale, SUBJECT, WORKERS, RUN_AT),
     ]

@@ -1,9 +1,9 @@
 "use strict";
 // pg-boss: `program.js fill` makes its schema and inserts jobs in batches, `program.js work` is a worker, `program.js
-// fetch` one that calls fetch() itself.
+// fetch` one that calls fetch() itself, `program.js ask` sends one job after the other.
 
 const PgBoss = require("pg-boss");
-const { items, main, moment, ready, record, store } = require("../load.js");
+const { asked, items, load, main, moment, ready, record, store } = require("../load.js");
 
 const QUEUE = "run";
 const BATCH = 1000;
@@ -19,7 +19,7 @@ async function started() {
 async function fill() {
   const boss = await started();
   await boss.createQueue(QUEUE);
-  const jobs = items().map(({ key, due }) => ({
+  const jobs = (load.workload === "run_now" ? [] : items()).map(({ key, due }) => ({
     name: QUEUE,
     data: { key, due },
     startAfter: due ? moment(due) : undefined,
@@ -27,6 +27,12 @@ async function fill() {
   for (let at = 0; at < jobs.length; at += BATCH) {
     await boss.insert(jobs.slice(at, at + BATCH));
   }
+  await boss.stop({ graceful: false });
+}
+
+async function ask() {
+  const boss = await started();
+  for await (const { key, due } of asked()) await boss.send(QUEUE, { key, due });
   await boss.stop({ graceful: false });
 }
 
@@ -50,4 +56,4 @@ async function fetch() {
   }
 }
 
-main({ fill, work, fetch });
+main({ fill, work, fetch, ask });

@@ -24,5 +24,6 @@ def cases(scale: Scale) -> list[Case]:
         *measures.herds(scale, SUBJECT, WORKERS, RUN_AT),
         *measures.steadies(scale, SUBJECT, WORKERS, RUN_AT),
         *measures.distances(scale, SUBJECT, WORKERS, RUN_AT),
+        *measures.runs_now(scale, SUBJECT, WORKERS, ("program.py", "ask"), f"Told by LISTEN and NOTIFY. {SETTINGS}"),
         *measures.registries(scale, SUBJECT, replace(WORKERS, processes=(WORKER,)), periodic),
     ]

@@ -1,4 +1,7 @@
-"""Procrastinate: ``program.py fill`` makes its schema and defers jobs in batches, ``program.py work`` is a worker."""
+"""Procrastinate: ``program.py fill`` makes its schema and defers jobs in batches, ``program.py work`` is a worker.
+
+``program.py ask`` defers one job after the other.
+"""
 
 import asyncio
 import os
@@ -8,11 +11,12 @@ from collections.abc import Awaitable, Callable
 from procrastinate import App, PsycopgConnector
 from procrastinate.jobs import Job
 
-from benchmarks.load import STORE, Load, moment, ready
+from benchmarks.load import STORE, Load, asked, moment, ready
 from benchmarks.record import record
 
 BATCH = 1_000
 CONCURRENCY = 10
+UNSTORED = ("registry", "run_now")
 
 app = App(connector=PsycopgConnector(conninfo=os.environ[STORE]))
 load = Load.given()
@@ -28,9 +32,16 @@ async def fill() -> None:
     """Defer all jobs; those of a registry are periodic tasks and not stored."""
     async with app.open_async():
         await app.schema_manager.apply_schema_async()
-        jobs = [_job(key, due) for key, due in load.entries() if load.workload != "registry"]
+        jobs = [_job(key, due) for key, due in load.entries() if load.workload not in UNSTORED]
         for start in range(0, len(jobs), BATCH):
             await app.job_manager.batch_defer_jobs_async(jobs[start : start + BATCH])
+
+
+async def ask() -> None:
+    """Defer one job after the other."""
+    async with app.open_async():
+        for key, due in asked(load.count):
+            await run.defer_async(key=key, due=due)
 
 
 def _job(key: str, due: float) -> Job:
@@ -63,4 +74,4 @@ def _periodic(key: str, due: float) -> Callable[[int], Awaitable[None]]:
 
 
 if __name__ == "__main__":
-    asyncio.run({"fill": fill, "work": work}[sys.argv[1]]())
+    asyncio.run({"fill": fill, "work": work, "ask": ask}[sys.argv[1]]())

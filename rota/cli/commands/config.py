@@ -13,14 +13,15 @@ from rota.cli.shell import Shell, database_option, json_option, pass_shell
 from rota.cli.show.output import note, show_json
 from rota.cli.show.table import show_table
 from rota.shared.database.urls import parsed, shown
-from rota.shared.settings import Settings
+from rota.shared.settings import SECRETS, Settings
+from rota.shared.waking.addresses import shown_redis
 
 PREFIX = "ROTA_"
-ALL_BUT_DATABASE = tuple(name for name in Settings.model_fields if name != "database_url")
+ALL_BUT_SECRETS = tuple(name for name in Settings.model_fields if name not in SECRETS)
 
 
 @click.command()
-@settings_options(ALL_BUT_DATABASE)
+@settings_options(ALL_BUT_SECRETS)
 @json_option
 @database_option
 @pass_shell
@@ -43,7 +44,7 @@ def config(shell: Shell, as_json: bool, **options: Any) -> None:
     if shell.database_url is not None:
         given.add("database_url")
     rows = [
-        (f"{PREFIX}{name.upper()}", shown_value(getattr(settings, name)), source(name, given), field.description)
+        (f"{PREFIX}{name.upper()}", shown_value(name, getattr(settings, name)), source(name, given), field.description)
         for name, field in Settings.model_fields.items()
     ]
     if as_json:
@@ -61,9 +62,11 @@ def source(name: str, given: set[str]) -> str:
     return "environment" if f"{PREFIX}{name.upper()}" in variables else "default"
 
 
-def shown_value(value: Any) -> Any:
+def shown_value(name: str, value: Any) -> Any:
     """A setting's value without its secrets."""
-    return shown(parsed(value.get_secret_value())) if isinstance(value, SecretStr) else value
+    if not isinstance(value, SecretStr):
+        return value
+    return shown(parsed(value.get_secret_value())) if name == "database_url" else shown_redis(value.get_secret_value())
 
 
 def unknown_variables(environment: Mapping[str, str]) -> dict[str, str | None]:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from rota.cli import logs
+from rota.cli.commands.workers import find_app
 from rota.cli.groups import GuessingGroup
 from rota.cli.options import SCHEDULER_SETTINGS, limit_option, settings_options, verbosity_options
 from rota.cli.shell import Shell, actor, database_option, json_option, pass_shell, why_option
@@ -28,10 +29,25 @@ LEAST = ("pid", "host", "version", "started", "last tick", "remark")
 @settings_options(SCHEDULER_SETTINGS)
 @verbosity_options
 @click.option("--log-json", is_flag=True, help="Log one JSON object a line.")
+@click.option(
+    "--app",
+    "listening",
+    metavar="MODULE:APP",
+    help="Tell the listeners (@app.on) of this app what the rows say, as its workers do.",
+)
 @parent_option
 @database_option
 @pass_shell
-def scheduler(shell: Shell, verbose: int, quiet: int, log_json: bool, parent_pipe: int | None, **options: Any) -> None:
+def scheduler(
+    shell: Shell,
+    verbose: int,
+    quiet: int,
+    *,
+    log_json: bool,
+    listening: str | None,
+    parent_pipe: int | None,
+    **options: Any,
+) -> None:
     """Run a scheduler, look at those that run, or pause all of them.
 
     Several may run at once, on one machine or many: they share the work, and no fire happens twice.
@@ -40,6 +56,7 @@ def scheduler(shell: Shell, verbose: int, quiet: int, log_json: bool, parent_pip
     Examples:
       rota scheduler
       rota -d mysql://rota:secret@db/rota scheduler --tick-seconds 0.5 -v
+      rota scheduler --app jobs:app
       rota scheduler list
       rota scheduler pause --reason "the database moves"
     """
@@ -48,13 +65,19 @@ def scheduler(shell: Shell, verbose: int, quiet: int, log_json: bool, parent_pip
     settings = shell.settings(**options)
     logs.configure(logs.level_of(logging.INFO, verbose, quiet), as_json=log_json)
     watch_parent(parent_pipe, settings.grace_seconds)
+    listeners = find_app(listening).listeners if listening else {}
     shell.await_database()
     with shell.database() as database:  # a sentence and an exit code, where there is no usable database
         if settings.start_paused:
             schedulers.pause(database, actor(), "a scheduler started with --paused")
     from rota.scheduler_service.app import serve  # noqa: PLC0415 - scheduler list needs none of it
 
-    raise SystemExit(serve(settings))
+    code = serve(settings, listeners)
+    if listening:
+        from rota.worker_service.leaving import leave  # noqa: PLC0415
+
+        leave(code)  # threads of the app may run for ever
+    raise SystemExit(code)
 
 
 @scheduler.command("list")

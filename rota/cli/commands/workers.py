@@ -11,7 +11,14 @@ import click
 
 from rota.cli import logs
 from rota.cli.groups import GuessingGroup
-from rota.cli.options import WORKER_SETTINGS, limit_option, settings_options, verbosity_options
+from rota.cli.options import (
+    WORKER_SETTINGS,
+    discover_option,
+    discovered,
+    limit_option,
+    settings_options,
+    verbosity_options,
+)
 from rota.cli.shell import Shell, actor, database_option, json_option, pass_shell, why_option
 from rota.cli.show.output import cell, show_fields, show_json
 from rota.cli.show.table import show_table
@@ -28,6 +35,7 @@ TIMES = ("last_heartbeat", "gmt_started", "gmt_dead", "gmt_blocked")
 
 
 @click.group(cls=GuessingGroup, invoke_without_command=True)
+@discover_option
 @settings_options(WORKER_SETTINGS)
 @verbosity_options
 @click.option("--log-json", is_flag=True, help="Log one JSON object a line.")
@@ -45,6 +53,7 @@ def worker(shell: Shell, verbose: int, quiet: int, log_json: bool, parent_pipe: 
     \b
     Examples:
       rota worker --app jobs:app
+      rota worker --discover mypackage.jobs
       rota worker --app jobs:app --name eu-1 --capacity 20 --label region=eu --label gpu=a100
       rota worker --allow-shell --no-allow-http
       rota worker list
@@ -55,7 +64,7 @@ def worker(shell: Shell, verbose: int, quiet: int, log_json: bool, parent_pipe: 
         return
     # As the first process of a container it would never see a signal that comes before the guardian waits for it.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
-    settings = shell.settings(**options)
+    settings = shell.settings(**discovered(options))
     logs.configure(logs.level_of(logging.INFO, verbose, quiet), as_json=log_json)
     from rota.worker_service import guardian  # noqa: PLC0415 - worker list needs none of it
 

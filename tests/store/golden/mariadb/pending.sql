@@ -21,7 +21,12 @@ SELECT EXISTS (
         SELECT schedule_pause.id
         FROM schedule_pause
         WHERE schedule_pause.is_deleted = :is_deleted_1
-    ) AS anon_3;
+    ) AS anon_3,
+    EXISTS (
+        SELECT schedule_request.id
+        FROM schedule_request FORCE INDEX (ix_schedule_request_open)
+        WHERE schedule_request.is_deleted = :is_deleted_2
+    ) AS anon_4;
 
 -- The assigner gives rows inserted by SQL their due time.
 

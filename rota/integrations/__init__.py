@@ -1,0 +1,1 @@
+"""Rota in web frameworks."""
