@@ -4,6 +4,8 @@
 .DEFAULT_GOAL := help
 .PHONY: help up test test-long test-compose golden lint bench bench-quick
 ARGS ?=
+# The tests start hundreds of processes. Each would compile all of Rota anew if Python may not keep what it compiled.
+test test-long test-compose: export PYTHONDONTWRITEBYTECODE :=
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' Makefile
