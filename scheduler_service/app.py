@@ -13,6 +13,7 @@ from rota.scheduler_service.duties.assigner import Assigner
 from rota.scheduler_service.duties.backfiller import Backfiller
 from rota.scheduler_service.duties.business_keys import BusinessKeys
 from rota.scheduler_service.duties.catch_up import Catcher
+from rota.scheduler_service.duties.chains import Chains
 from rota.scheduler_service.duties.deadlines import Deadlines
 from rota.scheduler_service.duties.edited_calendars import EditedCalendars
 from rota.scheduler_service.duties.follower import Follower
@@ -80,6 +81,7 @@ class Scheduler:
             self._assigner_loop,
             Loop("catch-up", self._catch_up, clock),
             Loop("follower", Follower(database, settings).step, clock),
+            Loop("chains", Chains(database, settings, self._assign_now).step, clock),
             Loop("backfiller", self._backfill, clock),
             self._requests_loop,
             Loop("business keys", business_keys.step, clock),

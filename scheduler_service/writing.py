@@ -1,18 +1,21 @@
 """Writing: what the materializer has decided for a batch of tasks, in one transaction each time."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from sqlalchemy import Connection
 
 from rota.shared.domain.deciding import recalled
+from rota.shared.domain.errors import RotaError
 from rota.shared.domain.planning import Decision, PlannedTask
-from rota.shared.domain.states import REASON_LIMIT
+from rota.shared.domain.states import REASON_LIMIT, OnEnd
 from rota.shared.store import (
     calendars,
     catch_ups,
+    chain_runs,
+    chains,
     deadlines,
     fires,
     follow_ups,
@@ -107,11 +110,12 @@ def write_tasks(
     *,
     wary: bool,
     at_once: bool,
+    marks: bool = False,
 ) -> set[str]:
     """Write some tasks; returns the names of those that it passed over, because somebody else has locked them.
 
     Raises Unexpected if another scheduler takes a lease over meanwhile. ``at_once``: it relies on ``token``'s holding
-    all of the leases, and does not ask.
+    all of the leases, and does not ask. ``marks``: some task follows another, so the runs that are followed are marked.
     """
     tasks = {w.advance.task.id: w.advance.task for w in writes}
     terms_of = {i: task.terms for i, task in tasks.items()}
@@ -133,6 +137,9 @@ def write_tasks(
     fires.refuse(connection, [fire for w in kept if w.refused is not None for fire in w.fires])
     followed = [w.fires for w in kept if w.fires and w.advance.task.terms.inputs.follows_ends]
     follow_ups.mark(connection, [(fire.task_id, fire.schedule_datetime) for some in followed for fire in some])
+    if marks:
+        chain_runs.mark_fires(connection, [(f.task_id, f.schedule_datetime) for w in kept for f in w.fires])
+    chains.link(connection, {w.advance.task.id: before for w in kept if (before := _links(w)) is not None})
     _note_limits(connection, kept)
     _advance(connection, [w.advance for w in kept])
     return {task.name for i, task in tasks.items() if i not in free}
@@ -144,6 +151,20 @@ def _advance(connection: Connection, advances: Sequence[plans.Advance]) -> None:
     calendars.use(connection, [use for use in used if use is not None])
     skips.record(connection, [(a.task.id, a.skipped) for a in advances if a.skipped is not None])
     catch_ups.begin(connection, [(a.task, a.missed) for a in advances if a.missed is not None])
+
+
+def _links(write: TaskWrite) -> Mapping[str, OnEnd] | None:
+    """The tasks that a task with a new plan follows; None if these links stay as they are."""
+    terms = write.advance.task.terms
+    if not terms.is_stale:
+        return None
+    followed = terms.planned is not None and terms.planned.inputs.follows_tasks
+    if terms.is_deleted or write.advance.error is not None or not terms.inputs.follows_tasks:
+        return {} if followed else None
+    try:
+        return terms.inputs.before
+    except RotaError:  # of what SQL has written
+        return {}
 
 
 def _note_limits(connection: Connection, writes: Sequence[TaskWrite]) -> None:

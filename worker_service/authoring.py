@@ -198,10 +198,10 @@ class Rota(Contents):
         """Declare a task. A worker inserts or updates it by its name when it starts.
 
         The worker writes only fields whose declared value has changed since the last declaration, and never ``status``.
-        So an operator's edit survives restarts. Give ``cron``, ``every``, ``fixed_delay``, ``at``, ``any_of`` or
-        ``all_of``; without a trigger the task runs only when asked. ``every`` and ``fixed_delay`` are in seconds, a
-        ``timedelta``, or a text such as ``15m``; ``all_of=[{"cron": "0 9 * * fri"}, {"every": "14d"}]`` combines
-        several. A naive time is local time in ``timezone``.
+        So an operator's edit survives restarts. Give ``cron``, ``every``, ``fixed_delay``, ``at``, ``any_of``,
+        ``all_of`` or ``after``; without a trigger the task runs only when asked. ``every`` and ``fixed_delay`` are in
+        seconds, a ``timedelta``, or a text such as ``15m``; ``all_of=[{"cron": "0 9 * * fri"}, {"every": "14d"}]``
+        combines several. ``after=["extract", "load"]`` follows other tasks. A naive time is local time in ``timezone``.
 
         Raises InvalidInput, which names every fault, and NameTaken.
         """

@@ -2,19 +2,24 @@
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 
 from rota.shared.control import limits, tasks
 from rota.shared.control.actor import Actor
 from rota.shared.database.transactions import Database
-from rota.shared.domain.errors import InvalidInput, UnknownType
+from rota.shared.domain.errors import InvalidInput, UnknownTask, UnknownType
 from rota.shared.domain.limits import LimitDefinition, unknown_limit
 from rota.shared.domain.task import TaskDefinition
 from rota.shared.domain.versions import version_of
 from rota.shared.settings import Settings
-from rota.shared.store import declarations, node_types, shared_limits
+from rota.shared.store import chains, declarations, node_types, shared_limits
 from rota.worker_service.authoring import Rota
 
 log = logging.getLogger(__name__)
+
+
+MISSING = (UnknownType, UnknownTask)
+"""What a task may wait for."""
 
 
 class Declarations:
@@ -24,8 +29,9 @@ class Declarations:
     back, for example, it declares all tasks again: those that the gone version had declared otherwise go back.
 
     A task of a type that nobody has registered waits until a worker registers it: another app may be deployed later.
+    So does one that follows a task which is not there. Of its own tasks those that are followed are declared first.
     ``own`` are the versions of the app's own task types, by which params are checked. ``own_limits`` are the limits
-    that the app declares.
+    that the app declares. Raises InvalidInput for tasks that follow each other in a circle.
     """
 
     def __init__(
@@ -39,7 +45,7 @@ class Declarations:
         own_limits: Sequence[LimitDefinition] = (),
     ) -> None:
         self._database = database
-        self._definitions = definitions
+        self._definitions = followed_first(definitions)
         self._own = own
         self._own_limits = own_limits
         self._actor = Actor(by, "code")
@@ -55,7 +61,7 @@ class Declarations:
         return {one.name: version_of(one.declared()) for one in self._definitions}
 
     def declare(self) -> None:
-        """Declare the limits, and all tasks but those of types that nobody has registered.
+        """Declare the limits, and all tasks but those that wait for what is not there.
 
         Raises InvalidInput for a task whose param does not fit its type, or whose limit is not there.
         """
@@ -64,19 +70,19 @@ class Declarations:
         for limit in self._own_limits:
             limits.declare(self._database, self._actor, limit)
         for name, error in self._waiting.items():
-            log.warning("worker: task %r: %s; it is declared when a worker has registered its type", name, error)
+            log.warning("worker: task %r: %s; it is declared when that is there", name, error)
         self._declare(fitting)
         for one in self._yielding:
             log.warning("worker: task %r: a live worker carries a newer declaration, which stays in force", one.name)
 
     def check(self) -> list[TaskDefinition]:
-        """The tasks whose types are registered.
+        """The tasks whose types are registered, and which follow tasks that are there.
 
         Raises InvalidInput for a task whose param does not fit its type, or whose limit is not there.
         """
         fitting = self._fitting()
         for name, error in self._waiting.items():
-            if not isinstance(error, UnknownType):
+            if not isinstance(error, MISSING):
                 raise InvalidInput(f"task {name!r}: {error}") from error
         return fitting
 
@@ -94,8 +100,9 @@ class Declarations:
     def _fitting(self) -> list[TaskDefinition]:
         """The tasks that can be declared; the others wait. A type that was registered meanwhile may refuse a param."""
         named = {one.limit_name for one in self._definitions if one.limit_name is not None}
-        catalog, there = self._database.read(
-            lambda c: (node_types.catalog(c, self._own), shared_limits.there(c, named))
+        followed = {name for one in self._definitions for name in one.after or ()}
+        catalog, there, known = self._database.read(
+            lambda c: (node_types.catalog(c, self._own), shared_limits.there(c, named), chains.there(c, followed))
         )
         there |= {limit.name for limit in self._own_limits}
         waited, self._waiting = self._waiting, {}
@@ -104,10 +111,12 @@ class Declarations:
             try:
                 catalog.check(one.type, one.param)
                 _check_limit(one, there)
+                _check_followed(one, known)
                 fitting.append(one)
+                known.add(one.name)
             except InvalidInput as error:
                 self._waiting[one.name] = error
-                if isinstance(waited.get(one.name), UnknownType) and not isinstance(error, UnknownType):
+                if isinstance(waited.get(one.name), MISSING) and not isinstance(error, MISSING):
                     log.warning("worker: task %r cannot be declared: %s", one.name, error)
         return fitting
 
@@ -124,6 +133,25 @@ class Declarations:
 def _check_limit(task: TaskDefinition, there: Collection[str]) -> None:
     if task.limit_name is not None and task.limit_name not in there:
         raise InvalidInput(f"{unknown_limit(task.limit_name, there)}, or app.limit")
+
+
+def _check_followed(task: TaskDefinition, known: Collection[str]) -> None:
+    if missing := [name for name in task.after or () if name not in known]:
+        raise UnknownTask(f"after {missing[0]!r}: there is no such task")
+
+
+def followed_first(definitions: Sequence[TaskDefinition]) -> list[TaskDefinition]:
+    """The tasks, each behind those of them that it follows.
+
+    Raises InvalidInput if they follow each other in a circle.
+    """
+    by_name = {one.name: one for one in definitions}
+    order = TopologicalSorter({one.name: [n for n in one.after or () if n in by_name] for one in definitions})
+    try:
+        return [by_name[name] for name in order.static_order()]
+    except CycleError as error:
+        circle = " after ".join(reversed(error.args[1]))
+        raise InvalidInput(f"after: the tasks would follow each other in a circle: {circle}") from None
 
 
 def check_tasks(database: Database, app: Rota, by: str, settings: Settings) -> None:

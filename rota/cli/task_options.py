@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from rota.cli.options import JSON_LIST, JSON_OBJECT, KEY_VALUE, gathered, listed
-from rota.shared.domain.states import Backoff, MisfirePolicy, OnRetry, OverlapPolicy, WorkerLostPolicy
+from rota.shared.domain.states import Backoff, MisfirePolicy, OnEnd, OnRetry, OverlapPolicy, WorkerLostPolicy
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
@@ -19,6 +19,7 @@ CLEARABLE = {
     "--no-at": "at",
     "--no-any-of": "any_of",
     "--no-all-of": "all_of",
+    "--no-after": "after",
     "--no-calendar": "calendar",
     "--no-param": "param",
     "--no-starts-at": "starts_at",
@@ -47,6 +48,17 @@ def _listed(_: click.Context, __: click.Parameter, given: Sequence[str]) -> list
     return list(given) or None
 
 
+def _ends(_: click.Context, __: click.Parameter, given: Sequence[str]) -> dict[str, str] | None:
+    """The tasks to follow, each with its end. The name of a task may have a = in it, too."""
+    ends: dict[str, str] = {}
+    for text in given:
+        name, _sign, end = text.rpartition("=")
+        name, end = (name, end) if name and end in set(OnEnd) else (text, OnEnd.SUCCESS.value)
+        if ends.setdefault(name, end) != end:
+            raise click.BadParameter(f"{name!r} is given with two ends, {ends[name]} and {end}; give one of them")
+    return ends or None
+
+
 _OPTIONS = [
     click.option("--cron", help="When it fires: minute hour day month weekday, or @daily; ; between several."),
     click.option("--every", metavar="SPAN", help="How often: 90s, 15m, 1h30m or 1d; from 1s on."),
@@ -54,6 +66,10 @@ _OPTIONS = [
     click.option("--at", metavar="TIME", help="Once, at this time."),
     click.option("--any-of", type=JSON_LIST, help="When any of these triggers fires, a JSON list."),
     click.option("--all-of", type=JSON_LIST, help="When all of these triggers fire together, a JSON list."),
+    click.option(
+        "--after", metavar="TASK[=END]", multiple=True, callback=_ends,
+        help="When this task has ended; may be repeated. END: success, failure or always.  [default: success]",
+    ),
     click.option("--seconds/--no-seconds", "cron_seconds", default=None, help="The first of six fields is seconds."),
     click.option("--timezone", metavar="ZONE", help="IANA zone in which --cron and --at are read.  [default: UTC]"),
     click.option("--param", type=JSON_OBJECT, help="What its nodes get, a JSON object."),

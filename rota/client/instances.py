@@ -79,14 +79,16 @@ class Instances:
         *instance_ids: int,
         param: dict[str, Any] | BaseModel | None = None,
         from_node: str | None = None,
+        chain: bool = False,
         why: str | None = None,
     ) -> Documents:
         """Run all of these ended instances once more, or none; returns the new instances in the same order.
 
+        With ``chain``, what follows their tasks then runs once more, too.
         Raises NotFound, InvalidParam, and NotPossible if one has not ended, or if a node before ``from_node`` has not
         succeeded.
         """
-        again = Again(as_json(param), from_node)
+        again = Again(as_json(param), from_node, chain)
         with self._session.database() as database:
             return replays.replay(
                 database, self._session.actor, [checked_id(one) for one in instance_ids], why, again=again
@@ -101,6 +103,7 @@ class Instances:
         until: datetime | str | None = None,
         param: dict[str, Any] | BaseModel | None = None,
         from_node: str | None = None,
+        chain: bool = False,
         dry_run: bool = False,
         why: str | None = None,
     ) -> Document:
@@ -108,11 +111,12 @@ class Instances:
 
         Returns ``replayed``, how many (with ``dry_run``: how many would be); ``first``, the first of them;
         ``left_out``, how many cannot be; and ``why``, what is said of the first of those. It writes some in each
-        transaction. Interrupted and begun again it replays nothing twice. Raises NotFound, InvalidParam, InvalidInput.
+        transaction. Interrupted and begun again it replays nothing twice.
+        ``chain`` is as of ``replay``. Raises NotFound, InvalidParam, InvalidInput.
         """
         checked_status(InstanceStatus, status)
         chosen = ReplayFilter(status, task, self._session.as_text(since), self._session.as_text(until))
-        again = Again(as_json(param), from_node)
+        again = Again(as_json(param), from_node, chain)
         with self._session.database() as database:
             found = replays.find(database, chosen, again)
             if dry_run:

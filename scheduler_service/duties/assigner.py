@@ -92,6 +92,9 @@ class Assigner:
         self._is_paused = False
         """Whether all scheduling is paused: then new fires are given to no worker."""
 
+        self._any_chain = True
+        """Whether any task follows another."""
+
     def step(self) -> float:
         """One pass, or a look at the stretches that are worked off; returns the seconds to rest until the next."""
         now = self._database.clock.monotonic
@@ -126,6 +129,7 @@ class Assigner:
             self._requested()
         adopted = self._adopt(limit) if seen.orphaned else 0
         self._is_paused = seen.is_paused
+        self._any_chain = seen.any_chain
         done = self._pass(horizon) if seen.due or adopted else self._end(Pass())
         if adopted >= limit or (done.cut and 2 * done.settled >= done.seen):
             return 0
@@ -300,7 +304,7 @@ class Assigner:
         given: set[int] = set()
 
         def give(connection: Connection, some: Sequence[Placed], *, at_once: bool) -> None:
-            given.update(write(connection, token, got, some, at_once=at_once))
+            given.update(write(connection, token, got, some, at_once=at_once, marks=self._any_chain))
 
         def refused(one: Placed, error: DBAPIError) -> None:
             self._refuse(one.instance.id, error)

@@ -78,6 +78,9 @@ class Materializer:
         self._has_begun = False
         """Whether this tick has had its first batch."""
 
+        self._any_chain = True
+        """Whether any task follows another."""
+
         earlier = EARLIER_SECONDS + random.uniform(0, SPREAD_SECONDS)  # noqa: S311 - schedulers part
         self._phase = TICK_PHASE_SECONDS - earlier
 
@@ -92,7 +95,9 @@ class Materializer:
             limit = min(limit, FIRST_BATCH)
         self._has_begun = True
         known = self.unknown_kinds.are_left
-        due, paused = self._database.read(lambda c: plans.due(c, now, horizon, limit, lease, known=known))
+        due, paused, self._any_chain = self._database.read(
+            lambda c: plans.due(c, now, horizon, limit, lease, known=known)
+        )
         if paused and self._holder.hold():
             return 0
         if not paused:
@@ -196,7 +201,7 @@ class Materializer:
 
         def write(connection: Connection, some: Sequence[TaskWrite], *, at_once: bool) -> None:
             wary = self._wariness.is_wary(waited=self._database.clock.monotonic() - began)
-            passed_over = write_tasks(connection, token, some, times, wary=wary, at_once=at_once)
+            passed_over = write_tasks(connection, token, some, times, wary=wary, at_once=at_once, marks=self._any_chain)
             if passed_over:
                 self._wariness.passed_over(passed_over)
 

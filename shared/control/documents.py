@@ -161,6 +161,8 @@ def next_fires(row: Row[Any], now: datetime, written: Mapping[datetime, Written]
     plan = plan_of(row)
     try:
         fires = [fire.due_at for fire in upcoming(fires_after(row, plan, now), written, now, FIRES_SHOWN)]
+        if plan.follows_tasks:
+            return [], None
         if not fires and plan.follows_ends and plan.after_end(now) is not None:
             return [], "its next fire follows the end of the run that waits or goes on"
     except RotaError as error:

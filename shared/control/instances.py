@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from rota.shared.control import audit
+from rota.shared.control import audit, chains
 from rota.shared.control.actor import Actor
 from rota.shared.control.acts import Act, perform
 from rota.shared.control.documents import Document, instance_document, instance_in_list, plain, values_of
@@ -40,12 +40,17 @@ def get(database: Database, instance_id: int) -> Document:
 def show(database: Database, instance_id: int) -> Document:
     """An instance with its nodes; ``run_again_id`` is the run that its handler has asked for.
 
+    ``chain`` has the tasks before and behind it, each with its run for the same time (``chains.of_instance``).
+
     Raises NotFound.
     """
 
     def read(connection: Connection) -> Document:
         row = instances.find(connection, instance_id)
-        following = {"run_again_id": run_again.of_instance(connection, row)}
+        following = {
+            "run_again_id": run_again.of_instance(connection, row),
+            "chain": chains.of_instance(connection, row),
+        }
         names = workers.names(connection, workers_in(row.failed_attempts))
         return instance_document(row, instances.nodes(connection, instance_id), names) | following
 

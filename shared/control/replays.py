@@ -18,7 +18,7 @@ from rota.shared.domain.errors import InvalidInput, RotaError
 from rota.shared.domain.replaying import start_of
 from rota.shared.domain.states import InstanceStatus
 from rota.shared.domain.times import read_time, written_utc, zone_of
-from rota.shared.store import instances, node_types, replays, tasks
+from rota.shared.store import chain_runs, instances, node_types, replays, tasks
 from rota.shared.waking.schedulers import wake_schedulers
 
 FIRST_SHOWN = 10
@@ -27,10 +27,14 @@ FIRST_SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """How instances are to run once more: with this ``param`` in place of their own, and from this node on."""
+    """How instances are to run once more: with this ``param`` in place of their own, and from this node on.
+
+    ``chain``: what follows their tasks then runs once more, too.
+    """
 
     param: Mapping[str, Any] | None = None
     from_node: str | None = None
+    chain: bool = False
 
 
 AS_BEFORE = Again()
@@ -99,6 +103,8 @@ def replay(
     def one(connection: Connection, act: Act, instance_id: int) -> Row[Any]:
         by = actor.name
         made = instances.replay(connection, instance_id, by, param=again.param, from_node=again.from_node)
+        if again.chain:
+            chain_runs.mark_again(connection, [made])
         instance = instances.find(connection, made)
         audit.on_instance(connection, act, "instance.replay", instance, old=None, new=_recorded(instance, again))
         return instance
@@ -169,6 +175,8 @@ def _replay_some(
         return [], refusals
     _check(connection, list(starts), again)
     made = replays.insert_replays(connection, starts, act.actor.name, again.param)
+    if again.chain:
+        chain_runs.mark_again(connection, made.values())
     rows = instances.in_list(connection, made.values())
     for row in rows:
         audit.on_instance(connection, act, "instance.replay", row, old=None, new=_recorded(row, again))
@@ -205,7 +213,7 @@ def _check(connection: Connection, instance_ids: Sequence[int], again: Again) ->
 
 def _recorded(row: Row[Any], again: Again) -> dict[str, Any]:
     new = {"replays": row.replay_of, "schedule_datetime": plain(row.schedule_datetime)}
-    more = {"from_sequence": row.from_sequence, "param": again.param}
+    more = {"from_sequence": row.from_sequence, "param": again.param, "chain": again.chain or None}
     return new | {name: value for name, value in more.items() if value is not None}
 
 

@@ -10,12 +10,13 @@ from rota.shared.control.documents import Document, fire_document, plan_of
 from rota.shared.control.schedulers import obstacles
 from rota.shared.control.tasks import Outcome
 from rota.shared.database.transactions import Database
+from rota.shared.domain.chains import why_not
 from rota.shared.domain.errors import RotaError
 from rota.shared.domain.explaining import Facts, Plan, Run, Stretch, Told, explain, of_run
 from rota.shared.domain.states import OverlapPolicy, TaskStatus
 from rota.shared.domain.times import is_time, read_time, written_utc, zone_of
 from rota.shared.domain.triggers.base import trigger_of
-from rota.shared.store import catch_ups, fire_rows, instances, limit_slots, skips, tasks
+from rota.shared.store import catch_ups, chain_views, fire_rows, instances, limit_slots, skips, tasks
 
 
 def why(database: Database, name: str, at: str | None = None) -> Outcome:
@@ -89,8 +90,20 @@ def _facts(connection: Connection, task: Row[Any], plan: Plan, fire: datetime | 
         skipped=skipped,
         to_run=[Stretch(row.next_fire, row.last_fire, row.fires_left) for row in missed],
         holders=[number for number in fire_rows.holders(connection, task.id) if number not in {r.id for r in rows}],
+        follows=_follows(connection, plan, fire),
         full_limit=None if task.limit_name is None else limit_slots.why_no_more(connection, task.limit_name),
     )
+
+
+def _follows(connection: Connection, plan: Plan, fire: datetime) -> str | None:
+    """Why a task that follows others has no run for a time; None if it follows none."""
+    try:
+        before = plan.inputs.before
+    except RotaError:
+        return None
+    if not before:
+        return None
+    return why_not(before.items(), chain_views.ended(chain_views.runs(connection, before, fire, "")))
 
 
 def _run(row: Row[Any], *, is_live: bool) -> Run:
@@ -134,7 +147,7 @@ def _run_document(run: Run, told: Told) -> Document:
 def _around(task: Row[Any], plan: Plan, moment: datetime) -> Document:
     """The fires before and after a time at which there is none, by the trigger of now."""
     try:
-        if plan.inputs.follows_ends:
+        if plan.inputs.follows_ends or plan.inputs.follows_tasks:
             return {}
         found = {"before": plan.inputs.newest_until(moment), "after": plan.inputs.next_after(moment)}
     except RotaError:
@@ -160,8 +173,10 @@ def _next(connection: Connection, task: Row[Any], facts: Facts) -> tuple[datetim
         return following, facts.nobody_plans
     if plan.inputs.follows_ends:
         return None, "its next fire follows the end of the run that waits or goes on"
-    is_manual = trigger_of(plan.inputs).describe() is None
-    remark = "the task runs only when asked" if is_manual else "it does not fire any more"
+    words = trigger_of(plan.inputs).describe()
+    remark = "the task runs only when asked" if words is None else "it does not fire any more"
+    if plan.inputs.follows_tasks:
+        remark = f"it fires {words}"
     if (asked := fire_rows.next_asked_for(connection, task.id)) is not None:
         remark += f"; a handler has asked for instance {asked[0]}, which is due at {written_utc(asked[1])}"
     return None, remark

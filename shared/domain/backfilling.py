@@ -27,6 +27,7 @@ LOOKED_AT = 1_000
 WITHOUT_A_PAST: Mapping[str, str] = {
     TriggerKind.MANUAL: "it runs only when asked; rota task run NAME --at TIME runs it for a time",
     TriggerKind.FIXED_DELAY: "when it fires depends on the ends of its runs; rota task run NAME --at TIME runs it",
+    TriggerKind.AFTER: "it fires when the tasks that it follows have ended; backfill those, and it follows",
 }
 """The kinds of triggers of which nobody can tell the past fires, and why."""
 

@@ -46,6 +46,10 @@ class InvalidParam(InvalidInput):
     """A task's param that does not match the schemas of its node types."""
 
 
+class UnknownTask(InvalidInput):
+    """A task that another is to follow is not there."""
+
+
 class UnknownType(InvalidParam):
     """A task type or node type that no worker has registered yet; a worker that is being deployed may still do so."""
 

@@ -119,6 +119,9 @@ class Facts:
     holders: Sequence[int] = ()
     """The instances of the task that run now, and hold its overlap slots."""
 
+    follows: str | None = None
+    """Why there is no run of that time, where the task follows others."""
+
     full_limit: str | None = None
     """Why the limit that the task shares lets no more of its instances start now."""
 
@@ -230,7 +233,9 @@ def _of_stretch(stretch: Stretch) -> Told:
 
 def _no_fire(fire: datetime, facts: Facts) -> Told:
     why = "the task does not fire at that time"
-    if facts.plan.inputs.follows_ends:
+    if facts.follows is not None:
+        why = f"no run has that time; {facts.follows}"
+    elif facts.plan.inputs.follows_ends:
         why = "no run has that time; each fire follows the end of the run before it"
     elif facts.plan.error is not None:
         why = f"the scheduler has set the task aside: {facts.plan.error}"

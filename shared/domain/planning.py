@@ -12,8 +12,9 @@ from typing import Self
 
 from rota.shared.domain.calendars.definition import Found
 from rota.shared.domain.errors import InvalidInput
-from rota.shared.domain.states import OverlapPolicy, SkipReason, TaskStatus
+from rota.shared.domain.states import OnEnd, OverlapPolicy, SkipReason, TaskStatus, TriggerKind
 from rota.shared.domain.times import EARLIEST, LATEST, is_time, why_no_time
+from rota.shared.domain.triggers.after import AfterTrigger
 from rota.shared.domain.triggers.base import AFTER_ENDS, search_of, trigger_of
 from rota.shared.domain.triggers.fixed_delay import FixedDelayTrigger
 from rota.shared.domain.triggers.inputs import TriggerInputs
@@ -115,6 +116,26 @@ class PlanInputs(TriggerInputs):
     def follows_ends(self) -> bool:
         """Whether each fire follows the end of the run before it: after a fire the plan waits for that end."""
         return self.trigger_kind in AFTER_ENDS
+
+    @property
+    def follows_tasks(self) -> bool:
+        """Whether it fires when other tasks have ended: a chain. It has no times of its own."""
+        return self.trigger_kind == TriggerKind.AFTER
+
+    @property
+    def before(self) -> Mapping[str, OnEnd]:
+        """The tasks that it follows, by name, each with the end that it waits for; none where not ``follows_tasks``.
+
+        Raises InvalidInput.
+        """
+        return dict(AfterTrigger.of(self).ends) if self.follows_tasks else {}
+
+    def admits(self, moment: datetime) -> bool:
+        """Whether the window and the calendar have nothing against a fire for a time (naive UTC).
+
+        Raises InvalidInput.
+        """
+        return self.in_window(moment) == moment
 
     @property
     def delay(self) -> timedelta:

@@ -25,6 +25,7 @@ class TriggerKind(StrEnum):
     ONCE = "once"
     FIXED_DELAY = "fixed_delay"
     COMBINED = "combined"
+    AFTER = "after"
 
 
 class MisfirePolicy(StrEnum):
@@ -104,6 +105,14 @@ class FollowUp(StrEnum):
     """What follows the end of an instance: its task fires again after a delay."""
 
     FIXED_DELAY = "fixed_delay"
+
+
+class OnEnd(StrEnum):
+    """After which end of a run another task fires: when it has succeeded, when it has failed, or however it ended."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    ALWAYS = "always"
 
 
 REASON_LIMIT = 1000

@@ -35,13 +35,14 @@ TRIGGER_FIELDS = {
     "at": TriggerKind.ONCE,
     "any_of": TriggerKind.COMBINED,
     "all_of": TriggerKind.COMBINED,
+    "after": TriggerKind.AFTER,
 }
 """The fields of which one makes the task's trigger, each with its kind. Without any of them the task is manual."""
 
 TRIGGER_COLUMNS = ("trigger_kind", "cron", "trigger_spec")
 """The columns of ``schedule_task`` that hold the trigger. They are written together."""
 
-IN_SPEC = ("every", "fixed_delay", "at", "any_of", "all_of", "jitter_seconds", "calendar", "calendar_days")
+IN_SPEC = ("every", "fixed_delay", "at", "any_of", "all_of", "after", "jitter_seconds", "calendar", "calendar_days")
 """The fields that are keys in the column ``trigger_spec``."""
 
 
@@ -75,6 +76,7 @@ class TaskDefinition(BaseModel):
     ends_at: datetime | None = None
     any_of: list[Any] | None = None
     all_of: list[Any] | None = None
+    after: dict[str, str] | None = None
     misfire_policy: MisfirePolicy = MisfirePolicy.FIRE_ONCE
     misfire_grace_seconds: int = Field(default=10, ge=1, le=31_536_000)
     misfire_window_seconds: int = Field(default=86_400, ge=1, le=31_536_000)
@@ -146,7 +148,7 @@ class TaskDefinition(BaseModel):
             _as_value_error(trigger_of, TriggerInputs("cron", value, int(info.data["cron_seconds"])))
         return value
 
-    @field_validator("every", "fixed_delay", "at", "any_of", "all_of", mode="before")
+    @field_validator("every", "fixed_delay", "at", "any_of", "all_of", "after", mode="before")
     @classmethod
     def _as_json(cls, value: Any, info: ValidationInfo) -> Any:
         return None if value is None else _as_value_error(WRITTEN[str(info.field_name)], value)
@@ -168,7 +170,16 @@ class TaskDefinition(BaseModel):
             _as_value_error(trigger_of, inputs)
         return value
 
-    @field_validator("every", "fixed_delay", "at", "any_of", "all_of")
+    @field_validator("after")
+    @classmethod
+    def _follows_others(cls, value: dict[str, str] | None, info: ValidationInfo) -> dict[str, str] | None:
+        if value is not None and (name := info.data.get("name")) in value:
+            raise ValueError(f"after {name!r}: a task cannot follow itself; RunAgain and fixed_delay run one again")
+        if value is not None and info.data.get("jitter_seconds"):
+            raise ValueError("jitter_seconds does not go with after: such a task has no times of its own")
+        return value
+
+    @field_validator("every", "fixed_delay", "at", "any_of", "all_of", "after")
     @classmethod
     def _is_the_only_trigger(cls, value: Any, info: ValidationInfo) -> Any:
         for other in TRIGGER_FIELDS:

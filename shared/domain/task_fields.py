@@ -1,6 +1,6 @@
 """The fields of a task that code gives by keyword."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -16,6 +16,7 @@ class TaskFields(RetryFields, total=False):
     at: datetime | str | None
     any_of: Sequence[Member] | None
     all_of: Sequence[Member] | None
+    after: str | Sequence[str] | Mapping[str, Literal["success", "failure", "always"]] | None
     jitter_seconds: int
     calendar: str | None
     calendar_days: int | str | None

@@ -29,7 +29,7 @@ from rota.shared.domain.states import PLANNED_ORIGINS, InstanceStatus, OverlapPo
 from rota.shared.domain.waiting import A_WORKER, ITS_LIMIT, WaitingFire
 from rota.shared.store import overlap, params, turns
 from rota.shared.store.requests import any_waiting
-from rota.shared.store.tables import PRIORITIES, is_paused, schedule_instance, schedule_task
+from rota.shared.store.tables import PRIORITIES, any_chain, is_paused, schedule_instance, schedule_task
 from rota.shared.store.transitions import giving
 
 _instance = schedule_instance.c
@@ -138,7 +138,11 @@ _unassigned = select(_instance.id).where(
 )
 _without_due_at = _unassigned.where(_instance.due_at.is_(None))
 _any_work = select(
-    exists(_unassigned.where(_instance.due_at <= bindparam("horizon"))), exists(_without_due_at), is_paused, any_waiting
+    exists(_unassigned.where(_instance.due_at <= bindparam("horizon"))),
+    exists(_without_due_at),
+    is_paused,
+    any_waiting,
+    any_chain,
 )
 _orphans = (
     _without_due_at.add_columns(_instance.schedule_datetime).limit(bindparam("limit")).with_for_update(skip_locked=True)
@@ -146,12 +150,14 @@ _orphans = (
 
 
 class Look(NamedTuple):
-    """Whether an instance is due, an orphan waits, all scheduling is paused, and a program has requested something."""
+    """Whether an instance is due, an orphan waits, all scheduling is paused, a program has requested something, and
+    any task follows another."""
 
     due: bool
     orphaned: bool
     is_paused: bool
     requested: bool
+    any_chain: bool
 
 
 def look(connection: Connection, horizon: datetime) -> Look:

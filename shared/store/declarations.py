@@ -18,7 +18,7 @@ from rota.shared.domain.jsontext import object_in, texts_in
 from rota.shared.domain.states import TaskStatus
 from rota.shared.domain.task import IN_SPEC, TRIGGER_FIELDS, TaskDefinition, defaults, edited
 from rota.shared.domain.versions import version_of
-from rota.shared.store import calendars, shared_limits, tasks
+from rota.shared.store import calendars, chains, shared_limits, tasks
 from rota.shared.store.tables import schedule_task, schedule_worker_beat, schedule_worker_node
 from rota.shared.store.workers import LIVES, OF_ITS_WORKER, SILENT
 
@@ -69,7 +69,12 @@ def declare(connection: Connection, definition: TaskDefinition, by: str, *, live
         calendars.checked(connection, definition.inputs)
     values = _with_edits(row, definition, changed)
     shared_limits.require(connection, values.get("limit_name"))
+    is_new_trigger = not TRIGGER_FIELDS.keys().isdisjoint(changed)
+    if is_new_trigger:
+        chains.checked(connection, row.name, definition.inputs)
     tasks.change(connection, row, {**values, **_in_force(declared, seen)}, by)
+    if is_new_trigger:
+        chains.link_edited(connection, row, definition.inputs)
     if is_replanned:
         calendars.use_by(connection, row.id, definition.inputs)
     return Declared(row.id, row, values)
@@ -78,6 +83,7 @@ def declare(connection: Connection, definition: TaskDefinition, by: str, *, live
 def _declare_new(connection: Connection, definition: TaskDefinition, declared: Mapping[str, Any], by: str) -> Declared:
     shared_limits.require(connection, definition.limit_name)
     calendars.checked(connection, definition.inputs)
+    chains.checked(connection, definition.name, definition.inputs)
     columns = {**definition.columns(), "status": TaskStatus.ON.value}
     try:
         new = {**columns, **_in_force(declared, [])}
@@ -85,6 +91,7 @@ def _declare_new(connection: Connection, definition: TaskDefinition, declared: M
     except NameTaken:
         raise Unexpected("another worker of the app has just declared it") from None
     calendars.use_by(connection, task_id, definition.inputs)
+    chains.link_new(connection, task_id, definition.inputs)
     return Declared(task_id, None, columns)
 
 

@@ -45,7 +45,7 @@ from rota.shared.domain.jsontext import json_value
 from rota.shared.domain.planning import Decision, Missed, PlanInputs, Planned, PlannedTask, Skipped, TaskTerms
 from rota.shared.domain.states import TaskStatus
 from rota.shared.store import kinds, params
-from rota.shared.store.tables import PLAN_INPUTS, is_paused, schedule_task, schedule_task_lock
+from rota.shared.store.tables import PLAN_INPUTS, any_chain, is_paused, schedule_task, schedule_task_lock
 
 _task = schedule_task.c
 _lock = schedule_task_lock.c
@@ -107,7 +107,7 @@ def _found(*condition: ColumnElement[bool]) -> Select[Any]:
     found = union_all(
         select(with_fires.label("fires"), null().label("other")), *(select(null(), task_id) for task_id in without)
     ).subquery("found")
-    return select(joined_ids(found.c.fires), joined_ids(found.c.other), is_paused)
+    return select(joined_ids(found.c.fires), joined_ids(found.c.other), is_paused, any_chain)
 
 
 _due_ids, _due_ids_of_known = _found(), _found(kinds.ARE_KNOWN)
@@ -118,10 +118,12 @@ are due than a batch takes."""
 
 
 class Due(NamedTuple):
-    """The tasks that a tick looks at, by their ids; and whether all scheduling is paused."""
+    """The tasks that a tick looks at, by their ids; whether all scheduling is paused; and whether any task follows
+    another."""
 
     ids: list[int]
     is_paused: bool
+    any_chain: bool
 
 
 def due(
@@ -137,14 +139,14 @@ def due(
     """
     values = {"now": now, "horizon": horizon, "limit": limit, "lease": lease_seconds}
     found = connection.execute(_due_ids_of_known if known else _due_ids, values)
-    fires_found, others_found, paused = found.one()
+    fires_found, others_found, paused, chained = found.one()
     fires, listed = split_ids(fires_found), split_ids(others_found)
     if paused:
-        return Due(list(dict.fromkeys(listed))[:limit], is_paused=True)
+        return Due(list(dict.fromkeys(listed))[:limit], is_paused=True, any_chain=bool(chained))
     with_fires = set(fires)
     others = [task_id for task_id in dict.fromkeys(listed) if task_id not in with_fires]
     share = min(len(others), limit // OTHERS_SHARE)
-    return Due((fires[: limit - share] + others)[:limit], is_paused=False)
+    return Due((fires[: limit - share] + others)[:limit], is_paused=False, any_chain=bool(chained))
 
 
 _TERMS: dict[str, ColumnElement[Any]] = {

@@ -50,6 +50,7 @@ from rota.shared.domain.states import (
     InstanceStatus,
     MisfirePolicy,
     NodeStatus,
+    OnEnd,
     OnRetry,
     Origin,
     OverlapPolicy,
@@ -144,7 +145,8 @@ _task_columns: list[Column[Any]] = [
         enum(TriggerKind, "task_trigger_kind"),
         nullable=False,
         server_default="cron",
-        comment="cron; interval; fixed_delay; once; combined: any or all of several; manual: runs only when asked",
+        comment="cron; interval; fixed_delay; once; combined: any or all of several; after: when other tasks have"
+        " ended; manual: runs only when asked",
     ),
     Column("cron", String(127), comment="cron expression: 5 fields, 6 with cron_seconds"),
     Column(
@@ -1017,6 +1019,36 @@ schedule_listener = Table(
     comment="the functions that hear what the rows say (@app.on): who tells them, and how far they have been told",
     **OPTIONS,
 )
+
+schedule_chain = Table(
+    "schedule_chain",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("schedule_task_id", BigId, nullable=False, comment="schedule_task.id of the task that follows"),
+    Column("after_name", String(63), nullable=False, comment="the name of the task that it follows"),
+    Column("on_end", enum(OnEnd, "chain_on_end"), nullable=False, comment="after which end: success, failure, always"),
+    *audit(),
+    UniqueConstraint("schedule_task_id", "after_name", name="uq_schedule_chain_link"),
+    Index("ix_schedule_chain_after_name", "after_name"),
+    comment="which task follows which: Rota writes it from the trigger_spec of the one that follows, so edit that",
+    **OPTIONS,
+)
+
+schedule_chain_run = Table(
+    "schedule_chain_run",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("schedule_instance_id", BigId, nullable=False, comment="schedule_instance.id"),
+    Column("instance_gmt_create", UtcTime, nullable=False, comment="gmt_create of that instance"),
+    Column("again_of", BigId, comment="the replay for which what follows runs once more; NULL: it runs the first time"),
+    *audit(),
+    UniqueConstraint("schedule_instance_id", "instance_gmt_create", name="uq_schedule_chain_run_instance"),
+    comment="the runs that other tasks follow, a row for each: the scheduler removes it with what it writes at its end",
+    **OPTIONS,
+)
+
+any_chain: ColumnElement[bool] = exists(select(schedule_chain.c.id))
+"""Whether any task follows another: a column of what the schedulers read anyway."""
 
 for _table in metadata.tables.values():
     for _check in list(checks(_table)):

@@ -12,9 +12,9 @@ from rota.shared.database.json_lists import HasText
 from rota.shared.database.later import execute_later, read_before
 from rota.shared.domain.errors import NameTaken, NotFound
 from rota.shared.domain.states import TaskStatus, TriggerKind
-from rota.shared.domain.task import TaskDefinition, edited
+from rota.shared.domain.task import TRIGGER_FIELDS, TaskDefinition, edited
 from rota.shared.domain.task_filter import EVERY_TASK, TaskFilter
-from rota.shared.store import calendars, params, shared_limits
+from rota.shared.store import calendars, chains, params, shared_limits
 from rota.shared.store.node_types import catalog
 from rota.shared.store.tables import schedule_instance, schedule_task
 
@@ -82,13 +82,15 @@ def add(connection: Connection, definition: TaskDefinition, by: str) -> int:
     """Check a task against the registered node types and insert it; returns its id. The next tick plans it.
 
     Raises NameTaken, UnknownType, InvalidParam for a param that does not match its node types' schemas, or InvalidInput
-    for a limit or a calendar that is not there.
+    for a limit, a calendar or a task to follow that is not there.
     """
     _check_param(connection, definition)
     shared_limits.require(connection, definition.limit_name)
     calendars.checked(connection, definition.inputs)
+    chains.checked(connection, definition.name, definition.inputs)
     task_id = insert_task(connection, definition.columns(), by)
     calendars.use_by(connection, task_id, definition.inputs)
+    chains.link_new(connection, task_id, definition.inputs)
     return task_id
 
 
@@ -127,8 +129,15 @@ def edit(connection: Connection, row: Row[Any], changes: dict[str, Any], by: str
     is_replanned = not calendars.OF_PLAN.isdisjoint(changes)
     if is_replanned:
         calendars.checked(connection, definition.inputs)
+    if changes.get("name", row.name) != row.name:
+        chains.require_unfollowed(connection, row.name, "renamed")
+    is_new_trigger = not TRIGGER_FIELDS.keys().isdisjoint(changes)
+    if is_new_trigger:
+        chains.checked(connection, row.name, definition.inputs)
     touched = definition.columns_of(changes)
     change(connection, row, touched, by)
+    if is_new_trigger:
+        chains.link_edited(connection, row, definition.inputs)
     if is_replanned:
         calendars.use_by(connection, row.id, definition.inputs)
     return touched
@@ -152,8 +161,13 @@ def switch(connection: Connection, row: Row[Any], status: TaskStatus, by: str) -
 
 
 def remove(connection: Connection, row: Row[Any], by: str) -> None:
-    """Mark a task that was read as deleted: it fires no more, its name is free, its history stays."""
+    """Mark a task that was read as deleted: it fires no more, its name is free, its history stays.
+
+    Raises InvalidInput if others follow it.
+    """
+    chains.require_unfollowed(connection, row.name, "removed")
     change(connection, row, {"is_deleted": 1}, by)
+    chains.link_edited(connection, row, None)
 
 
 def change(connection: Connection, row: Row[Any], columns: Mapping[str, Any], by: str) -> None:

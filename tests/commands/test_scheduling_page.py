@@ -88,3 +88,23 @@ def test_each_line_for_a_shell_replays_what_it_says(migrated_url: str, database:
         if "--from-node" in line:
             kept = "SELECT COUNT(*) FROM schedule_task_node WHERE schedule_instance_id <> 17 AND status = 'succeed'"
             assert (made[0][2], typed(migrated_url, kept)) == (2, [(1,)])
+
+
+def test_the_tree_of_a_chain_is_as_the_page_draws_it(migrated_url: str, database: Database) -> None:
+    database.write(lambda c: node_types.register(c, [NodeTypeDeclaration("REPORT", "REPORT")], by="test"))
+    begun, ended = PAGE.index("## Chains"), PAGE.index("## Window")
+    section = PAGE[begun:ended]
+    for arguments in re.findall(r"^ +\$ rota (task add (?:extract|load|clean|alert|report) .*)$", section, re.M):
+        assert invoke(*shlex.split(arguments), url=migrated_url).exit_code == 0
+    for number, (name, status) in enumerate([("extract", "succeed"), ("load", "failed"), ("clean", "succeed")], 1):
+        typed(
+            migrated_url,
+            f"INSERT INTO schedule_instance (id, schedule_task_id, schedule_datetime, run_number, status)"
+            f" SELECT {number}, id, '2026-11-19 02:00:00.000000', 0, '{status}' FROM schedule_task"
+            f" WHERE name = '{name}'",
+        )
+    [drawn] = re.findall(r"^```text\n(chain\n(?:.*\n)*?)```$", section, re.M)
+    shown = invoke("instance", "show", "1", url=migrated_url).output
+    assert shown[shown.index("\nchain\n") + 1 :] == drawn
+    told = invoke("task", "why", "report", "--at", "2026-11-19T02:00", url=migrated_url).output
+    assert "it follows the success of load, and instance 2 of load has failed" in told

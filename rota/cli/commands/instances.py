@@ -63,7 +63,8 @@ def list_(shell: Shell, task_name: str | None, status: str | None, limit: int, a
 def show(shell: Shell, instance_id: int, as_json: bool) -> None:
     """Show all of an instance, and why it is where it is.
 
-    It shows each node with its result or traceback, and how earlier attempts failed.
+    It shows each node with its result or traceback, how earlier attempts failed, and the runs of the tasks that it
+    follows and that follow it.
 
     \b
     Examples:

@@ -34,6 +34,7 @@ STATUSES = (InstanceStatus.FAILED.value, InstanceStatus.CANCELED.value, Instance
 @click.option("--until", metavar="TIME", help="Without IDs: all for a time before this one.")
 @click.option("--from-node", metavar="NODE", help="Keep the results of the nodes before this one, and begin with it.")
 @click.option("--param", type=JSON_OBJECT, help="Instead of their own params.")
+@click.option("--chain", is_flag=True, help="What follows their tasks runs once more, too.")
 @click.option("--dry-run", is_flag=True, help="Without IDs: show how many there are and the first; change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask, however many there are.")
 @click.option("--wait", is_flag=True, help="Wait until all have ended; exit code 0 if all succeeded, else 1.")
@@ -47,6 +48,7 @@ def replay(
     *,
     from_node: str | None,
     param: Any,
+    chain: bool,
     dry_run: bool,
     yes: bool,
     wait: bool,
@@ -63,11 +65,12 @@ def replay(
     Examples:
       rota instance replay 17
       rota instance replay 17 18 --wait
+      rota instance replay 17 --chain
       rota instance replay 17 --from-node SEND --param '{"region": "us"}'
       rota instance replay --status failed --task nightly --since 2026-11-19T00:00 --dry-run
     """
     given = {name: value for name, value in chosen.items() if value is not None}
-    again = Again(param, from_node)
+    again = Again(param, from_node, chain)
     if not instance_ids:
         _refuse_what_is_for_ids(given, wait)
         with shell.database(to_write=not dry_run) as database, naming_options():

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from rota.cli.show.chains import show_chain
 from rota.cli.show.output import block, cell, coloured, shortened, show_fields
 from rota.cli.show.table import show_table
 from rota.cli.show.times import between, moment_of, relative, shown_local, shown_utc
@@ -117,6 +118,7 @@ def show_instance(instance: Document, now: datetime) -> None:
     zone = zone_of(instance["timezone"])
     fields = dict(instance)
     result, nodes, failed = (fields.pop(name) for name in ("execution_result", "nodes", "failed_attempts"))
+    chain = fields.pop("chain")
     has_failed = instance["status"] in (InstanceStatus.FAILED, InstanceStatus.PENDING)
     for name in TIMES:
         if (moment := moment_of(fields[name])) is not None:
@@ -139,3 +141,6 @@ def show_instance(instance: Document, now: datetime) -> None:
             _show_failed(attempt, now)
     if result is not None and not any(node["execution_result"] == result for node in nodes):
         click.echo(f"\nresult\n{block(result)}")
+    if chain:
+        click.echo("\nchain")
+        show_chain(chain, instance["id"])

@@ -11,7 +11,7 @@ from rota.cli.show.output import cell, note, show_fields
 from rota.cli.show.table import show_table
 from rota.cli.show.times import moment_of, relative, shown_local, shown_utc
 from rota.shared.control.documents import TASK_FIELDS, Document
-from rota.shared.domain.states import TaskStatus
+from rota.shared.domain.states import TaskStatus, TriggerKind
 from rota.shared.domain.times import zone_of
 
 COLUMNS = (
@@ -32,6 +32,8 @@ def saved_sentence(task: Document, done: str) -> str:
     off = "" if task["status"] == TaskStatus.ON else "; it is off, so these are held back"
     words = task["trigger_description"]
     when = f"fires {words}, {task['timezone']}" if words else "runs only when asked: rota task run"
+    if task["trigger_kind"] == TriggerKind.AFTER:
+        when = f"runs {words}"
     return cell(f"{task['name']} is {done}: {when}{off}")
 
 
@@ -123,7 +125,8 @@ def show_task(task: Document, now: datetime) -> None:
     shown["cron_seconds"] = "yes" if task["cron_seconds"] else None
     show_fields(shown.items())
     if task["trigger_description"]:
-        click.echo(f"\nfires {task['trigger_description']} ({zone.key})")
+        where = "" if task["trigger_kind"] == TriggerKind.AFTER else f" ({zone.key})"
+        click.echo(f"\nfires {cell(task['trigger_description'])}{where}")
     if task["status"] == TaskStatus.OFF:
         click.echo("it is off: its fires are held back")
     if task["declaration"]:

@@ -5,6 +5,7 @@ from typing import Protocol, Self
 
 from rota.shared.domain.errors import UnknownKind
 from rota.shared.domain.states import TriggerKind
+from rota.shared.domain.triggers.after import AfterTrigger
 from rota.shared.domain.triggers.combined import CombinedTrigger
 from rota.shared.domain.triggers.cron import CronTrigger
 from rota.shared.domain.triggers.fixed_delay import FixedDelayTrigger
@@ -50,6 +51,7 @@ TRIGGERS: dict[str, type[Trigger]] = {
     TriggerKind.FIXED_DELAY: FixedDelayTrigger,
     TriggerKind.ONCE: OnceTrigger,
     TriggerKind.COMBINED: CombinedTrigger,
+    TriggerKind.AFTER: AfterTrigger,
     TriggerKind.MANUAL: ManualTrigger,
 }
 

@@ -17,6 +17,7 @@ from typing import Any, Self, TypedDict
 from rota.shared.domain.errors import InvalidInput
 from rota.shared.domain.states import TriggerKind
 from rota.shared.domain.times import EARLIEST, LATEST, is_time
+from rota.shared.domain.triggers.after import read_after
 from rota.shared.domain.triggers.cron import CronTrigger
 from rota.shared.domain.triggers.inputs import FOR_ANY_KIND, TriggerInputs
 from rota.shared.domain.triggers.interval import IntervalTrigger, interval_seconds
@@ -334,5 +335,6 @@ WRITTEN: dict[str, Callable[[Any], Any]] = {
     "any_of": written_members,
     "all_of": written_members,
     "fixed_delay": lambda value: interval_seconds(value, "fixed_delay"),
+    "after": read_after,
 }
 """For each field of a trigger that code may give as an object how it is written as JSON."""

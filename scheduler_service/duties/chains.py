@@ -1,0 +1,191 @@
+"""Chains: when a run that other tasks follow has ended, write their fires, and forget the run."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from rota.scheduler_service import plan_calendars
+from rota.scheduler_service.notices import Notices
+from rota.shared.clock import seconds_to_next
+from rota.shared.database.later import Unexpected
+from rota.shared.database.transactions import Database
+from rota.shared.domain.calendars.definition import Found
+from rota.shared.domain.chains import Link, Verdict, since, verdict
+from rota.shared.domain.errors import RotaError
+from rota.shared.domain.planning import Skipped
+from rota.shared.domain.states import OnEnd, SkipReason
+from rota.shared.domain.times import is_time
+from rota.shared.settings import Settings
+from rota.shared.store import chain_runs, skips
+from rota.shared.store.chain_runs import Follower, Place
+from rota.shared.surprises import Surprises
+
+log = logging.getLogger(__name__)
+
+Ends = Mapping[int, Mapping[str, OnEnd]]
+"""The tasks that tasks follow, by the id of the one that follows: their names, each with the end that it waits for."""
+
+LOOK_SECONDS = 0.25
+"""While runs that are followed have not ended, it looks so often for their ends."""
+
+SHARE = 0.05
+"""The part of its time that it spends on pages of which no run has ended: many runs may wait for workers for long."""
+
+LOOKED_UP = 5_000
+"""One transaction follows up as many ends as ask for so many runs: a fire may follow many tasks."""
+
+
+@dataclass(slots=True)
+class Followed:
+    """What is written for the end of one run: the fires of the tasks that follow it; those for a replay; and those of
+    tasks that are off."""
+
+    mark_id: int
+    fires: list[Link] = field(default_factory=list)
+    again: list[Link] = field(default_factory=list)
+    off: list[Link] = field(default_factory=list)
+
+
+class Chains:
+    """The duty: page through the runs that others follow, and follow up those that have ended.
+
+    The fires and the removal of the run's mark are one transaction. If another scheduler has removed the mark, nothing
+    is written. So each end is followed up once, whichever scheduler is killed, and when. Of tasks that follow several,
+    each end is looked at: the last one finds all others.
+    """
+
+    def __init__(self, database: Database, settings: Settings, written: Callable[[], None] = lambda: None) -> None:
+        """``written`` is called when fires are written: they are due at once."""
+        self._database = database
+        self._settings = settings
+        self._written = written
+        self._notices = Notices("chains")
+        self._surprises = Surprises("chains")
+        self._after = 0
+        self._some_run = False
+        """Whether this pass through the marks has seen one whose run goes on."""
+
+    def step(self) -> float:
+        """One page; returns the seconds to rest. After the last page, that is until the next look."""
+        clock = self._database.clock
+        began = clock.monotonic()
+        page = self._database.read(lambda c: chain_runs.page(c, self._after, self._settings.batch))
+        self._after = page.following
+        self._some_run |= page.number > len(page.ended)
+        if page.ended:
+            self._follow(page.ended)
+            return 0
+        rest = (clock.monotonic() - began) * (1 / SHARE - 1)
+        if self._after:
+            return rest
+        some_run, self._some_run = self._some_run, False
+        if some_run:
+            return max(rest, LOOK_SECONDS)
+        self._notices.looked_at_all()
+        return seconds_to_next(clock.now(), self._settings.tick_period)
+
+    def _follow(self, marks: Sequence[int]) -> None:
+        followers = self._database.read(lambda c: chain_runs.followers(c, marks))
+        of_mark: dict[int, list[Follower]] = {mark: [] for mark in marks}
+        for one in followers:
+            of_mark[one.mark_id].append(one)
+        ends = self._ends(followers)
+        portion: dict[int, list[Follower]] = {}
+        size = 0
+        for mark, some in of_mark.items():
+            portion[mark] = some
+            size += 1 + sum(len(ends.get(one.link.task_id, ())) for one in some)
+            if size >= LOOKED_UP:
+                self._write(portion, ends)
+                portion, size = {}, 0
+        if portion:
+            self._write(portion, ends)
+
+    def _ends(self, followers: Sequence[Follower]) -> Ends:
+        """The ends that each task waits for, by the task's id; without those that cannot be read."""
+        ends: dict[int, Mapping[str, OnEnd]] = {}
+        for one in followers:
+            task = one.link.task_id
+            if task not in ends and one.inputs is not None:
+                try:
+                    ends[task] = one.inputs.before
+                except RotaError as error:
+                    self._notices.complain([f"task {one.name!r} follows nothing until it is edited: {error}"])
+        return ends
+
+    def _write(self, portion: Mapping[int, Sequence[Follower]], ends: Ends) -> None:
+        decided = self._decide(portion, ends)
+        with suppress(Unexpected):  # another scheduler has followed some of them up: the next step looks again
+            self._database.write_by_halves(decided, _write, self._refused)
+        if any(one.fires or one.again for one in decided):
+            self._written()
+
+    def _refused(self, one: Followed, error: DBAPIError) -> None:
+        """The database refuses what SQL has made of a task: the others go on."""
+        self._surprises.say(f"what follows the end that row {one.mark_id} of schedule_chain_run marks", error)
+        with suppress(Unexpected):
+            self._database.write(lambda c: chain_runs.remove(c, [one.mark_id]))
+
+    def _decide(self, portion: Mapping[int, Sequence[Follower]], ends: Ends) -> list[Followed]:
+        every = [one for some in portion.values() for one in some]
+        calendars = plan_calendars.give(self._database, (), (one.inputs for one in every))
+        wanted = [one for one in every if ends.get(one.link.task_id) and self._admits(one, calendars)]
+        newest = self._database.read(lambda c: chain_runs.newest_ended(c, _asked(wanted, ends)))
+        once_more = [one for one in wanted if one.link.again_of is not None]
+        behind, going_on = self._database.read(partial(_of_replays, once_more=once_more, ends=ends))
+        decided = {mark: Followed(mark) for mark in portion}
+        for one in wanted:
+            link, found = one.link, newest.get(one.link.place, {})
+            if link.again_of is not None:
+                found = since(found, behind[link.again_of], link.again_of)
+                if any((link.place, name) in going_on for name in ends[link.task_id]):
+                    continue  # the end of that one decides
+            if verdict(ends[link.task_id].items(), found) == Verdict.FIRES:
+                _add(decided[one.mark_id], one)
+        return list(decided.values())
+
+    def _admits(self, one: Follower, calendars: Mapping[str, Found]) -> bool:
+        """Whether its window and its calendar have nothing against the time."""
+        try:
+            moment = one.link.moment
+            return one.inputs is not None and is_time(moment) and one.inputs.on(calendars).admits(moment)
+        except RotaError as error:
+            self._notices.complain([f"task {one.name!r}: {error}"])
+            return False
+
+
+def _asked(followers: Iterable[Follower], ends: Ends) -> list[tuple[str, datetime, str]]:
+    """The runs that decide about these fires: (name, time, fire_key)."""
+    return [(name, *one.link.place) for one in followers for name in ends[one.link.task_id]]
+
+
+def _of_replays(
+    connection: Connection, once_more: Sequence[Follower], ends: Ends
+) -> tuple[dict[int, set[str]], set[tuple[Place, str]]]:
+    """What comes behind the replays that these follow, by replay, and what of it goes on."""
+    replays = {one.link.again_of for one in once_more if one.link.again_of is not None}
+    behind = {replay: chain_runs.behind(connection, replay) for replay in replays}
+    return behind, chain_runs.open_again(connection, _asked(once_more, ends))
+
+
+def _add(followed: Followed, one: Follower) -> None:
+    if one.link.again_of is not None:
+        followed.again.append(one.link)
+    elif one.is_on:
+        followed.fires.append(one.link)
+    else:
+        followed.off.append(one.link)
+
+
+def _write(connection: Connection, decided: Sequence[Followed]) -> None:
+    chain_runs.remove(connection, [one.mark_id for one in decided])
+    chain_runs.fire(connection, [link for one in decided for link in one.fires])
+    chain_runs.fire_again(connection, [link for one in decided for link in one.again])
+    off = {(link.task_id, link.moment) for one in decided for link in one.off}
+    skips.record(connection, [(task, Skipped(SkipReason.OFF, moment, moment, 1)) for task, moment in sorted(off)])

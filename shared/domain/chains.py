@@ -1,0 +1,104 @@
+"""Chains: when a task that follows others fires. Pure.
+
+A fire of such a task has the time and the ``fire_key`` of the runs that it follows. It is decided each time that one of
+these runs has ended; so whichever ends last, the decision at that moment sees the ends of all.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from rota.shared.domain.states import TERMINAL, InstanceStatus, OnEnd, Origin
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRun:
+    """A run of a task that others follow, as it has ended: its task's name, its id, and its status."""
+
+    task_name: str
+    id: int
+    status: str
+
+
+class Verdict(Enum):
+    """Whether a task fires: it ``FIRES``, it ``WAITS`` for another end, or it does ``NOT``, for how one has ended."""
+
+    FIRES = "fires"
+    WAITS = "waits"
+    NOT = "not"
+
+
+def matches(end: OnEnd, status: str) -> bool:
+    """Whether a run that has ended with this status has ended as a task asks that follows it.
+
+    matches(OnEnd.FAILURE, "canceled")   # False: it has not failed
+    """
+    match end:
+        case OnEnd.SUCCESS:
+            return status == InstanceStatus.SUCCEED
+        case OnEnd.FAILURE:
+            return status == InstanceStatus.FAILED
+        case OnEnd.ALWAYS:
+            return status in TERMINAL
+
+
+def verdict(ends: Iterable[tuple[str, OnEnd]], newest: Mapping[str, EndedRun]) -> Verdict:
+    """Whether a task fires that follows these ends, ``newest`` being the newest ended run of each for one time."""
+    ends = list(ends)
+    if any(name in newest and not matches(end, newest[name].status) for name, end in ends):
+        return Verdict.NOT
+    return Verdict.FIRES if all(name in newest for name, _ in ends) else Verdict.WAITS
+
+
+def since(newest: Mapping[str, EndedRun], behind: Collection[str], replay: int) -> dict[str, EndedRun]:
+    """Those of these runs that count when what follows a replay runs once more.
+
+    ``behind``: the replayed task, and all that come behind it. Of these only a run counts that is no older than the
+    replay: the others are still to run once more, too.
+    """
+    return {name: run for name, run in newest.items() if name not in behind or run.id >= replay}
+
+
+def why_not(ends: Iterable[tuple[str, OnEnd]], newest: Mapping[str, EndedRun]) -> str:
+    """Why a task has no run for a time, in a sentence.
+
+    "it follows the success of extract, and instance 12 of extract has failed"
+    """
+    ends = list(ends)
+    for name, end in ends:
+        run = newest.get(name)
+        if run is not None and not matches(end, run.status):
+            ended = "succeeded" if run.status == InstanceStatus.SUCCEED else run.status
+            return f"it follows the {end.value} of {name}, and instance {run.id} of {name} has {ended}"
+    waits = [name for name, _ in ends if name not in newest]
+    if waits:
+        return f"it waits for {', '.join(waits)}: no run of that time has ended"
+    return "the runs that it follows have ended, and the scheduler has not written it yet, or it did not fire then"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A run that has ended and a task that follows it, for which a fire is to be decided."""
+
+    task_id: int
+    moment: datetime
+    fire_key: str
+    origin: str
+    again_of: int | None = None
+    """The replay for which somebody has asked that what follows runs once more."""
+
+    @property
+    def place(self) -> tuple[datetime, str]:
+        """The time and the ``fire_key`` of the runs that the fire follows, which are its own, too."""
+        return (self.moment, self.fire_key)
+
+    @property
+    def fire(self) -> tuple[int, datetime, str]:
+        """The fire: the task's id, the time, the ``fire_key``."""
+        return (self.task_id, self.moment, self.fire_key)
+
+    @property
+    def own_origin(self) -> str:
+        """The origin of the fire: that of the run that it follows; what follows an INSERT by SQL was asked for."""
+        return Origin.MANUAL.value if self.origin == Origin.SQL else self.origin

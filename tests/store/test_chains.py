@@ -1,0 +1,583 @@
+"""Chains: tasks that fire when others have ended, for the same time, once each."""
+
+import threading
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from rota.scheduler_service.duties.assigner import Assigner
+from rota.scheduler_service.duties.chains import Chains
+from rota.scheduler_service.duties.materializer import Materializer
+from rota.shared.control import instances, replays, tasks, whys
+from rota.shared.control.actor import Actor
+from rota.shared.control.replays import Again
+from rota.shared.database.transactions import Database
+from rota.shared.domain.errors import InvalidInput, RotaError
+from rota.shared.domain.states import InstanceStatus
+from rota.shared.settings import Settings
+from rota.shared.store import chain_runs, skips
+from rota.shared.store.runs import Run
+from tests.harness.scenario import Scenario, ended, to_retry
+from tests.harness.statements import executed
+
+ANN = Actor("ann", "cli")
+CHAIN = Again(chain=True)
+Ends = Mapping[str, str]
+
+
+class Chained:
+    """Some tasks, a worker that runs what it is given, and the duties of a scheduler."""
+
+    def __init__(self, rows: Scenario) -> None:
+        self.rows, self.database = rows, rows.database
+        self.worker = rows.worker(capacity=1000, prefetch=1000)
+        self.settings = Settings.load()
+        self.assigner = Assigner(self.database, self.settings)
+        self.chains = Chains(self.database, self.settings)
+
+    def add(self, name: str, after: Any = None, **fields: Any) -> int:
+        given = {"name": name, "type": "REPORT", "after": after, "overlap_policy": "allow", **fields}
+        return int(tasks.add(self.database, ANN, given).document["id"])
+
+    def edit(self, name: str, /, **changes: Any) -> None:
+        tasks.edit(self.database, ANN, name, changes)
+
+    def start(self, name: str, **given: Any) -> int:
+        return int(tasks.run(self.database, ANN, name, **given).document["id"])
+
+    def give(self) -> list[Run]:
+        """Let the scheduler give what is pending to the worker, and the worker begin it."""
+        self.assigner.step()
+        given = [i for i, status in self.rows.statuses().items() if status == "assigned"]
+        return list(self.rows.claim(self.worker, *given).runs) if given else []
+
+    def end(self, run: Run, status: str = "succeed") -> None:
+        assert self.rows.report(self.worker, ended(run, InstanceStatus(status))) == set()
+
+    def follow(self) -> None:
+        """Let the scheduler look at all marks."""
+        while self.chains.step() == 0:
+            pass
+
+    def settle(self, ends: Ends | None = None) -> None:
+        """Let all run, by the name of its task to ``succeed`` or as ``ends`` says, and what follows, too."""
+        while runs := self.give():
+            for run in runs:
+                self.end(run, (ends or {}).get(run.task_name, "succeed"))
+            self.follow()
+
+    def runs(self) -> list[tuple[str, str]]:
+        """Each instance in the order of the ids: (task, status)."""
+        found = self.rows.sql(
+            "SELECT t.name, i.status FROM schedule_instance i JOIN schedule_task t ON t.id = i.schedule_task_id"
+            " ORDER BY i.id"
+        )
+        return [(one.name, one.status) for one in found]
+
+    def of(self, name: str) -> list[Any]:
+        """The instances of a task in the order of their ids."""
+        found = self.rows.sql(
+            "SELECT i.id FROM schedule_instance i JOIN schedule_task t ON t.id = i.schedule_task_id"
+            " WHERE t.name = :name ORDER BY i.id",
+            name=name,
+        )
+        return [self.rows.row(one.id) for one in found]
+
+    @property
+    def marks(self) -> int:
+        return len(self.rows.sql("SELECT id FROM schedule_chain_run"))
+
+    @property
+    def links(self) -> set[tuple[str, str, str]]:
+        found = self.rows.sql(
+            "SELECT t.name, c.after_name, c.on_end FROM schedule_chain c JOIN schedule_task t"
+            " ON t.id = c.schedule_task_id"
+        )
+        return {(one.name, one.after_name, one.on_end) for one in found}
+
+
+@pytest.fixture
+def chained(database: Database) -> Chained:
+    return Chained(Scenario(database))
+
+
+@pytest.mark.parametrize(
+    ("end", "followed"),
+    [
+        ("succeed", {"on success", "on any end"}),
+        ("failed", {"on failure", "on any end"}),
+        ("canceled", {"on any end"}),
+    ],
+)
+def test_a_task_follows_the_end_that_it_asks_for(chained: Chained, end: str, followed: set[str]) -> None:
+    chained.add("first")
+    chained.add("on success", "first")
+    chained.add("on failure", {"first": "failure"})
+    chained.add("on any end", {"first": "always"})
+    parent = chained.start("first")
+    chained.settle({"first": end})
+    assert {name for name, _ in chained.runs()} == {"first", *followed}
+    assert all(status == "succeed" for name, status in chained.runs() if name != "first")
+    assert chained.marks == 0
+    for name in followed:
+        [child] = chained.of(name)
+        assert child.schedule_datetime == chained.rows.row(parent).schedule_datetime
+        assert (child.origin, child.run_number, child.fire_key) == ("manual", 0, "")
+
+
+def test_nothing_follows_before_the_end(chained: Chained) -> None:
+    chained.add("first")
+    chained.add("second", "first")
+    chained.start("first")
+    [run] = chained.give()
+    chained.follow()
+    assert (chained.runs(), chained.marks) == ([("first", "running")], 1)
+    retry = to_retry(run, chained.rows.now())
+    assert chained.rows.report(chained.worker, retry) == set()
+    chained.follow()
+    assert (chained.runs(), chained.marks) == ([("first", "pending")], 1)
+    chained.settle()
+    assert chained.runs() == [("first", "succeed"), ("second", "succeed")]
+
+
+@pytest.mark.parametrize("first", ["left", "right"])
+def test_of_several_it_fires_once_after_the_last(chained: Chained, first: str) -> None:
+    for name in ("left", "right"):
+        chained.add(name)
+    chained.add("both", ["left", "right"])
+    moment = chained.rows.past().isoformat() + "Z"
+    for name in ("left", "right"):
+        chained.start(name, at=moment)
+    runs = {run.task_name: run for run in chained.give()}
+    chained.end(runs.pop(first))
+    chained.follow()
+    assert chained.of("both") == []
+    chained.end(runs.popitem()[1])
+    chained.settle()
+    chained.follow()
+    assert [row.status for row in chained.of("both")] == ["pending"]
+    chained.settle()
+    assert (len(chained.of("both")), chained.marks) == (1, 0)
+
+
+def test_of_several_all_must_end_as_it_asks(chained: Chained) -> None:
+    chained.add("left")
+    chained.add("right")
+    chained.add("both", {"left": "success", "right": "failure"})
+    moment = chained.rows.past().isoformat() + "Z"
+    chained.start("left", at=moment)
+    chained.start("right", at=moment)
+    chained.settle()
+    assert chained.of("both") == []
+    told = whys.why(chained.database, "both", moment).document
+    assert told["outcome"] == "no_fire"
+    right = chained.of("right")[0].id
+    assert f"it follows the failure of right, and instance {right} of right has succeeded" in told["why"]
+
+
+def test_runs_for_different_times_do_not_meet(chained: Chained) -> None:
+    chained.add("left")
+    chained.add("right")
+    chained.add("both", ["left", "right"])
+    chained.start("left", at=chained.rows.past().isoformat() + "Z")
+    chained.start("right", at=chained.rows.past().isoformat() + "Z")
+    chained.settle()
+    assert (chained.of("both"), chained.marks) == ([], 0)
+
+
+def test_two_schedulers_that_see_the_ends_of_both_at_once_write_one_fire(chained: Chained) -> None:
+    chained.add("left")
+    chained.add("right")
+    chained.add("both", ["left", "right"])
+    moment = chained.rows.past().isoformat() + "Z"
+    chained.start("left", at=moment)
+    chained.start("right", at=moment)
+    for run in chained.give():
+        chained.end(run)
+    page = chained.database.read(lambda c: chain_runs.page(c, 0, 10))
+    assert len(page.ended) == 2
+    other = Chains(chained.database, chained.settings)
+    chained.chains._follow(page.ended[:1])
+    other._follow(page.ended)
+    assert (len(chained.of("both")), chained.marks) == (1, 1)
+    other.step()
+    assert (len(chained.of("both")), chained.marks) == (1, 0)
+
+
+def test_a_cron_fire_is_followed_whatever_became_of_it(chained: Chained) -> None:
+    """Also if no worker was ever given it."""
+    chained.add("left")
+    task = chained.rows.planned_task(name="ticks", cron="@yearly", required_labels={"gpu": "yes"})
+    chained.add("next", {"ticks": "always"}, required_labels=None)
+    assert task
+    Materializer(chained.database, chained.settings).step()
+    [(instance, status)] = chained.rows.statuses().items()
+    assert (status, chained.marks) == ("pending", 1)
+    instances.cancel(chained.database, ANN, [instance])
+    chained.follow()
+    chained.settle()
+    [child] = chained.of("next")
+    assert (child.status, child.origin) == ("succeed", "cron")
+
+
+def test_rows_by_sql_and_backfilled_fires_are_followed_and_each_kind_apart(chained: Chained) -> None:
+    first = chained.add("first")
+    chained.add("second", "first")
+    chained.rows.by_sql(first)
+    moment = chained.rows.past()
+    for key in ("a", "b"):
+        chained.rows.sql(
+            "INSERT INTO schedule_instance (schedule_task_id, schedule_datetime, fire_key, origin)"
+            " VALUES (:task, :at, :key, 'backfill')",
+            task=first,
+            at=moment.strftime("%Y-%m-%d %H:%M:%S.%f"),
+            key=key,
+        )
+    chained.settle()
+    assert sorted((row.fire_key, row.origin) for row in chained.of("second")) == [
+        ("", "manual"),
+        ("a", "backfill"),
+        ("b", "backfill"),
+    ]
+
+
+def test_a_long_chain_runs_to_its_end_and_each_has_its_own_param(chained: Chained) -> None:
+    chained.add("task 0")
+    for number in range(1, 20):
+        chained.add(f"task {number}", f"task {number - 1}", param={"number": number}, priority=number % 10)
+    chained.start("task 0")
+    chained.settle()
+    assert chained.runs() == [(f"task {n}", "succeed") for n in range(20)]
+    for number in range(1, 20):
+        [row] = chained.of(f"task {number}")
+        assert (row.param, row.priority) == ({"number": number}, number % 10)
+
+
+def test_what_was_deleted_by_sql_is_followed_by_nothing(chained: Chained) -> None:
+    chained.add("first")
+    chained.add("second", {"first": "always"})
+    instance = chained.start("first")
+    chained.give()
+    assert chained.marks == 1
+    chained.rows.sql("DELETE FROM schedule_instance WHERE id = :id", id=instance)
+    chained.follow()
+    assert (chained.runs(), chained.marks) == ([], 0)
+
+
+def test_while_it_is_off_its_fires_are_held_back_and_counted(chained: Chained) -> None:
+    chained.add("first")
+    second = chained.add("second", "first", status="off")
+    chained.start("first")
+    chained.settle()
+    assert (chained.of("second"), chained.marks) == ([], 0)
+    [skipped] = chained.database.read(lambda c: skips.newest(c, second, 10))
+    assert (skipped.reason, skipped.fires) == ("off", 1)
+    chained.edit("second", status="on")
+    chained.settle()
+    chained.follow()
+    assert chained.of("second") == []
+
+
+def test_it_fires_only_for_times_in_its_window(chained: Chained) -> None:
+    chained.add("first")
+    chained.add("second", "first", starts_at="2026-03-01T00:00", ends_at="2026-04-01T00:00")
+    for moment in ("2026-02-28T00:00", "2026-03-15T00:00", "2026-04-02T00:00"):
+        chained.start("first", at=moment)
+    chained.settle()
+    assert [row.schedule_datetime for row in chained.of("second")] == [datetime.fromisoformat("2026-03-15")]
+
+
+def test_it_fires_only_on_the_days_of_its_calendar(chained: Chained) -> None:
+    chained.rows.sql("INSERT INTO schedule_calendar (name, weekend) VALUES ('office', 'sat,sun')")
+    chained.add("first")
+    chained.add("second", "first", calendar="office")
+    for moment in ("2026-03-06T12:00", "2026-03-07T12:00", "2026-03-09T12:00"):  # a Friday, a Saturday, a Monday
+        chained.start("first", at=moment)
+    chained.settle()
+    assert [row.schedule_datetime.day for row in chained.of("second")] == [6, 9]
+
+
+class TestReplays:
+    def diamond(self, chained: Chained) -> int:
+        chained.add("extract")
+        chained.add("load", "extract")
+        chained.add("clean", {"extract": "always"})
+        chained.add("report", {"load": "success", "clean": "always"})
+        instance = chained.start("extract")
+        chained.settle()
+        assert len(chained.runs()) == 4
+        return instance
+
+    def test_a_replayed_parent_is_followed_only_when_asked(self, chained: Chained) -> None:
+        instance = self.diamond(chained)
+        replays.replay(chained.database, ANN, [instance])
+        chained.settle()
+        assert len(chained.runs()) == 5
+        assert chained.marks == 0
+
+    def test_when_asked_each_behind_it_runs_once_more(self, chained: Chained) -> None:
+        instance = self.diamond(chained)
+        first = {row.task_name: row.id for name in ("load", "clean", "report") for row in chained.of(name)}
+        replays.replay(chained.database, ANN, [instance], again=CHAIN)
+        chained.settle()
+        assert sorted(name for name, _ in chained.runs()) == sorted(["extract", "load", "clean", "report"] * 2)
+        for name, old in first.items():
+            new = chained.of(name)[1]
+            assert (new.replay_of, new.origin, new.run_number, new.status) == (old, "replay", 1, "succeed")
+        assert chained.marks == 0
+
+    @pytest.mark.parametrize("slow", ["load", "clean"])
+    def test_what_follows_several_of_it_waits_for_all_of_them(self, chained: Chained, slow: str) -> None:
+        instance = self.diamond(chained)
+        replays.replay(chained.database, ANN, [instance], again=CHAIN)
+        [run] = chained.give()
+        chained.end(run)
+        chained.follow()
+        runs = {run.task_name: run for run in chained.give()}
+        last = runs.pop(slow)
+        for run in runs.values():
+            chained.end(run)
+        chained.follow()
+        assert len(chained.of("report")) == 1
+        chained.end(last)
+        chained.settle()
+        assert len(chained.of("report")) == 1
+        chained.follow()
+        chained.settle()
+        assert len(chained.of("report")) == 2
+
+    def test_a_branch_that_is_longer_is_waited_for_too(self, chained: Chained) -> None:
+        chained.add("extract")
+        chained.add("short", "extract")
+        chained.add("long 1", "extract")
+        chained.add("long 2", "long 1")
+        chained.add("report", ["short", "long 2"])
+        instance = chained.start("extract")
+        chained.settle()
+        replays.replay(chained.database, ANN, [instance], again=CHAIN)
+        chained.settle()
+        assert [len(chained.of(name)) for name in ("short", "long 1", "long 2", "report")] == [2, 2, 2, 2]
+        assert chained.of("report")[1].id > max(chained.of(name)[1].id for name in ("short", "long 2"))
+
+    def test_two_replays_at_once_are_followed_by_one_run(self, chained: Chained) -> None:
+        self.diamond(chained)
+        both = [chained.of("load")[0].id, chained.of("clean")[0].id]
+        replays.replay(chained.database, ANN, both, again=CHAIN)
+        for run in chained.give():
+            chained.end(run)
+            chained.follow()
+        chained.settle()
+        assert len(chained.of("report")) == 2
+
+    def test_what_has_not_run_runs_for_the_first_time(self, chained: Chained) -> None:
+        chained.add("first")
+        chained.add("second", "first")
+        chained.add("third", "second")
+        instance = chained.start("first")
+        chained.settle({"first": "failed"})
+        assert chained.runs() == [("first", "failed")]
+        replays.replay(chained.database, ANN, [instance], again=CHAIN)
+        chained.settle()
+        assert chained.runs()[1:] == [(name, "succeed") for name in ("first", "second", "third")]
+
+    def test_two_schedulers_write_one_replay(self, chained: Chained) -> None:
+        self.diamond(chained)
+        both = [chained.of("load")[0].id, chained.of("clean")[0].id]
+        replays.replay(chained.database, ANN, both, again=CHAIN)
+        for run in chained.give():
+            chained.end(run)
+        page = chained.database.read(lambda c: chain_runs.page(c, 0, 10))
+        assert len(page.ended) == 2
+        chained.chains._follow(page.ended[:1])
+        Chains(chained.database, chained.settings)._follow(page.ended[1:])
+        chained.settle()
+        assert len(chained.of("report")) == 2
+
+    def test_a_filter_takes_the_chain_along(self, chained: Chained) -> None:
+        chained.add("first")
+        chained.add("second", "first")
+        chained.start("first")
+        chained.settle({"first": "failed"})
+        chosen = replays.ReplayFilter(task="first")
+        found = replays.find(chained.database, chosen, CHAIN)
+        done = replays.replay_found(chained.database, ANN, chosen, found.last, again=CHAIN)
+        chained.settle()
+        assert (done.done, len(chained.of("second"))) == (1, 1)
+
+
+BAD: list[tuple[Callable[[Chained], object], str]] = [
+    (lambda c: c.add("new", "nope"), "after 'nope': there is no such task"),
+    (lambda c: c.add("new", "frist"), "(did you mean first?)"),
+    (lambda c: c.add("new", "new"), "a task cannot follow itself"),
+    (lambda c: c.edit("first", after="first"), "a task cannot follow itself"),
+    (lambda c: c.edit("first", after="second"), "in a circle: first after second after first"),
+    (lambda c: c.edit("first", after="third"), "in a circle: first after third after second after first"),
+    (lambda c: c.add("new", {}), "name a task"),
+    (
+        lambda c: c.add("new", {"first": "sucess"}),
+        "'sucess' is none of success, failure, always (did you mean success?)",
+    ),
+    (lambda c: c.add("new", {"first": 1}), "1 is none of success, failure, always"),
+    (lambda c: c.add("new", 7), "name a task"),
+    (lambda c: c.add("new", [7]), "name a task"),
+    (lambda c: c.add("new", [""]), "that is no name of a task"),
+    (lambda c: c.add("new", [f"task {n}" for n in range(101)]), "at most 100"),
+    (lambda c: c.add("new", "first", cron="@daily"), "give cron or after, and not both"),
+    (lambda c: c.add("new", "first", jitter_seconds=5), "jitter_seconds does not go with after"),
+    (lambda c: tasks.remove(c.database, ANN, "second"), "'second' cannot be removed: third follows it"),
+    (lambda c: c.edit("second", name="other"), "'second' cannot be renamed: third follows it"),
+]
+
+
+@pytest.mark.parametrize(("act", "said"), BAD, ids=[said for _, said in BAD])
+def test_what_makes_no_chain_is_refused_and_changes_nothing(
+    chained: Chained, act: Callable[[Chained], object], said: str
+) -> None:
+    chained.add("first")
+    chained.add("second", "first")
+    chained.add("third", {"second": "always"})
+    tables = ("schedule_task", "schedule_chain", "schedule_audit")
+    before = [chained.rows.sql(f"SELECT * FROM {table} ORDER BY id") for table in tables]
+    with pytest.raises(InvalidInput) as refused:
+        act(chained)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert [chained.rows.sql(f"SELECT * FROM {table} ORDER BY id") for table in tables] == before
+
+
+def test_of_two_edits_that_close_a_circle_together_one_is_refused(chained: Chained) -> None:
+    for name in ("a", "b", "c", "d"):
+        chained.add(name)
+    for _ in range(10):
+        for name in ("a", "b", "c", "d"):
+            chained.edit(name, after=None)
+        chained.edit("b", after="c")
+        chained.edit("d", after="a")
+        start = threading.Barrier(2)
+        refused: list[str] = []
+
+        def close(name: str, after: str, start: threading.Barrier = start, refused: list[str] = refused) -> None:
+            start.wait(10)
+            try:
+                chained.edit(name, after=after)
+            except RotaError as error:
+                refused.append(str(error))
+
+        edits = [threading.Thread(target=close, args=pair) for pair in (("a", "b"), ("c", "d"))]
+        for edit in edits:
+            edit.start()
+        for edit in edits:
+            edit.join(60)
+        assert len(refused) == 1, refused
+        assert "in a circle" in refused[0]
+        assert len(chained.links) == 3
+
+
+class TestBySql:
+    def test_a_task_that_sql_has_inserted_follows_from_its_plan_on(self, chained: Chained) -> None:
+        chained.add("first")
+        chained.rows.sql(
+            "INSERT INTO schedule_task (name, type, trigger_kind, trigger_spec)"
+            " VALUES ('second', 'REPORT', 'after', '{\"after\": {\"first\": \"success\"}}')"
+        )
+        Materializer(chained.database, chained.settings).step()
+        assert chained.links == {("second", "first", "success")}
+        chained.start("first")
+        chained.settle()
+        assert chained.runs() == [("first", "succeed"), ("second", "succeed")]
+        chained.rows.sql("UPDATE schedule_task SET trigger_kind = 'manual', trigger_spec = NULL WHERE name = 'second'")
+        Materializer(chained.database, chained.settings).step()
+        assert chained.links == set()
+
+    def test_a_spec_that_names_no_task_is_set_aside_with_the_reason(self, chained: Chained) -> None:
+        chained.rows.sql(
+            "INSERT INTO schedule_task (name, type, trigger_kind, trigger_spec)"
+            " VALUES ('odd', 'REPORT', 'after', '{\"after\": {\"first\": \"sometimes\"}}')"
+        )
+        Materializer(chained.database, chained.settings).step()
+        [row] = chained.rows.sql("SELECT plan_error FROM schedule_task WHERE name = 'odd'")
+        assert "'sometimes' is none of success, failure, always" in row.plan_error
+        assert chained.links == set()
+
+    def test_a_circle_ends_where_it_began(self, chained: Chained) -> None:
+        chained.add("first")
+        chained.add("second", "first")
+        chained.rows.sql(
+            'UPDATE schedule_task SET trigger_kind = \'after\', trigger_spec = \'{"after": {"second": "success"}}\''
+            " WHERE name = 'first'"
+        )
+        Materializer(chained.database, chained.settings).step()
+        chained.start("first", at="2026-03-01T00:00")
+        chained.settle()
+        assert [name for name, _ in chained.runs()] == ["first", "second", "first"]
+        assert chained.marks == 0
+        shown = instances.show(chained.database, chained.of("second")[0].id)
+        assert sorted(one["task"] for one in shown["chain"]) == ["first", "second"]
+
+    def test_a_spec_that_is_spoiled_later_holds_up_no_other(self, chained: Chained) -> None:
+        chained.add("first")
+        spoiled = chained.add("spoiled", "first")
+        chained.add("second", "first")
+        chained.rows.sql("UPDATE schedule_task SET trigger_spec = '[1]' WHERE id = :id", id=spoiled)
+        chained.start("first")
+        chained.settle()
+        assert chained.runs() == [("first", "succeed"), ("second", "succeed")]
+        assert chained.marks == 0
+
+
+def test_without_a_chain_no_statement_marks_anything(chained: Chained) -> None:
+    chained.rows.planned_task(name="ticks", cron="@yearly")
+    chained.add("asked")
+    chained.start("asked")
+    with executed(chained.database.engine) as statements:
+        Materializer(chained.database, chained.settings).step()
+        chained.give()
+    writing = [one for one in statements if "schedule_chain" in one and not one.lstrip().startswith("SELECT")]
+    assert statements
+    assert writing == []
+
+
+def test_show_has_the_chain_of_each_of_its_runs(chained: Chained) -> None:
+    chained.add("extract")
+    chained.add("load", "extract")
+    chained.add("alert", {"extract": "failure"})
+    chained.add("report", {"load": "success", "extract": "always"})
+    extract = chained.start("extract")
+    chained.settle()
+    load, report = (chained.of(name)[0].id for name in ("load", "report"))
+    expected = [
+        {"task": "extract", "after": {}, "instance_id": extract, "status": "succeed", "runs": 1, "why": None},
+        {
+            "task": "alert", "after": {"extract": "failure"}, "instance_id": None, "status": None, "runs": 0,
+            "why": f"it follows the failure of extract, and instance {extract} of extract has succeeded",
+        },
+        {"task": "load", "after": {"extract": "success"}, "instance_id": load, "status": "succeed", "runs": 1,
+         "why": None},
+        {
+            "task": "report", "after": {"extract": "always", "load": "success"}, "instance_id": report,
+            "status": "succeed", "runs": 1, "why": None,
+        },
+    ]  # fmt: skip
+    for instance in (extract, load, report):
+        assert instances.show(chained.database, instance)["chain"] == expected
+    alone = chained.add("alone")
+    assert alone
+    assert instances.show(chained.database, chained.start("alone"))["chain"] == []
+
+
+def test_ten_thousand_ends_are_followed_in_bounded_transactions(chained: Chained) -> None:
+    first = chained.add("first")
+    chained.add("second", "first")
+    number = 3_000
+    start = chained.rows.start - timedelta(days=1)
+    for at in range(number):
+        chained.rows.fire(first, start + timedelta(seconds=at))
+    chained.rows.sql("UPDATE schedule_instance SET status = 'succeed'")
+    chained.database.write(
+        lambda c: chain_runs.mark_fires(c, [(first, start + timedelta(seconds=at)) for at in range(number)])
+    )
+    assert chained.marks == number
+    chained.follow()
+    assert (len(chained.of("second")), chained.marks) == (number, 0)
