@@ -16,6 +16,7 @@ from rota.shared.database.constructs import SecondsBefore, UtcNow, among, by_ind
 from rota.shared.store.tables import (
     schedule_calendar_use,
     schedule_catch_up,
+    schedule_chain,
     schedule_instance,
     schedule_kept_slot,
     schedule_skip,
@@ -31,6 +32,7 @@ _kept = schedule_kept_slot.c
 _task = schedule_task.c
 _lock = schedule_task_lock.c
 _use = schedule_calendar_use.c
+_link = schedule_chain.c
 _version = schedule_task_type_version.c
 _worker = schedule_worker_node.c
 _beat = schedule_worker_beat.c
@@ -162,6 +164,29 @@ def remove_uses(connection: Connection, ids: Collection[int], seconds: int) -> i
     return len(gone)
 
 
+# The links of chains
+
+_unused_link = and_(
+    _link.gmt_modified < _LONG_AGO, ~exists().where(_task.id == _link.schedule_task_id, _task.is_deleted == 0)
+)
+_lock_links = by_index(
+    select(_link.id).where(among(_link.id), _unused_link).with_for_update(skip_locked=True), schedule_chain
+)
+
+
+def find_links(connection: Connection, after: int, limit: int, seconds: int) -> tuple[list[int], int]:
+    """Which tasks those tasks followed that are deleted, or not there."""
+    return _page(connection, _find_links, after, limit, seconds)
+
+
+def remove_links(connection: Connection, ids: Collection[int], seconds: int) -> int:
+    """Delete these rows. A task that is undeleted gets them again when it is planned."""
+    gone = sorted(connection.scalars(_lock_links, {"ids": sorted(ids), "seconds": seconds}))
+    if gone:
+        connection.execute(delete(schedule_chain).where(among(_link.id)), {"ids": gone})
+    return len(gone)
+
+
 # Versions of task types
 
 _later = schedule_task_type_version.alias("later")
@@ -262,6 +287,7 @@ def _of_page(key: ColumnElement[int], condition: ColumnElement[bool]) -> Select[
 
 
 _find_uses = _of_page(_use.id, _unused_calendar)
+_find_links = _of_page(_link.id, _unused_link)
 _find_locks = _of_page(_lock.schedule_task_id, _without_task)
 _find_versions = _of_page(_version.id, _unused)
 _find_skips = _of_page(_skip.id, _old_skip)
@@ -280,6 +306,7 @@ KINDS = (
     Kind("worker", find_workers, remove_workers),
     Kind("lock", find_locks, remove_locks),
     Kind("calendar use", find_uses, remove_uses),
+    Kind("chain link", find_links, remove_links),
     Kind("version", find_versions, remove_versions),
     Kind("skip", find_skips, remove_skips),
     Kind("catch-up", find_catch_ups, remove_catch_ups),

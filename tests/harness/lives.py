@@ -34,6 +34,8 @@ FIRES = 5
 OTHERS_GO_ON_SECONDS = 10.0
 """The lease, the server's limit for an idle transaction, a tick, and what a busy machine takes."""
 
+FREEING = ("UPDATE schedule_task_lock", "DELETE FROM schedule_chain_run")
+
 Stage = Callable[[str], "Expected"]
 
 
@@ -104,6 +106,30 @@ def stage_ends(url: str) -> Expected:
     return Expected(rows=[*((name, end, 0) for name in names), *runs], runs=runs)
 
 
+def stage_chain(url: str) -> Expected:
+    """Two runs for one time that have ended and are marked, a task that follows both, and one that follows that."""
+    end = staging.database_second(url)
+    manual: dict[str, Any] = {"cron_seconds": 0, "trigger_kind": "manual"}
+    for name in ("left", "right"):
+        task = staging.add_task(url, name, **manual)
+        staging.insert_row(
+            url, "schedule_instance",
+            schedule_task_id=task, schedule_datetime=end, run_number=0, **staging.ended_at(end),
+        )  # fmt: skip
+    chain = {"both": {"left": "success", "right": "always"}, "last": {"both": "success"}}
+    for name, after in chain.items():
+        task = staging.add_task(url, name, cron_seconds=0, trigger_kind="after", trigger_spec={"after": after})
+        for before, on_end in after.items():
+            staging.insert_row(url, "schedule_chain", schedule_task_id=task, after_name=before, on_end=on_end)
+    run_sql(
+        url,
+        "INSERT INTO schedule_chain_run (schedule_instance_id, instance_gmt_create)"
+        " SELECT id, gmt_create FROM schedule_instance",
+    )
+    runs = [(name, end, 0) for name in chain]
+    return Expected(rows=[("left", end, 0), ("right", end, 0), *runs], runs=runs)
+
+
 class Lives:
     """Every life of a scheduler that ends, or rests, between two statements of one duty's batch."""
 
@@ -111,7 +137,7 @@ class Lives:
         self._server = server
         self._template = template
         self._directory = directory
-        self._duty = duty
+        self.duty = duty
         self._stage = stage
         self.points = self._dry_run()
 
@@ -161,9 +187,9 @@ class Lives:
 
     @contextmanager
     def _victim(self, url: str, at: int, number: signal.Signals) -> Iterator["Victim"]:
-        journal, log = (self._directory / f"{self._duty}-{number.name}-{at}.{kind}" for kind in ("journal", "log"))
+        journal, log = (self._directory / f"{self.duty}-{number.name}-{at}.{kind}" for kind in ("journal", "log"))
         settings = {**staging.QUICK, "database_url": url}
-        fate = {"duty": self._duty, "at": at, "number": number, "journal": journal, "log": log}
+        fate = {"duty": self.duty, "at": at, "number": number, "journal": journal, "log": log}
         process = _processes().Process(target=faults.scheduler, args=(settings,), kwargs=fate, daemon=True)
         process.start()
         try:
@@ -242,7 +268,7 @@ class Life:
         """Wait until they have run and the leases are free."""
         succeed = "SELECT count(*) FROM schedule_instance WHERE status = 'succeed'"
         wait_until(lambda: self.number(succeed) >= len(self.expected.rows), 20, "every fire to have run")
-        marks = "SELECT count(*) FROM schedule_follow_up"
+        marks = "SELECT (SELECT count(*) FROM schedule_follow_up) + (SELECT count(*) FROM schedule_chain_run)"
         wait_until(lambda: not self.number(marks), 10, "all ends to be followed up")
         leases = "SELECT count(*) FROM schedule_task_lock WHERE is_locked = 1"
         wait_until(lambda: not self.number(leases), 10, "the leases to be free")
@@ -281,8 +307,8 @@ def _same(what: str, found: object, wanted: object) -> None:
 
 
 def _batch(said: list[str]) -> list[str]:
-    """The first batch, once it is whole: the update that frees its locks, and the commit after it."""
-    freed = next((at for at, text in enumerate(said) if text.startswith("UPDATE schedule_task_lock")), None)
+    """The first batch, once it is whole: the write that frees its locks, or its marks, and the commit after it."""
+    freed = next((at for at, text in enumerate(said) if text.startswith(FREEING)), None)
     if freed is None or COMMIT not in said[freed:]:
         return []
     return said[: said.index(COMMIT, freed) + 1]

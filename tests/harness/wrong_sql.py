@@ -37,6 +37,8 @@ OWN = {
     "schedule_skip": f"schedule_task_id IN ({VICTIMS})",
     "schedule_catch_up": f"schedule_task_id IN ({VICTIMS})",
     "schedule_follow_up": f"schedule_task_id IN ({VICTIMS})",
+    "schedule_chain": f"schedule_task_id IN ({VICTIMS})",
+    "schedule_chain_run": f"schedule_instance_id IN ({INSTANCES})",
     "schedule_request": "type LIKE 'VICTIM%'",
     "schedule_business_key": f"schedule_task_id IN ({VICTIMS})",
     "schedule_backfill": f"schedule_task_id IN ({VICTIMS})",

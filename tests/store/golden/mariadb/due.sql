@@ -6,9 +6,9 @@ SELECT group_concat(found.fires) AS group_concat_1, group_concat(found.other) AS
         SELECT schedule_pause.id
         FROM schedule_pause
         WHERE schedule_pause.is_deleted = :is_deleted_1
-    ) AS anon_1
+    ) AS anon_1, EXISTS (SELECT schedule_chain.id FROM schedule_chain) AS anon_2
 FROM (
-    SELECT anon_2.id AS fires, NULL AS other
+    SELECT anon_3.id AS fires, NULL AS other
     FROM (
         SELECT STRAIGHT_JOIN schedule_task.id AS id
         FROM schedule_task FORCE INDEX (ix_schedule_task_due)
@@ -26,9 +26,9 @@ FROM (
           AND schedule_task.next_fire_at <= :horizon
         ORDER BY schedule_task.next_fire_at
         LIMIT :limit
-    ) AS anon_2
+    ) AS anon_3
     UNION ALL
-    SELECT NULL AS anon_3, anon_4.id AS id
+    SELECT NULL AS anon_4, anon_5.id AS id
     FROM (
         SELECT STRAIGHT_JOIN schedule_task.id AS id
         FROM schedule_task FORCE INDEX (ix_schedule_task_stale)
@@ -44,9 +44,9 @@ FROM (
         WHERE schedule_task_lock.schedule_task_id IS NULL
           AND schedule_task.plan_stale = :plan_stale_1
         LIMIT :limit
-    ) AS anon_4
+    ) AS anon_5
     UNION ALL
-    SELECT NULL AS anon_3, anon_5.id AS id
+    SELECT NULL AS anon_4, anon_6.id AS id
     FROM (
         SELECT STRAIGHT_JOIN schedule_task.id AS id
         FROM schedule_task FORCE INDEX (ix_schedule_task_due)
@@ -64,5 +64,5 @@ FROM (
           AND schedule_task.next_fire_at <= :now
         ORDER BY schedule_task.next_fire_at
         LIMIT :limit
-    ) AS anon_5
+    ) AS anon_6
 ) AS found;

@@ -26,7 +26,7 @@ SELECT EXISTS (
         SELECT schedule_request.id
         FROM schedule_request FORCE INDEX (ix_schedule_request_open)
         WHERE schedule_request.is_deleted = :is_deleted_2
-    ) AS anon_4;
+    ) AS anon_4, EXISTS (SELECT schedule_chain.id FROM schedule_chain) AS anon_5;
 
 -- The assigner gives rows inserted by SQL their due time.
 
