@@ -60,9 +60,9 @@ GROUPS_SECONDS = 2.0
 BURY_TRIES, BURY_PAUSE_SECONDS = 4, 0.25
 """How often the guardian tries to mark the worker dead: a death passes over a beat that somebody has locked."""
 
-SAMPLES, SAMPLE_SECONDS = 5, 0.1
+SAMPLES, SAMPLE_SECONDS, ENOUGH_TICKS = 10, 0.1, 5
 """So often, and for so long each time, the guardian looks which threads of a blocked worker use the processor, until
-one does: a busy machine may let none run for a while."""
+one has used it for so many ticks of the kernel: a busy machine may let none run for a while."""
 
 NAMED = 10
 """How many runs the row of a blocked worker names at most."""
@@ -241,16 +241,20 @@ class Guardian:
         return True
 
     def _blockers(self) -> list[int]:
-        """The runs that may hold up the worker: those on threads that use the processor, or else all."""
+        """The runs that may hold up the worker: those on threads that use the processor, or else all.
+
+        A thread that waits for Python's lock wakes up again and again, and uses a little of it, too.
+        """
         entered = self._board.entered()
-        threads = {thread for _, thread in entered}
-        before, busy = {thread: self._ticks(thread) for thread in threads}, set[int]()
+        before = {thread: self._ticks(thread) for _, thread in entered}
+        used = dict.fromkeys(before, 0)
         for _ in range(SAMPLES):
             time.sleep(SAMPLE_SECONDS)
-            busy = {thread for thread in threads if self._ticks(thread) > before[thread]}
-            if busy:
+            used = {thread: self._ticks(thread) - ticks for thread, ticks in before.items()}
+            if max(used.values(), default=0) >= ENOUGH_TICKS:
                 break
-        return sorted(instance for instance, thread in entered if thread in (busy or threads))
+        most = max(used.values(), default=0)
+        return sorted(instance for instance, thread in entered if 2 * used[thread] > most or most <= 0)
 
     def _ticks(self, thread: int) -> int:
         """The processor time of a thread of the worker (fields 14 and 15 of stat, proc(5)). 0: it has ended."""

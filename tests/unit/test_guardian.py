@@ -59,3 +59,22 @@ def test_a_thread_that_a_busy_machine_lets_run_late_is_still_found(
 
     monkeypatch.setattr(guardian, "_ticks", ticks)
     assert guardian._blockers() == named
+
+
+@pytest.mark.parametrize("sequence", [[(1, 10)], [(1, 0), (1, 3), (2, 8)], [(1, 1), (1, 4), (1, 4)]])
+def test_a_thread_that_waits_for_pythons_lock_and_uses_the_processor_a_little_is_not_named(
+    monkeypatch: pytest.MonkeyPatch, sequence: list[tuple[int, int]]
+) -> None:
+    """It was, if one of its few ticks fell into the look."""
+    guardian = Guardian(Settings.load(), Board(1), os.getpid(), 0)
+    monkeypatch.setattr(guardian._board, "entered", lambda: [(1, 11), (2, 22)])
+    monkeypatch.setattr("rota.worker_service.guardian.SAMPLE_SECONDS", 0)
+    looks = {11: 0, 22: 0}
+
+    def ticks(thread: int) -> int:
+        waits, holds = [(0, 0), *sequence][min(looks[thread], len(sequence))]
+        looks[thread] += 1
+        return waits if thread == 11 else holds
+
+    monkeypatch.setattr(guardian, "_ticks", ticks)
+    assert guardian._blockers() == [2]
