@@ -6,7 +6,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection
 
 from rota.shared.domain.nodes import PlannedNode
-from rota.shared.store import assignments, chain_runs, deadlines, fires, locks
+from rota.shared.store import assignments, deadlines, fires, locks
 from rota.shared.store.assignments import Pending
 from rota.shared.store.transitions import giving
 
@@ -27,19 +27,13 @@ class Placed(NamedTuple):
 
 
 def write(
-    connection: Connection,
-    token: str,
-    got: set[int],
-    placed: Sequence[Placed],
-    *,
-    at_once: bool = False,
-    marks: bool = False,
+    connection: Connection, token: str, got: set[int], placed: Sequence[Placed], *, at_once: bool = False
 ) -> list[int]:
     """Give those instances that are still pending and that nobody has locked; returns their ids.
 
     ``got``: the tasks that ``token`` has leased. The instances of others are left out. Raises Unexpected if another
     scheduler takes a lease over meanwhile. ``at_once``: it relies on ``token``'s holding all of the leases, and does
-    not ask. ``marks``: some task follows another, so the runs that are followed are marked.
+    not ask.
     """
     tasks = got & {p.task_id for p, *_ in placed}
     held = tasks if at_once else locks.kept(connection, token, tasks)
@@ -66,10 +60,7 @@ def write(
     giving.give(connection, rows)
     fires.pin_nodes(connection, [(p.id, node) for p, _, nodes, *_ in mine if p.id not in pinned for node in nodes])
     deadlines.note(connection, {p.id: p.run_timeout_seconds for p, *_ in mine if p.run_timeout_seconds})
-    given = [p.id for p, *_ in mine]
-    if marks:
-        chain_runs.mark_given(connection, given)
-    return given
+    return [p.id for p, *_ in mine]
 
 
 def _may_replace(attempts: Mapping[int, int], one: Placed) -> bool:

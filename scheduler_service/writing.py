@@ -137,9 +137,7 @@ def write_tasks(
     fires.refuse(connection, [fire for w in kept if w.refused is not None for fire in w.fires])
     followed = [w.fires for w in kept if w.fires and w.advance.task.terms.inputs.follows_ends]
     follow_ups.mark(connection, [(fire.task_id, fire.schedule_datetime) for some in followed for fire in some])
-    if marks:
-        chain_runs.mark_fires(connection, [(f.task_id, f.schedule_datetime) for w in kept for f in w.fires])
-    chains.link(connection, {w.advance.task.id: before for w in kept if (before := _links(w)) is not None})
+    _write_chains(connection, kept, marks=marks)
     _note_limits(connection, kept)
     _advance(connection, [w.advance for w in kept])
     return {task.name for i, task in tasks.items() if i not in free}
@@ -151,6 +149,12 @@ def _advance(connection: Connection, advances: Sequence[plans.Advance]) -> None:
     calendars.use(connection, [use for use in used if use is not None])
     skips.record(connection, [(a.task.id, a.skipped) for a in advances if a.skipped is not None])
     catch_ups.begin(connection, [(a.task, a.missed) for a in advances if a.missed is not None])
+
+
+def _write_chains(connection: Connection, writes: Sequence[TaskWrite], *, marks: bool) -> None:
+    if marks:
+        chain_runs.mark_fires(connection, [(f.task_id, f.schedule_datetime) for w in writes for f in w.fires])
+    chains.link(connection, {w.advance.task.id: before for w in writes if (before := _links(w)) is not None})
 
 
 def _links(write: TaskWrite) -> Mapping[str, OnEnd] | None:

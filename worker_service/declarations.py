@@ -70,7 +70,8 @@ class Declarations:
         for limit in self._own_limits:
             limits.declare(self._database, self._actor, limit)
         for name, error in self._waiting.items():
-            log.warning("worker: task %r: %s; it is declared when that is there", name, error)
+            until = "a worker has registered its type" if isinstance(error, UnknownType) else "that is declared"
+            log.warning("worker: task %r: %s; it is declared when %s", name, error, until)
         self._declare(fitting)
         for one in self._yielding:
             log.warning("worker: task %r: a live worker carries a newer declaration, which stays in force", one.name)

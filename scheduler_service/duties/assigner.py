@@ -28,7 +28,7 @@ from rota.shared.domain.states import REASON_LIMIT, TaskStatus
 from rota.shared.domain.times import is_time, why_no_time
 from rota.shared.domain.waiting import superseded
 from rota.shared.settings import Settings
-from rota.shared.store import assignments, fires, locks, overlap, pauses
+from rota.shared.store import assignments, chain_runs, fires, locks, overlap, pauses
 from rota.shared.store.assignments import Cursor, Pending
 from rota.shared.store.transitions import canceling, giving
 from rota.shared.surprises import Surprises
@@ -304,7 +304,10 @@ class Assigner:
         given: set[int] = set()
 
         def give(connection: Connection, some: Sequence[Placed], *, at_once: bool) -> None:
-            given.update(write(connection, token, got, some, at_once=at_once, marks=self._any_chain))
+            mine = write(connection, token, got, some, at_once=at_once)
+            if self._any_chain:
+                chain_runs.mark_given(connection, mine)
+            given.update(mine)
 
         def refused(one: Placed, error: DBAPIError) -> None:
             self._refuse(one.instance.id, error)

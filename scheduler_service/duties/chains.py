@@ -22,8 +22,8 @@ from rota.shared.domain.planning import Skipped
 from rota.shared.domain.states import OnEnd, SkipReason
 from rota.shared.domain.times import is_time
 from rota.shared.settings import Settings
-from rota.shared.store import chain_runs, skips
-from rota.shared.store.chain_runs import Follower, Place
+from rota.shared.store import chain_fires, chain_runs, skips
+from rota.shared.store.chain_fires import Follower, Place
 from rota.shared.surprises import Surprises
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class Chains:
         return seconds_to_next(clock.now(), self._settings.tick_period)
 
     def _follow(self, marks: Sequence[int]) -> None:
-        followers = self._database.read(lambda c: chain_runs.followers(c, marks))
+        followers = self._database.read(lambda c: chain_fires.followers(c, marks))
         of_mark: dict[int, list[Follower]] = {mark: [] for mark in marks}
         for one in followers:
             of_mark[one.mark_id].append(one)
@@ -136,7 +136,7 @@ class Chains:
         every = [one for some in portion.values() for one in some]
         calendars = plan_calendars.give(self._database, (), (one.inputs for one in every))
         wanted = [one for one in every if ends.get(one.link.task_id) and self._admits(one, calendars)]
-        newest = self._database.read(lambda c: chain_runs.newest_ended(c, _asked(wanted, ends)))
+        newest = self._database.read(lambda c: chain_fires.newest_ended(c, _asked(wanted, ends)))
         once_more = [one for one in wanted if one.link.again_of is not None]
         behind, going_on = self._database.read(partial(_of_replays, once_more=once_more, ends=ends))
         decided = {mark: Followed(mark) for mark in portion}
@@ -170,8 +170,8 @@ def _of_replays(
 ) -> tuple[dict[int, set[str]], set[tuple[Place, str]]]:
     """What comes behind the replays that these follow, by replay, and what of it goes on."""
     replays = {one.link.again_of for one in once_more if one.link.again_of is not None}
-    behind = {replay: chain_runs.behind(connection, replay) for replay in replays}
-    return behind, chain_runs.open_again(connection, _asked(once_more, ends))
+    behind = {replay: chain_fires.behind(connection, replay) for replay in replays}
+    return behind, chain_fires.open_again(connection, _asked(once_more, ends))
 
 
 def _add(followed: Followed, one: Follower) -> None:
@@ -185,7 +185,7 @@ def _add(followed: Followed, one: Follower) -> None:
 
 def _write(connection: Connection, decided: Sequence[Followed]) -> None:
     chain_runs.remove(connection, [one.mark_id for one in decided])
-    chain_runs.fire(connection, [link for one in decided for link in one.fires])
-    chain_runs.fire_again(connection, [link for one in decided for link in one.again])
+    chain_fires.fire(connection, [link for one in decided for link in one.fires])
+    chain_fires.fire_again(connection, [link for one in decided for link in one.again])
     off = {(link.task_id, link.moment) for one in decided for link in one.off}
     skips.record(connection, [(task, Skipped(SkipReason.OFF, moment, moment, 1)) for task, moment in sorted(off)])

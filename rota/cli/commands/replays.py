@@ -63,9 +63,7 @@ def replay(
 
     \b
     Examples:
-      rota instance replay 17
-      rota instance replay 17 18 --wait
-      rota instance replay 17 --chain
+      rota instance replay 17 18 --chain --wait
       rota instance replay 17 --from-node SEND --param '{"region": "us"}'
       rota instance replay --status failed --task nightly --since 2026-11-19T00:00 --dry-run
     """
