@@ -4,7 +4,7 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, or_, select
+from sqlalchemy import Connection, Row, select
 
 from rota.shared.database.constructs import among, by_index
 from rota.shared.domain.chains import EndedRun
@@ -18,11 +18,19 @@ _instance = schedule_instance.c
 SHOWN = 100
 """So many tasks of a chain are read at most, the nearest first."""
 
-_links = (
-    select(_task.live_name, _link.after_name, _link.on_end)
-    .join_from(schedule_chain, schedule_task, _task.id == _link.schedule_task_id)
-    .where(_task.live_name.is_not(None), or_(among(_task.live_name), among(_link.after_name)))
+_columns = (_task.live_name, _link.after_name, _link.on_end)
+_before = (
+    select(*_columns)
+    .join_from(schedule_task, schedule_chain, _link.schedule_task_id == _task.id)
+    .where(among(_task.live_name))
     .order_by(_task.live_name, _link.after_name)
+    .limit(SHOWN * SHOWN)
+)
+_behind = (
+    select(*_columns)
+    .join_from(schedule_chain, schedule_task, _task.id == _link.schedule_task_id)
+    .where(among(_link.after_name), _task.live_name.is_not(None))
+    .order_by(_link.after_name, _link.schedule_task_id)
     .limit(SHOWN * SHOWN)
 )
 
@@ -35,12 +43,13 @@ def connected(connection: Connection, name: str) -> dict[str, dict[str, str]]:
     after: dict[str, dict[str, str]] = {}
     seen, frontier = {name}, {name}
     while frontier and len(seen) < SHOWN:
-        found = connection.execute(_links, {"ids": sorted(frontier)}).all()
+        names = {"ids": sorted(frontier)}
+        found = [row for links in (_before, _behind) for row in connection.execute(links, names)]
         for follower, before, end in found:
             after.setdefault(before, {})
             after.setdefault(follower, {})[before] = str(end)
-        names = sorted({one for follower, before, _ in found for one in (follower, before)} - seen)
-        frontier = set(names[: SHOWN - len(seen)])
+        near = sorted({one for follower, before, _ in found for one in (follower, before)} - seen)
+        frontier = set(near[: SHOWN - len(seen)])
         seen |= frontier
     return {one: {b: end for b, end in ends.items() if b in seen} for one, ends in after.items() if one in seen}
 

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, delete, select, text, update
 
 from rota.shared.database.transactions import Database, opened
 from rota.shared.domain.business_keys import Asked, Done, KeyFilter
+from rota.shared.domain.chains import Link
 from rota.shared.domain.nodes import PlannedNode
 from rota.shared.domain.planning import PlannedTask
 from rota.shared.domain.states import InstanceStatus, NodeStatus
@@ -27,6 +28,10 @@ from rota.shared.store import (
     calendars,
     catch_ups,
     census,
+    chain_fires,
+    chain_runs,
+    chain_views,
+    chains,
     deadlines,
     fire_rows,
     fires,
@@ -1043,3 +1048,86 @@ def test_what_listeners_are_told_is_found_behind_what_they_were_told(big: Big, f
         ask, rows=MOST_RECENT, by=by.get(event, set()), before=lambda c: c.execute(written, {"now": big.now})
     )
     assert not any("filesort" in step.extra for one in statements for step in one.plan)
+
+
+LINKS = text(
+    "INSERT INTO schedule_chain (schedule_task_id, after_name, on_end)"
+    " SELECT follower.id, task.name, 'success' FROM schedule_task task"
+    " JOIN schedule_task follower ON follower.id = task.id + 50000 WHERE task.id <= 20000"
+)
+FOLLOWED = text(
+    "INSERT INTO schedule_chain_run (schedule_instance_id, instance_gmt_create, again_of)"
+    " SELECT id, gmt_create, IF(id % 2, id, NULL) FROM schedule_instance ORDER BY id DESC LIMIT 3000"
+)
+LIVE_NAME, AFTER_NAME = "uq_schedule_task_live_name", "ix_schedule_chain_after_name"
+
+
+def before_chains(connection: Connection) -> None:
+    connection.execute(LINKS)
+    connection.execute(FOLLOWED)
+
+
+def keys_of(statements: list[Statement], table: str) -> set[str | None]:
+    return {step.key for statement in statements for step in statement.plan if step.table == table}
+
+
+def test_a_page_of_runs_that_are_followed_looks_up_each_instance_and_no_more(big: Big) -> None:
+    big.reads(lambda c: chain_runs.page(c, 0, 200), rows=200, by={PRIMARY}, before=before_chains)
+
+
+def test_who_follows_runs_is_found_by_the_names_of_their_tasks(big: Big) -> None:
+    def ask(connection: Connection) -> None:
+        assert chain_fires.followers(connection, [row.id for row in connection.execute(FIRST_MARKS)])
+
+    statements = big.reads(ask, rows=400, by={PRIMARY}, before=before_chains)
+    assert keys_of(statements, "schedule_chain") == {AFTER_NAME}
+
+
+FIRST_MARKS = text("SELECT id FROM schedule_chain_run ORDER BY id LIMIT 200")
+PLACES = text(
+    "SELECT t.name, i.schedule_datetime, i.fire_key, t.id FROM schedule_instance i"
+    " JOIN schedule_task t ON t.id = i.schedule_task_id WHERE i.id > 900000 LIMIT 200"
+)
+
+
+def test_how_runs_for_a_time_have_ended_is_found_by_the_task_and_the_time(big: Big) -> None:
+    places = [tuple(row) for row in big.tell(lambda c: c.execute(PLACES).all())]
+    asked = [place[:3] for place in places]
+    big.reads(lambda c: chain_fires.newest_ended(c, asked), rows=400, by={FIRE, LIVE_NAME})
+    big.reads(lambda c: chain_fires.open_again(c, asked), rows=600, by={FIRE, LIVE_NAME}, before=before_chains)
+    links = [Link(task, moment, key, "cron", 1) for _, moment, key, task in places]
+    big.reads(lambda c: chain_fires.there(c, links), rows=200, by={FIRE})
+
+
+def test_what_is_fired_and_given_is_marked_by_its_keys(big: Big) -> None:
+    fires_there = [
+        tuple(row)
+        for row in big.tell(
+            lambda c: c.execute(
+                text("SELECT schedule_task_id, schedule_datetime FROM schedule_instance WHERE run_number = 0 LIMIT 200")
+            ).all()
+        )
+    ]
+    ids = big.tell(
+        lambda c: c.scalars(text("SELECT id FROM schedule_instance WHERE status = 'assigned' LIMIT 200")).all()
+    )
+    for mark, key in (
+        (partial(chain_runs.mark_fires, fires=fires_there), FIRE),
+        (partial(chain_runs.mark_given, instance_ids=ids), PRIMARY),
+    ):
+        statements = big.reads(mark, rows=400, by={key, PRIMARY}, before=lambda c: c.execute(LINKS))
+        assert keys_of(statements, "schedule_chain") == {AFTER_NAME}
+
+
+def test_the_chain_of_a_run_is_read_by_the_names_of_its_tasks(big: Big) -> None:
+    name = big.tell(lambda c: c.scalar(text("SELECT name FROM schedule_task WHERE id = 7")))
+
+    def ask(connection: Connection) -> None:
+        after = chain_views.connected(connection, name)
+        assert len(after) == 2
+        chain_views.runs(connection, after, big.now, "")
+        assert len(chains.behind(connection, 7)) == 2
+        assert chains.followers(connection, name)
+
+    statements = big.reads(ask, rows=20, by={PRIMARY, FIRE, LIVE_NAME}, before=lambda c: c.execute(LINKS))
+    assert keys_of(statements, "schedule_chain") <= {AFTER_NAME, "uq_schedule_chain_link"}
