@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from rota.worker_service.authoring import Rota, TaskType
     from rota.worker_service.context import NodeContext
     from rota.worker_service.jobs import Job
-    from rota.worker_service.verdicts import Fail, Retry, RunAgain
+    from rota.worker_service.verdicts import EndRun, Fail, Retry, RunAgain
 
     __version__: str
 
 __all__ = [
     "AsyncClient",
     "Client",
+    "EndRun",
     "Fail",
     "FiresEvent",
     "Job",
@@ -52,6 +53,7 @@ __all__ = [
 _HOMES = {
     "AsyncClient": "rota.client.awaited",
     "Client": "rota.client.plain",
+    "EndRun": "rota.worker_service.verdicts",
     "Fail": "rota.worker_service.verdicts",
     "FiresEvent": "rota.shared.domain.events",
     "Job": "rota.worker_service.jobs",

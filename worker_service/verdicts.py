@@ -1,4 +1,4 @@
-"""What a handler can say of itself: try again later, give up, or run once more at another time."""
+"""What a handler can say of itself: try again later, give up, end the run, or run once more at another time."""
 
 import math
 from datetime import datetime, timedelta
@@ -33,6 +33,20 @@ class Fail(RotaError):
 
     def __init__(self, reason: str = "the handler gives up") -> None:
         super().__init__(reason)
+
+
+class EndRun:
+    """What a handler returns to end its run early, as a success: the nodes after it are skipped.
+
+    ``result`` is the node's result, and the instance's.
+
+        return EndRun({"new": 0})
+    """
+
+    __slots__ = ("result",)
+
+    def __init__(self, result: Any = None) -> None:
+        self.result = result
 
 
 class RunAgain:

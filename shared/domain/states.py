@@ -131,13 +131,14 @@ class InstanceStatus(StrEnum):
 
 
 class NodeStatus(StrEnum):
-    """The states of one node of an instance."""
+    """The states of one node of an instance. ``skipped``: a node before it has ended the run early, as a success."""
 
     PENDING = "pending"
     RUNNING = "running"
     SUCCEED = "succeed"
     FAILED = "failed"
     CANCELED = "canceled"
+    SKIPPED = "skipped"
 
 
 class WorkerState(StrEnum):

@@ -154,9 +154,9 @@ INVARIANTS = (
     ),
     Invariant(
         "succeeded-nodes",
-        "when an instance has succeeded, all its nodes have",
+        "when an instance has succeeded, all its nodes have, or were skipped",
         "node",
-        _nodes(_instance.status == _SUCCEED, _node.status != NodeStatus.SUCCEED.value),
+        _nodes(_instance.status == _SUCCEED, _node.status.not_in([NodeStatus.SUCCEED.value, NodeStatus.SKIPPED.value])),
     ),
     Invariant(
         "waiting-nodes",

@@ -543,7 +543,8 @@ schedule_task_node = Table(
         enum(NodeStatus, "task_node_status"),
         nullable=False,
         server_default="pending",
-        comment="pending, running, then succeed, failed or canceled",
+        comment="pending, running, then succeed, failed, canceled, or skipped: a node before it has ended the run"
+        " early",
     ),
     Column("param", Json, comment="this node's own param, where the task lists its nodes"),
     Column("failures", SmallInteger, nullable=False, server_default="0", comment="how often it failed: its retries"),

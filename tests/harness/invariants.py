@@ -99,7 +99,7 @@ def _nodes_fit(status: str, nodes: Sequence[str]) -> bool:
         del after[0]
     match status:
         case "succeed":
-            return bool(nodes) and not after
+            return nodes[:1] == ["succeed"] and set(after) <= {"skipped"}
         case "running":
             return after[:1] == ["running"] and set(after[1:]) <= {"pending"}
         case "assigned":

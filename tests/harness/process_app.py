@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, SecretStr, field_validator
 
-from rota import Fail, NodeContext, Retry, Rota, RunAgain
+from rota import EndRun, Fail, NodeContext, Retry, Rota, RunAgain
 
 
 class Param(BaseModel):
@@ -93,6 +93,11 @@ def again(ctx: NodeContext[Any]) -> Any:
     if at is not None:
         return RunAgain(at=datetime.fromisoformat(at), result={"at": at})
     return RunAgain(in_=300, result={"rows": 3})
+
+
+@plain.node("EARLY", execution="process")
+def early(ctx: NodeContext[Any]) -> Any:
+    return EndRun({"rows": 0})
 
 
 @plain.node("RAISE", execution="process")

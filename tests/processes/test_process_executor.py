@@ -25,7 +25,7 @@ from rota.worker_service.executors import process
 from rota.worker_service.executors.base import Call, NoThread
 from rota.worker_service.executors.process import ProcessExecutor
 from rota.worker_service.loading import load_app
-from rota.worker_service.verdicts import RunAgain
+from rota.worker_service.verdicts import EndRun, RunAgain
 from tests.harness import process_app
 from tests.harness.processes import ROOT, marked_environment, wait_until
 from tests.harness.told import DEADLINE, Told
@@ -245,6 +245,12 @@ def test_a_handlers_own_word_and_the_names_of_an_exception_come_from_the_process
     assert (later.error, later.final, list(later.kinds), later.retry_in) == ("Retry: not yet", False, [], 5)
     assert (never.error, never.final) == ("Fail: no", True)
     assert list(own.kinds)[:2] == ["tests.harness.process_app.Away", "ConnectionError"]
+
+
+def test_that_a_handler_ends_the_run_comes_from_the_process(run: Run) -> None:
+    ended = run("PLAIN_EARLY").one.result
+    assert isinstance(ended, EndRun)
+    assert ended.result == {"rows": 0}
 
 
 @pytest.mark.parametrize("at", [None, "2030-01-01T09:00:00", "2030-01-01T09:00:00+01:00"])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from rota import Fail, Retry, RunAgain
+from rota import EndRun, Fail, Retry, RunAgain
 from rota.shared.domain.errors import InvalidInput
 from rota.shared.domain.jsontext import UnreadableJson, json_text
 from rota.shared.domain.states import REASON_LIMIT, InstanceStatus, NodeStatus
@@ -1357,6 +1357,41 @@ def test_a_run_that_is_canceled_or_fails_does_not_run_again(world: World) -> Non
     world.runner.stop(7, 1, "canceled by hand", canceled=True)
     end = instance(world.ended(RunAgain(in_=60), stopped=True))
     assert (end.status, end.again) == (InstanceStatus.CANCELED, None)
+
+
+# A handler ends the run early
+
+
+def test_the_run_ends_as_a_success_and_the_nodes_after_it_are_skipped(world: World) -> None:
+    world.start(run("EXTRACT", "LOG", "SEND"))
+    report = world.ended(EndRun({"new": 0}))
+    end = instance(report)
+    assert (end.status, end.result, end.reason) == (InstanceStatus.SUCCEED, '{"new":0}', None)
+    assert [(node.status, node.result, node.gmt_started is None) for node in report.nodes] == [
+        (NodeStatus.SUCCEED, '{"new":0}', False),
+        (NodeStatus.SKIPPED, None, True),
+        (NodeStatus.SKIPPED, None, True),
+    ]
+
+
+def test_the_last_node_may_say_it_too(world: World) -> None:
+    world.start(run("SEND"))
+    end = instance(world.ended(EndRun()))
+    assert (end.status, end.result) == (InstanceStatus.SUCCEED, "null")
+
+
+def test_an_early_end_whose_result_cannot_be_stored_is_a_failure(world: World) -> None:
+    world.start(run("EXTRACT", "SEND"))
+    end = instance(world.ended(EndRun({1, 2})))
+    assert end.status is InstanceStatus.FAILED
+    assert "returned what is not JSON" in str(end.reason)
+
+
+def test_a_run_that_was_canceled_does_not_succeed_by_an_early_end(world: World) -> None:
+    world.start(run("EXTRACT", "SEND"))
+    world.runner.stop(7, 1, "canceled by hand", canceled=True)
+    end = instance(world.ended(EndRun(), stopped=True))
+    assert end.status is InstanceStatus.CANCELED
 
 
 # The limit for a whole run

@@ -17,7 +17,7 @@ from rota.shared.signals import signal_name
 from rota.worker_service import process_groups
 from rota.worker_service.executors.base import Call, Failure, Outcome
 from rota.worker_service.executors.server_process import ServerProcess
-from rota.worker_service.verdicts import RunAgain
+from rota.worker_service.verdicts import EndRun, RunAgain
 
 OVERHEAD_BYTES = 524_288
 """How much longer a message may be than a result: it may hold a failure's texts, or a log record."""
@@ -181,6 +181,8 @@ class ChildProcess:
 def _result(ended: Mapping[str, Any]) -> Any:
     """What the handler returned, but that its result is plain JSON."""
     result, again = ended.get("result"), ended.get("again")
+    if ended.get("ends_run"):
+        return EndRun(result)
     if again is None:
         return result
     at = None if again["at"] is None else datetime.fromisoformat(again["at"])

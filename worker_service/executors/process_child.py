@@ -46,7 +46,7 @@ from rota.worker_service.executors import standing
 from rota.worker_service.executors.base import ERROR_CHARACTERS, Call, Failure, Refused
 from rota.worker_service.leaving import flush_output, forget_exit_hooks, run_exit_hooks
 from rota.worker_service.values import result_text
-from rota.worker_service.verdicts import RunAgain
+from rota.worker_service.verdicts import EndRun, RunAgain
 
 LOG_CHARACTERS = 30_000
 
@@ -206,6 +206,8 @@ def _run(app: Rota, call: Message, channel: Channel, present: Present, limit: in
 
 
 def _returned(node: Node, result: Any, limit: int) -> dict[str, Any]:
+    if isinstance(result, EndRun):
+        return {"result": _plain(node, result.result, limit), "ends_run": True}
     if not isinstance(result, RunAgain):
         return {"result": _plain(node, result, limit)}
     at = None if result.at is None else result.at.isoformat()

@@ -41,6 +41,9 @@ class Ending:
     retry_in: float | None = None
     """As of ``Failure``."""
 
+    ends_run: bool = False
+    """Whether a success ends the run, and the nodes after it are skipped (``EndRun``)."""
+
     again: datetime | None = None
     """When the task is to run once more, naive UTC, if the handler says so (``RunAgain``)."""
 
@@ -125,12 +128,13 @@ def report(run: Run, node: NodeRun, ending: Ending, span: Span, policy: RetryPol
     failures = node.failures + 1 if ending.status is NodeStatus.FAILED else None
     reported = NodeReport(node.id, status, ending.result, span.entered, span.left, failures)
     if ending.status is NodeStatus.SUCCEED:
-        if rest:
+        if rest and not ending.ends_run:
             following = NodeReport(rest[0].id, NodeStatus.RUNNING, gmt_started=span.left)
             return Report(run.id, run.attempt, [reported, following], None)
         success = InstanceReport(InstanceStatus.SUCCEED, ending.result, None, span.started, span.left, run.failures)
         success.again = ending.again
-        return Report(run.id, run.attempt, [reported], success)
+        skipped = [NodeReport(n.id, NodeStatus.SKIPPED) for n in rest]
+        return Report(run.id, run.attempt, [reported, *skipped], success)
     if retried:
         return Report(run.id, run.attempt, [reported], _instance_retry(run, node, ending, span, policy))
     canceled = [NodeReport(n.id, NodeStatus.CANCELED) for n in rest]

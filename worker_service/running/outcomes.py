@@ -18,7 +18,7 @@ from rota.worker_service.running.active import Active, keep_result
 from rota.worker_service.running.deadlines import DEADLINE_SECONDS, LONGEST_LOOK_SECONDS
 from rota.worker_service.running.endings import Ending, Span, Stop
 from rota.worker_service.running.failures import log_failure
-from rota.worker_service.verdicts import RunAgain
+from rota.worker_service.verdicts import EndRun, RunAgain
 
 log = logging.getLogger(__name__)
 
@@ -36,11 +36,12 @@ class Outcomes:
         if outcome.stopped:
             return endings.stopped(active.stop, outcome)
         again, has_next = outcome.result, active.done + 1 < len(active.run.nodes)
-        if isinstance(again, RunAgain):
+        if isinstance(again, RunAgain | EndRun):
             outcome = replace(outcome, result=again.result)
         ending = endings.succeeded_or_failed(node.type, outcome, self._result_limit_bytes)
         if isinstance(again, RunAgain) and ending.status is NodeStatus.SUCCEED:
             ending = self._again(active, node, ending, (again, outcome.left))
+        ending.ends_run = isinstance(again, EndRun)
         if has_next and ending.status is NodeStatus.SUCCEED and ending.result is not None:
             keep_result(active, node, json.loads(ending.result))
         return ending
