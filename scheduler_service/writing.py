@@ -152,9 +152,10 @@ def _advance(connection: Connection, advances: Sequence[plans.Advance]) -> None:
 
 
 def _write_chains(connection: Connection, writes: Sequence[TaskWrite], *, marks: bool) -> None:
-    if marks:
+    links = {w.advance.task.id: before for w in writes if (before := _links(w)) is not None}
+    chains.link(connection, links)
+    if marks or links:
         chain_runs.mark_fires(connection, [(f.task_id, f.schedule_datetime) for w in writes for f in w.fires])
-    chains.link(connection, {w.advance.task.id: before for w in writes if (before := _links(w)) is not None})
 
 
 def _links(write: TaskWrite) -> Mapping[str, OnEnd] | None:

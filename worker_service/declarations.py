@@ -94,7 +94,9 @@ class Declarations:
         fitting = self._fitting() if waited else self._definitions
         is_gone = bool(self._carried - carried)
         yielding = {one.name for one in self._yielding}
-        self._declare([one for one in fitting if is_gone or one.name in yielding or one.name in waited])
+        for one in fitting:
+            if is_gone or one.name in yielding or one.name in waited:
+                self._declare_again(one, waited.get(one.name))
         self._carried = carried
         return self._again if self._yielding else self._limit
 
@@ -122,10 +124,21 @@ class Declarations:
         return fitting
 
     def _declare(self, definitions: Sequence[TaskDefinition]) -> None:
-        limit = self._limit
-        self._yielding = [
-            one for one in definitions if not tasks.declare(self._database, self._actor, one, liveness_seconds=limit)
-        ]
+        self._yielding = [one for one in definitions if not self._is_declared(one)]
+
+    def _declare_again(self, one: TaskDefinition, waited: InvalidInput | None) -> None:
+        """Declare a task while the worker runs. One that is refused by what others have written holds up no other."""
+        self._yielding = [other for other in self._yielding if other is not one]
+        try:
+            if not self._is_declared(one):
+                self._yielding.append(one)
+        except InvalidInput as error:
+            if str(waited) != str(error):
+                log.warning("worker: task %r cannot be declared: %s", one.name, error)
+            self._waiting[one.name] = error
+
+    def _is_declared(self, one: TaskDefinition) -> bool:
+        return tasks.declare(self._database, self._actor, one, liveness_seconds=self._limit)
 
     def _read_carried(self) -> set[str]:
         return self._database.read(lambda c: declarations.apps_carried(c, self._limit))

@@ -8,7 +8,8 @@ from typing import Any
 
 from sqlalchemy import Column, PrimaryKeyConstraint, SmallInteger, String, UniqueConstraint
 
-from rota.migrations.steps import add_words, checked, create_table, state_oldest_version
+from rota.migrations.steps import add_column, add_words, checked, create_table, state_oldest_version
+from rota.shared.database.added_columns import added
 from rota.shared.database.constructs import BigId, UtcNow, UtcTime
 from rota.shared.database.words import WordType
 
@@ -81,3 +82,7 @@ def upgrade() -> None:
         " end",
         **OPTIONS,
     )
+    again_of = Column(
+        "again_of", BigId, comment="the replay that was asked for with its chain, for which this one runs"
+    )
+    add_column("schedule_instance", added("schedule_instance", again_of))

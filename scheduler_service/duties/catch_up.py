@@ -20,7 +20,7 @@ from rota.shared.domain.errors import RotaError
 from rota.shared.domain.planning import CATCH_UP_PRIORITY, PlannedTask
 from rota.shared.domain.states import SkipReason
 from rota.shared.settings import Settings
-from rota.shared.store import catch_ups, fires, locks, others_locks, plans, skips, turns
+from rota.shared.store import catch_ups, chain_runs, fires, locks, others_locks, plans, skips, turns
 from rota.shared.store.fires import Fire
 from rota.shared.surprises import Surprises
 
@@ -109,7 +109,9 @@ def _write(connection: Connection, steps: Sequence[Step], token: str) -> None:
     locked = counted - others_locks.not_locked(connection, counted) if counted else set()
     steps = [step for step in steps if step[0].id not in locked]
     locks.release(connection, token, {task.id for task, *_ in steps})
-    fires.materialize(connection, [fire for task, _, step in steps for fire in _fires(task, step)])
+    caught_up = [fire for task, _, step in steps for fire in _fires(task, step)]
+    fires.materialize(connection, caught_up)
+    chain_runs.mark_fires(connection, [(fire.task_id, fire.schedule_datetime) for fire in caught_up])
     catch_ups.advance(connection, [(missed, step) for _, missed, step in steps])
     skips.record(connection, [(task.id, one) for task, _, step in steps for one in step.skipped])
     catch_ups.count(connection, _numbers(steps))

@@ -1,10 +1,10 @@
 """Chains: when a run that other tasks follow has ended, write their fires, and forget the run."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import partial
 
 from sqlalchemy import Connection
@@ -13,16 +13,16 @@ from sqlalchemy.exc import DBAPIError
 from rota.scheduler_service import plan_calendars
 from rota.scheduler_service.notices import Notices
 from rota.shared.clock import seconds_to_next
-from rota.shared.database.later import Unexpected
+from rota.shared.database.later import Unexpected, then_read
 from rota.shared.database.transactions import Database
 from rota.shared.domain.calendars.definition import Found
-from rota.shared.domain.chains import Link, Verdict, since, verdict
+from rota.shared.domain.chains import EndedRun, Link, Verdict, verdict
 from rota.shared.domain.errors import RotaError
 from rota.shared.domain.planning import Skipped
 from rota.shared.domain.states import OnEnd, SkipReason
 from rota.shared.domain.times import is_time
 from rota.shared.settings import Settings
-from rota.shared.store import chain_fires, chain_runs, skips
+from rota.shared.store import catch_ups, chain_fires, chain_runs, locks, skips
 from rota.shared.store.chain_fires import Follower, Place
 from rota.shared.surprises import Surprises
 
@@ -79,8 +79,7 @@ class Chains:
         self._after = page.following
         self._some_run |= page.number > len(page.ended)
         if page.ended:
-            self._follow(page.ended)
-            return 0
+            return 0 if self._follow(page.ended) else LOOK_SECONDS
         rest = (clock.monotonic() - began) * (1 / SHARE - 1)
         if self._after:
             return rest
@@ -90,22 +89,23 @@ class Chains:
         self._notices.looked_at_all()
         return seconds_to_next(clock.now(), self._settings.tick_period)
 
-    def _follow(self, marks: Sequence[int]) -> None:
+    def _follow(self, marks: Sequence[int]) -> bool:
+        """Follow up some ends; returns whether any was. The others are for the next look."""
         followers = self._database.read(lambda c: chain_fires.followers(c, marks))
         of_mark: dict[int, list[Follower]] = {mark: [] for mark in marks}
         for one in followers:
             of_mark[one.mark_id].append(one)
         ends = self._ends(followers)
+        written = False
         portion: dict[int, list[Follower]] = {}
         size = 0
         for mark, some in of_mark.items():
             portion[mark] = some
             size += 1 + sum(len(ends.get(one.link.task_id, ())) for one in some)
             if size >= LOOKED_UP:
-                self._write(portion, ends)
+                written |= self._write(portion, ends)
                 portion, size = {}, 0
-        if portion:
-            self._write(portion, ends)
+        return (self._write(portion, ends) if portion else False) or written
 
     def _ends(self, followers: Sequence[Follower]) -> Ends:
         """The ends that each task waits for, by the task's id; without those that cannot be read."""
@@ -119,16 +119,31 @@ class Chains:
                     self._notices.complain([f"task {one.name!r} follows nothing until it is edited: {error}"])
         return ends
 
-    def _write(self, portion: Mapping[int, Sequence[Follower]], ends: Ends) -> None:
+    def _write(self, portion: Mapping[int, Sequence[Follower]], ends: Ends) -> bool:
+        """Follow up the ends of a portion, but those for which a task is to be leased that another scheduler has."""
         decided = self._decide(portion, ends)
-        with suppress(Unexpected):  # another scheduler has followed some of them up: the next step looks again
-            self._database.write_by_halves(decided, _write, self._refused)
-        if any(one.fires or one.again for one in decided):
+        token, lease = locks.new_token(), self._settings.lock_lease_seconds
+        repeated = {link.task_id for one in decided for link in one.again}
+        held: set[int] = set()
+        if repeated:
+            held = self._database.write(
+                then_read(lambda c: locks.take_new(c, token, repeated, lease), lambda c: locks.held(c, token, repeated))
+            )
+        mine = [one for one in decided if all(link.task_id in held for link in one.again)]
+        try:
+            self._database.write_by_halves(mine, partial(_write, token=token), self._refused)
+        except Unexpected:  # another scheduler has followed some of them up: the next step looks again
+            return False
+        if any(one.fires or one.again for one in mine):
             self._written()
+        return bool(mine)
 
     def _refused(self, one: Followed, error: DBAPIError) -> None:
-        """The database refuses what SQL has made of a task: the others go on."""
+        """The database refuses what SQL has made of a task: the others that follow this end are fired one by one."""
         self._surprises.say(f"what follows the end that row {one.mark_id} of schedule_chain_run marks", error)
+        for link in one.fires:
+            with suppress(DBAPIError):
+                self._database.write(partial(chain_fires.fire, links=[link]))
         with suppress(Unexpected):
             self._database.write(lambda c: chain_runs.remove(c, [one.mark_id]))
 
@@ -136,17 +151,10 @@ class Chains:
         every = [one for some in portion.values() for one in some]
         calendars = plan_calendars.give(self._database, (), (one.inputs for one in every))
         wanted = [one for one in every if ends.get(one.link.task_id) and self._admits(one, calendars)]
-        newest = self._database.read(lambda c: chain_fires.newest_ended(c, _asked(wanted, ends)))
-        once_more = [one for one in wanted if one.link.again_of is not None]
-        behind, going_on = self._database.read(partial(_of_replays, once_more=once_more, ends=ends))
+        facts = self._database.read(partial(_facts, wanted=wanted, ends=ends))
         decided = {mark: Followed(mark) for mark in portion}
         for one in wanted:
-            link, found = one.link, newest.get(one.link.place, {})
-            if link.again_of is not None:
-                found = since(found, behind[link.again_of], link.again_of)
-                if any((link.place, name) in going_on for name in ends[link.task_id]):
-                    continue  # the end of that one decides
-            if verdict(ends[link.task_id].items(), found) == Verdict.FIRES:
+            if facts.say(one.link, ends[one.link.task_id]) == Verdict.FIRES:
                 _add(decided[one.mark_id], one)
         return list(decided.values())
 
@@ -154,24 +162,50 @@ class Chains:
         """Whether its window and its calendar have nothing against the time."""
         try:
             moment = one.link.moment
-            return one.inputs is not None and is_time(moment) and one.inputs.on(calendars).admits(moment)
+            is_place = is_time(moment) and isinstance(one.link.fire_key, str)
+            return one.inputs is not None and is_place and one.inputs.on(calendars).admits(moment)
         except RotaError as error:
             self._notices.complain([f"task {one.name!r}: {error}"])
             return False
 
 
-def _asked(followers: Iterable[Follower], ends: Ends) -> list[tuple[str, datetime, str]]:
-    """The runs that decide about these fires: (name, time, fire_key)."""
-    return [(name, *one.link.place) for one in followers for name in ends[one.link.task_id]]
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The newest ended runs; what comes behind the replays that are followed; and what goes on for such replays."""
+
+    newest: Mapping[tuple[Place, int], Mapping[str, EndedRun]]
+    behind: Mapping[int, Collection[str]]
+    going_on: Collection[tuple[Place, str]]
+
+    def say(self, link: Link, ends: Mapping[str, OnEnd]) -> Verdict:
+        """Whether a task fires that waits for these ends.
+
+        For a replay only those runs count of what comes behind it that have run for it, too; and the end of what goes
+        on for another replay decides, when it comes.
+        """
+        found = self.newest.get((link.place, 0), {})
+        if link.again_of is not None:
+            if any((link.place, name) in self.going_on for name in ends):
+                return Verdict.WAITS
+            behind, again = self.behind[link.again_of], self.newest.get((link.place, link.again_of), {})
+            found = {name: run for name, run in found.items() if name not in behind}
+            found |= {name: run for name, run in again.items() if name in behind}
+        return verdict(ends.items(), found)
 
 
-def _of_replays(
-    connection: Connection, once_more: Sequence[Follower], ends: Ends
-) -> tuple[dict[int, set[str]], set[tuple[Place, str]]]:
-    """What comes behind the replays that these follow, by replay, and what of it goes on."""
-    replays = {one.link.again_of for one in once_more if one.link.again_of is not None}
-    behind = {replay: chain_fires.behind(connection, replay) for replay in replays}
-    return behind, chain_fires.open_again(connection, _asked(once_more, ends))
+def _facts(connection: Connection, wanted: Sequence[Follower], ends: Ends) -> Facts:
+    asked = [(name, *one.link.place, 0) for one in wanted for name in ends[one.link.task_id]]
+    once_more = [
+        (name, *one.link.place, one.link.again_of)
+        for one in wanted
+        if one.link.again_of is not None
+        for name in ends[one.link.task_id]
+    ]
+    return Facts(
+        chain_fires.newest_ended(connection, [*asked, *once_more]),
+        chain_fires.behind(connection, {replay for *_, replay in once_more}),
+        chain_fires.open_again(connection, once_more),
+    )
 
 
 def _add(followed: Followed, one: Follower) -> None:
@@ -183,9 +217,13 @@ def _add(followed: Followed, one: Follower) -> None:
         followed.off.append(one.link)
 
 
-def _write(connection: Connection, decided: Sequence[Followed]) -> None:
+def _write(connection: Connection, decided: Sequence[Followed], token: str) -> None:
+    """Write in one transaction, which relies on ``token``'s holding the leases of what runs once more."""
+    again = [link for one in decided for link in one.again]
+    locks.release(connection, token, {link.task_id for link in again})
     chain_runs.remove(connection, [one.mark_id for one in decided])
     chain_fires.fire(connection, [link for one in decided for link in one.fires])
-    chain_fires.fire_again(connection, [link for one in decided for link in one.again])
-    off = {(link.task_id, link.moment) for one in decided for link in one.off}
-    skips.record(connection, [(task, Skipped(SkipReason.OFF, moment, moment, 1)) for task, moment in sorted(off)])
+    chain_fires.fire_again(connection, again)
+    off = sorted({(link.task_id, link.moment) for one in decided for link in one.off})
+    skips.record(connection, [(task, Skipped(SkipReason.OFF, moment, moment, 1)) for task, moment in off])
+    catch_ups.count(connection, [(task, 0, number) for task, number in Counter(task for task, _ in off).items()])

@@ -20,12 +20,9 @@ def of_instance(connection: Connection, instance: Row[Any]) -> list[Document]:
     if instance.task_name is None or not is_time(instance.schedule_datetime):
         return []
     after = chain_views.connected(connection, instance.task_name)
-    rows = chain_views.runs(connection, after, instance.schedule_datetime, instance.fire_key)
-    ended = chain_views.ended(rows)
-    newest = {row.live_name: row for row in rows}
-    number: dict[str, int] = {}
-    for row in rows:
-        number[row.live_name] = number.get(row.live_name, 0) + 1
+    place = (instance.schedule_datetime, instance.fire_key)
+    newest = chain_views.runs(connection, after, *place)
+    ended = chain_views.newest_ended(connection, after, *place)
     chain = []
     for name, ends in ((one, after[one]) for one in _in_order(after)):
         run = newest.get(name)
@@ -35,7 +32,7 @@ def of_instance(connection: Connection, instance: Row[Any]) -> list[Document]:
                 "after": ends,
                 "instance_id": None if run is None else run.id,
                 "status": None if run is None else run.status,
-                "runs": number.get(name, 0),
+                "runs": 0 if run is None else run.runs,
                 "why": why_not([(b, OnEnd(e)) for b, e in ends.items()], ended) if run is None and ends else None,
             }
         )

@@ -35,7 +35,7 @@ TASK_FIELDS = (
 )  # fmt: skip
 INSTANCE_FIELDS = (
     "id", "schedule_task_id", "task_name", "timezone", "status", "reason", "schedule_datetime", "due_at", "run_number",
-    "fire_key", "origin", "replay_of", "from_sequence", "follows_id", "run_again_at", "priority", "param",
+    "fire_key", "origin", "replay_of", "from_sequence", "follows_id", "again_of", "run_again_at", "priority", "param",
     "schedule_worker_node_id", "worker_name", "attempt", "failures", "worker_losses", "lost_by", "slot_kept",
     "gmt_assigned", "gmt_started", "gmt_completed", "gmt_cancel_requested", "execution_result", "creator", "modifier",
     "gmt_create", "gmt_modified",

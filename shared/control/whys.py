@@ -99,11 +99,13 @@ def _follows(connection: Connection, plan: Plan, fire: datetime) -> str | None:
     """Why a task that follows others has no run for a time; None if it follows none."""
     try:
         before = plan.inputs.before
+        if not before:
+            return None
+        if not plan.inputs.admits(fire):
+            return "its window or its calendar leaves that time out"
     except RotaError:
         return None
-    if not before:
-        return None
-    return why_not(before.items(), chain_views.ended(chain_views.runs(connection, before, fire, "")))
+    return why_not(before.items(), chain_views.newest_ended(connection, before, fire, ""))
 
 
 def _run(row: Row[Any], *, is_live: bool) -> Run:

@@ -4,12 +4,15 @@ A fire of such a task has the time and the ``fire_key`` of the runs that it foll
 these runs has ended; so whichever ends last, the decision at that moment sees the ends of all.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
 from rota.shared.domain.states import TERMINAL, InstanceStatus, OnEnd, Origin
+
+SHOWN = 100
+"""So many tasks of a chain are shown at most, the nearest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +54,6 @@ def verdict(ends: Iterable[tuple[str, OnEnd]], newest: Mapping[str, EndedRun]) -
     return Verdict.FIRES if all(name in newest for name, _ in ends) else Verdict.WAITS
 
 
-def since(newest: Mapping[str, EndedRun], behind: Collection[str], replay: int) -> dict[str, EndedRun]:
-    """Those of these runs that count when what follows a replay runs once more.
-
-    ``behind``: the replayed task, and all that come behind it. Of these only a run counts that is no older than the
-    replay: the others are still to run once more, too.
-    """
-    return {name: run for name, run in newest.items() if name not in behind or run.id >= replay}
-
-
 def why_not(ends: Iterable[tuple[str, OnEnd]], newest: Mapping[str, EndedRun]) -> str:
     """Why a task has no run for a time, in a sentence.
 
@@ -69,8 +63,9 @@ def why_not(ends: Iterable[tuple[str, OnEnd]], newest: Mapping[str, EndedRun]) -
     for name, end in ends:
         run = newest.get(name)
         if run is not None and not matches(end, run.status):
-            ended = "succeeded" if run.status == InstanceStatus.SUCCEED else run.status
-            return f"it follows the {end.value} of {name}, and instance {run.id} of {name} has {ended}"
+            ended = {"succeed": "has succeeded", "failed": "has failed"}.get(run.status, f"was {run.status}")
+            what = "end" if end is OnEnd.ALWAYS else end.value
+            return f"it follows the {what} of {name}, and instance {run.id} of {name} {ended}"
     waits = [name for name, _ in ends if name not in newest]
     if waits:
         return f"it waits for {', '.join(waits)}: no run of that time has ended"

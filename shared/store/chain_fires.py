@@ -3,17 +3,22 @@
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
     Insert,
+    Select,
     and_,
-    bindparam,
+    case,
     func,
     insert,
     literal_column,
+    not_,
+    or_,
     select,
+    update,
 )
 
 from rota.shared.database.causal import CAUSALLY
@@ -24,13 +29,14 @@ from rota.shared.database.constructs import (
     by_index,
     ignore_conflicts,
     json_rows,
+    unindexed,
 )
 from rota.shared.database.later import execute_later
 from rota.shared.domain.chains import EndedRun, Link
 from rota.shared.domain.planning import PlanInputs
-from rota.shared.domain.states import TERMINAL, Origin
+from rota.shared.domain.states import TERMINAL, InstanceStatus, Origin
 from rota.shared.store import chains
-from rota.shared.store.chain_runs import marking
+from rota.shared.store.chain_runs import IS_FOLLOWED, marking
 from rota.shared.store.plans import inputs_in
 from rota.shared.store.tables import schedule_chain, schedule_chain_run, schedule_instance, schedule_task
 
@@ -86,41 +92,59 @@ def followers(connection: Connection, mark_ids: Collection[int]) -> list[Followe
     return [
         Follower(mark, Link(task, moment, key, origin, again_of), name, status == "on", inputs_in(inputs))
         for mark, task, moment, key, origin, again_of, name, status, inputs in connection.execute(
-            _followers, {"ids": sorted(mark_ids)}
+            _followers, {"ids": sorted(mark_ids)}, execution_options=CAUSALLY
         )
     ]
 
 
-_asked = json_rows("asked", name="str", moment="time", fire_key="str")
-_runs = (
-    select(
-        _asked.c.name,
-        _asked.c.moment,
-        _asked.c.fire_key,
-        _instance.id,
-        _instance.status,
-        _instance.run_number,
-    )
-    .join_from(_asked, schedule_task, _task.live_name == _asked.c.name)
-    .join(
-        schedule_instance,
-        and_(
-            _instance.schedule_task_id == _task.id,
-            _instance.schedule_datetime == _asked.c.moment,
-            _instance.fire_key == _asked.c.fire_key,
-        ),
-    )
-    .where(_instance.status.in_(_ended))
-)
-
 Place = tuple[datetime, str]
 """The time and the ``fire_key`` of the runs that a fire of a chain follows."""
 
+Asked = tuple[str, datetime, str, int]
+"""A task whose runs for a place are asked for: its name, the place, and the replay since which runs count (0: all)."""
 
-def newest_ended(
-    connection: Connection, asked: Iterable[tuple[str, datetime, str]]
-) -> dict[Place, dict[str, EndedRun]]:
-    """The newest runs that have ended of tasks, for times: of (name, time, fire_key), by time and then by name.
+_asked = json_rows("asked", name="str", moment="time", fire_key="str", since="id")
+_place = (_asked.c.name, _asked.c.moment, _asked.c.fire_key, _asked.c.since)
+_status, _origin = unindexed(_instance.status), _instance.origin
+_is_replay = _origin == literal_column(f"'{Origin.REPLAY.value}'")
+_counts = and_(
+    _status.in_(_ended),
+    or_(
+        and_(_asked.c.since == literal_column("0"), or_(not_(_is_replay), _instance.again_of.is_not(None))),
+        and_(_asked.c.since > literal_column("0"), _instance.again_of >= _asked.c.since),
+    ),
+    or_(
+        _status != literal_column(f"'{InstanceStatus.CANCELED.value}'"),
+        _instance.attempt > literal_column("0"),
+        and_(_instance.creator == _scheduler, _origin != literal_column(f"'{Origin.BACKFILL.value}'")),
+    ),
+)
+"""A replay that nobody asked to be followed does not count, nor what was canceled before it began, unless a trigger had
+made it: neither has a mark by which a fire would be decided."""
+
+_of_place = and_(
+    _instance.schedule_task_id == _task.id,
+    _instance.schedule_datetime == _asked.c.moment,
+    _instance.fire_key == _asked.c.fire_key,
+)
+
+
+def _of_asked(*columns: Any) -> Select[Any]:
+    found = select(*columns).join_from(_asked, schedule_task, _task.live_name == _asked.c.name)
+    of_place: Select[Any] = by_index(
+        found.join(schedule_instance, _of_place), schedule_instance, "uq_schedule_instance_fire"
+    )
+    return of_place
+
+
+_newest = _of_asked(*_place, func.max(_instance.id).label("run")).where(_counts).group_by(*_place).subquery("newest")
+_found = schedule_instance.alias("found")
+_runs = select(_newest.c.name, _newest.c.moment, _newest.c.fire_key, _newest.c.since, _found.c.id, _found.c.status)
+_newest_runs = _runs.join_from(_newest, _found, _found.c.id == _newest.c.run)
+
+
+def newest_ended(connection: Connection, asked: Iterable[Asked]) -> dict[tuple[Place, int], dict[str, EndedRun]]:
+    """The newest runs that have ended of tasks: by the place and the replay since which they count, then by name.
 
     They are read after what has ended was found, on whatever server of a cluster. So of two runs that end at once, the
     one that is followed up for the end that was committed last finds both.
@@ -128,52 +152,44 @@ def newest_ended(
     rows = sorted(set(asked))
     if not rows:
         return {}
-    found: dict[Place, dict[str, EndedRun]] = {}
-    read = connection.execute(_runs, {"rows": bound(rows)}, execution_options=CAUSALLY).all()
-    for name, moment, key, run, status, _ in sorted(read, key=lambda row: (row.run_number or 0, row.id)):
-        found.setdefault((moment, key), {})[name] = EndedRun(name, run, status)
+    found: dict[tuple[Place, int], dict[str, EndedRun]] = {}
+    read = connection.execute(_newest_runs, {"rows": bound(rows)}, execution_options=CAUSALLY)
+    for name, moment, key, since, run, status in read:
+        found.setdefault(((moment, key), since), {})[name] = EndedRun(name, run, status)
     return found
 
 
 _open_again = (
-    select(_asked.c.moment, _asked.c.fire_key, _asked.c.name)
-    .join_from(_asked, schedule_task, _task.live_name == _asked.c.name)
-    .join(
-        schedule_instance,
-        and_(
-            _instance.schedule_task_id == _task.id,
-            _instance.schedule_datetime == _asked.c.moment,
-            _instance.fire_key == _asked.c.fire_key,
-        ),
-    )
+    _of_asked(_asked.c.moment, _asked.c.fire_key, _asked.c.name)
     .join(
         schedule_chain_run,
         and_(_run.schedule_instance_id == _instance.id, _run.instance_gmt_create == _instance.gmt_create),
     )
-    .where(_run.again_of.is_not(None), _instance.status.not_in(_ended))
+    .where(_run.again_of.is_not(None), _status.not_in(_ended))
 )
 
 
-def open_again(connection: Connection, asked: Iterable[tuple[str, datetime, str]]) -> set[tuple[Place, str]]:
-    """Those of (name, time, fire_key) of which a run goes on whose end lets what follows run once more."""
+def open_again(connection: Connection, asked: Iterable[Asked]) -> set[tuple[Place, str]]:
+    """Those (place, name) of which a run goes on whose end lets what follows run once more."""
     rows = sorted(set(asked))
     found = connection.execute(_open_again, {"rows": bound(rows)}, execution_options=CAUSALLY).all() if rows else []
     return {((moment, key), name) for moment, key, name in found}
 
 
-_task_of = select(_instance.schedule_task_id).where(_instance.id == bindparam("id"))
+_tasks_of = by_index(select(_instance.id, _instance.schedule_task_id).where(among(_instance.id)), schedule_instance)
 
 
-def behind(connection: Connection, replay: int) -> set[str]:
-    """The names of the task of a replay, and of all that come behind it."""
-    task_id = connection.scalar(_task_of, {"id": replay})
-    return set() if task_id is None else chains.behind(connection, task_id)
+def behind(connection: Connection, replay_ids: Collection[int]) -> dict[int, set[str]]:
+    """Of each of these replays the names of its task, and of all that come behind that."""
+    tasks = dict(map(tuple, connection.execute(_tasks_of, {"ids": sorted(replay_ids)}))) if replay_ids else {}
+    names = {task: chains.behind(connection, task) for task in set(tasks.values())}
+    return {replay: names.get(tasks.get(replay, 0), set()) for replay in replay_ids}
 
 
 _firing = json_rows("firing", task="id", moment="time", fire_key="str", origin="str", old="id", again_of="id")
 
 
-def _insert(run_number: ColumnElement[int], **more: ColumnElement[int]) -> Insert:
+def _insert(run_number: ColumnElement[int], **more: ColumnElement[Any]) -> Insert:
     columns = {
         "schedule_task_id": _firing.c.task,
         "schedule_datetime": _firing.c.moment,
@@ -192,7 +208,8 @@ def _insert(run_number: ColumnElement[int], **more: ColumnElement[int]) -> Inser
 
 
 _fire = _insert(literal_column("0"))
-_fire_again = _insert(literal_column("NULL"), replay_of=_firing.c.old)
+_fire_first = _insert(literal_column("0"), again_of=_firing.c.again_of)
+_fire_again = _insert(literal_column("NULL"), replay_of=_firing.c.old, again_of=_firing.c.again_of)
 
 
 def _mark_fired(*which: ColumnElement[bool]) -> Insert:
@@ -201,47 +218,44 @@ def _mark_fired(*which: ColumnElement[bool]) -> Insert:
         _instance.schedule_datetime == _firing.c.moment,
         _instance.fire_key == _firing.c.fire_key,
     )
-    found = select(_instance.id, _instance.gmt_create).join_from(_firing, schedule_instance, and_(*own, *which))
+    found = select(_instance.id, _instance.gmt_create).join_from(_firing, schedule_instance, and_(*own))
+    found = found.join(schedule_task, _task.id == _instance.schedule_task_id).where(*which)
     return marking(by_index(found, schedule_instance, "uq_schedule_instance_fire"), _firing.c.again_of)
 
 
-_mark_first = _mark_fired(_instance.run_number == literal_column("0"))
-_mark_fired_again = _mark_fired(_instance.run_number.is_(None), _instance.replay_of == _firing.c.old)
+_mark_run = _mark_fired(
+    _instance.run_number == literal_column("0"),
+    _status == literal_column(f"'{InstanceStatus.PENDING.value}'"),
+    IS_FOLLOWED,
+)
+_mark_again = _mark_fired(_instance.again_of == _firing.c.again_of)
 
 
 def fire(connection: Connection, links: Iterable[Link]) -> None:
-    """Insert the fires of tasks that follow others, due now. One that is there already stays as it is."""
-    if rows := sorted({(link.task_id, link.moment, link.fire_key, link.own_origin, None, None) for link in links}):
-        execute_later(connection, _fire, {"rows": bound(rows)})
+    """Insert the fires of tasks that follow others, due now, and mark those that others follow.
 
-
-_hold = select(_task.id).where(among(_task.id)).order_by(_task.id).with_for_update()
-
-
-def fire_again(connection: Connection, links: Collection[Link]) -> None:
-    """Insert a run of each of these fires for a replay before it, and mark it as well.
-
-    It is a replay of the newest run of the fire, or its first run. A fire of which an instance is newer than the replay
-    that was asked for has run once more already. That is looked up under a lock of the task, so that of two schedulers
-    the second finds what the first has written.
+    One that is there already stays as it is, and one that has ended is not marked again: a circle that SQL has written
+    would go on for ever.
     """
-    if not links:
-        return
-    connection.execute(_hold, {"ids": sorted({link.task_id for link in links})}).all()
-    newest = there(connection, links)
-    replay = Origin.REPLAY.value
-    rows = {link.fire: (*link.fire, replay, newest.get(link.fire), link.again_of) for link in links}
-    first = [row for row in rows.values() if row[4] is None]
-    old = [row for row in rows.values() if row[4] is not None and row[5] is not None and row[4] < row[5]]
-    for some, insertion, mark in ((first, _fire, _mark_first), (old, _fire_again, _mark_fired_again)):
-        if some:
-            execute_later(connection, insertion, {"rows": bound(sorted(some))})
-            execute_later(connection, mark, {"rows": bound(sorted(some))})
+    if rows := sorted({(*link.fire, link.own_origin, None, None) for link in links}):
+        execute_later(connection, _fire, {"rows": bound(rows)})
+        execute_later(connection, _mark_run, {"rows": bound(rows)})
 
 
-_wanted = json_rows("wanted", task="id", moment="time", fire_key="str")
+_wanted = json_rows("wanted", task="id", moment="time", fire_key="str", again_of="id")
+_fire_wanted = (_wanted.c.task, _wanted.c.moment, _wanted.c.fire_key)
+_waits = and_(
+    _instance.again_of.is_not(None),
+    _instance.attempt == literal_column("0"),
+    _status.in_([InstanceStatus.PENDING.value, InstanceStatus.ASSIGNED.value]),
+)
 _there = by_index(
-    select(_wanted.c.task, _wanted.c.moment, _wanted.c.fire_key, func.max(_instance.id))
+    select(
+        *_fire_wanted,
+        func.max(_instance.id),
+        func.max(case((_instance.again_of == _wanted.c.again_of, _instance.id))),
+        func.max(case((_waits, _instance.id))),
+    )
     .join_from(
         _wanted,
         schedule_instance,
@@ -251,16 +265,47 @@ _there = by_index(
             _instance.fire_key == _wanted.c.fire_key,
         ),
     )
-    .group_by(_wanted.c.task, _wanted.c.moment, _wanted.c.fire_key),
+    .group_by(*_fire_wanted),
     schedule_instance,
     "uq_schedule_instance_fire",
 )
+_moved = json_rows("moved", id="id", again_of="id")
+_count_for = (
+    update(schedule_instance)
+    .where(_instance.id == _moved.c.id, _instance.again_of < _moved.c.again_of)
+    .values(again_of=_moved.c.again_of)
+)
+_mark_for = (
+    update(schedule_chain_run)
+    .where(_run.schedule_instance_id == _moved.c.id, _run.again_of < _moved.c.again_of)
+    .values(again_of=_moved.c.again_of)
+)
 
 
-def there(connection: Connection, links: Iterable[Link]) -> dict[tuple[int, datetime, str], int]:
-    """The newest instance of each of these fires that has one: by (task id, time, fire_key)."""
-    rows = sorted({link.fire for link in links})
-    if not rows:
-        return {}
-    found = connection.execute(_there, {"rows": bound(rows)})
-    return {(task, moment, key): newest for task, moment, key, newest in found}
+def fire_again(connection: Connection, links: Collection[Link]) -> None:
+    """Insert a run of each of these fires for a replay before it, and mark it. The caller has leased their tasks.
+
+    It is a replay of the newest run of the fire, or its first run. What has run for this replay already does not run
+    for it again; and one that waits, for another replay, will see this one's end, too: it counts for both.
+    """
+    newest = {link.fire: link for link in sorted(links, key=lambda link: link.again_of or 0)}
+    if not newest:
+        return
+    asked = bound(sorted((*link.fire, link.again_of) for link in newest.values()))
+    there = {(task, moment, key): rest for task, moment, key, *rest in connection.execute(_there, {"rows": asked})}
+    first: list[tuple[Any, ...]] = []
+    again: list[tuple[Any, ...]] = []
+    counted: list[tuple[Any, ...]] = []
+    for fire, link in newest.items():
+        old, own, waiting = there.get(fire, (None, None, None))
+        if own is None and waiting is not None:
+            counted.append((waiting, link.again_of))
+        elif own is None:
+            (first if old is None else again).append((*fire, Origin.REPLAY.value, old, link.again_of))
+    for rows, statements in (
+        (first, (_fire_first, _mark_again)),
+        (again, (_fire_again, _mark_again)),
+        (counted, (_count_for, _mark_for)),
+    ):
+        for statement in statements if rows else ():
+            execute_later(connection, statement, {"rows": bound(sorted(rows))})

@@ -24,9 +24,11 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
+    update,
 )
 
 from rota.shared.database.constructs import (
+    UtcNow,
     among,
     bound,
     by_index,
@@ -47,11 +49,11 @@ _link = schedule_chain.c
 
 _scheduler: ColumnElement[str] = literal_column("'scheduler'")
 _NOT_AGAIN: ColumnElement[Any] = literal_column("NULL")
-_ended = [status.value for status in sorted(TERMINAL)]
+_open = [status.value for status in InstanceStatus if status not in TERMINAL]
 
 # Marking
 
-_is_followed = exists(select(_link.id).where(_link.after_name == _task.live_name).correlate(schedule_task))
+IS_FOLLOWED = exists(select(_link.id).where(_link.after_name == _task.live_name).correlate(schedule_task))
 
 
 def marking(chosen: Select[tuple[int, datetime]], again_of: ColumnElement[Any] = _NOT_AGAIN) -> Insert:
@@ -76,7 +78,20 @@ _mark_fires = marking(
             ),
         )
         .join(schedule_task, _task.id == _instance.schedule_task_id)
-        .where(_is_followed),
+        .where(IS_FOLLOWED),
+        schedule_instance,
+        "uq_schedule_instance_fire",
+    )
+)
+_named = select(_task.id).where(among(_task.live_name)).order_by(_task.id)
+_mark_ahead = marking(
+    by_index(
+        select(_instance.id, _instance.gmt_create).where(
+            _instance.schedule_task_id == bindparam("task"),
+            _instance.schedule_datetime > UtcNow(),
+            _instance.run_number == literal_column("0"),
+            unindexed(_instance.status).in_([InstanceStatus.PENDING.value, InstanceStatus.ASSIGNED.value]),
+        ),
         schedule_instance,
         "uq_schedule_instance_fire",
     )
@@ -91,16 +106,23 @@ _mark_given = marking(
     _chosen.where(
         unindexed(_instance.status) == literal_column(f"'{InstanceStatus.ASSIGNED.value}'"),
         _instance.origin != literal_column(f"'{Origin.REPLAY.value}'"),
-        _is_followed,
+        IS_FOLLOWED,
     )
 )
 _mark_again = marking(_chosen, again_of=_instance.id)
+_count_for_itself = update(schedule_instance).where(among(_instance.id)).values(again_of=_instance.id)
 
 
 def mark_fires(connection: Connection, fires: Iterable[tuple[int, datetime]]) -> None:
     """Mark the runs of these fires, (task id, time), that this transaction has inserted, where others follow them."""
     if rows := sorted(fires):
         execute_later(connection, _mark_fires, {"rows": bound(rows)})
+
+
+def mark_ahead(connection: Connection, names: Collection[str]) -> None:
+    """Mark the fires to come of the tasks of these names that are written already: they are followed from now on."""
+    for task_id in connection.scalars(_named, {"ids": sorted(names)}).all() if names else ():
+        execute_later(connection, _mark_ahead, {"task": task_id})
 
 
 def mark_given(connection: Connection, instance_ids: Collection[int]) -> None:
@@ -112,6 +134,7 @@ def mark_given(connection: Connection, instance_ids: Collection[int]) -> None:
 def mark_again(connection: Connection, instance_ids: Collection[int]) -> None:
     """Mark these replays: what follows them is to run once more."""
     if instance_ids:
+        execute_later(connection, _count_for_itself, {"ids": sorted(instance_ids)})
         execute_later(connection, _mark_again, {"ids": sorted(instance_ids)})
 
 
@@ -124,7 +147,9 @@ _on_page = (
     .limit(bindparam("limit"))
     .subquery("page")
 )
-_is_over = or_(_instance.id.is_(None), _instance.status.in_(_ended))
+_is_over = or_(_instance.id.is_(None), _instance.status.not_in(_open))
+"""What SQL has made of a status is no run that goes on."""
+
 _page = (
     select(func.count(), func.max(_on_page.c.id), joined_ids(case((_is_over, _on_page.c.id))))
     .select_from(_on_page)

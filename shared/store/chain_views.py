@@ -1,22 +1,19 @@
 """What of a chain one looks at: the tasks that are linked, and their runs for one time."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, Row, bindparam, func, select
 
 from rota.shared.database.constructs import among, by_index
-from rota.shared.domain.chains import EndedRun
-from rota.shared.domain.states import TERMINAL
+from rota.shared.domain.chains import SHOWN, EndedRun
+from rota.shared.store import chain_fires
 from rota.shared.store.tables import schedule_chain, schedule_instance, schedule_task
 
 _link = schedule_chain.c
 _task = schedule_task.c
 _instance = schedule_instance.c
-
-SHOWN = 100
-"""So many tasks of a chain are read at most, the nearest first."""
 
 _columns = (_task.live_name, _link.after_name, _link.on_end)
 _before = (
@@ -46,30 +43,46 @@ def connected(connection: Connection, name: str) -> dict[str, dict[str, str]]:
         names = {"ids": sorted(frontier)}
         found = [row for links in (_before, _behind) for row in connection.execute(links, names)]
         for follower, before, end in found:
-            after.setdefault(before, {})
-            after.setdefault(follower, {})[before] = str(end)
-        near = sorted({one for follower, before, _ in found for one in (follower, before)} - seen)
+            after.setdefault(str(before), {})
+            after.setdefault(str(follower), {})[str(before)] = str(end)
+        near = sorted({str(one) for follower, before, _ in found for one in (follower, before)} - seen)
         frontier = set(near[: SHOWN - len(seen)])
         seen |= frontier
     return {one: {b: end for b, end in ends.items() if b in seen} for one, ends in after.items() if one in seen}
 
 
-_runs = by_index(
-    select(_task.live_name, _instance.id, _instance.status, _instance.run_number)
-    .join_from(schedule_task, schedule_instance, _instance.schedule_task_id == _task.id)
-    .where(among(_task.live_name)),
-    schedule_instance,
-    "uq_schedule_instance_fire",
+_counted = (
+    by_index(
+        select(_task.live_name, func.max(_instance.id).label("newest"), func.count().label("runs"))
+        .join_from(schedule_task, schedule_instance, _instance.schedule_task_id == _task.id)
+        .where(
+            among(_task.live_name),
+            _instance.schedule_datetime == bindparam("moment"),
+            _instance.fire_key == bindparam("fire_key"),
+        ),
+        schedule_instance,
+        "uq_schedule_instance_fire",
+    )
+    .group_by(_task.live_name)
+    .subquery("counted")
+)
+_found = schedule_instance.alias("found")
+_runs = select(_counted.c.live_name, _counted.c.runs, _found.c.id, _found.c.status).join_from(
+    _counted, _found, _found.c.id == _counted.c.newest
 )
 
 
-def runs(connection: Connection, names: Collection[str], moment: datetime, fire_key: str) -> list[Row[Any]]:
-    """The runs of these tasks for one time: (name, id, status, run number), the oldest first."""
-    own = _runs.where(_instance.schedule_datetime == moment, _instance.fire_key == fire_key)
-    found = connection.execute(own, {"ids": sorted(names)}).all() if names else []
-    return sorted(found, key=lambda row: (row.run_number is None, row.run_number or 0, row.id))
+def runs(connection: Connection, names: Collection[str], moment: datetime, fire_key: str) -> dict[str, Row[Any]]:
+    """The newest run of each of these tasks for one time, (id, status, runs), by name; ``runs``: how many there are."""
+    if not names:
+        return {}
+    found = connection.execute(_runs, {"ids": sorted(names), "moment": moment, "fire_key": fire_key})
+    return {row.live_name: row for row in found}
 
 
-def ended(rows: Collection[Row[Any]]) -> dict[str, EndedRun]:
-    """The newest of these runs that has ended, of each task."""
-    return {row.live_name: EndedRun(row.live_name, row.id, row.status) for row in rows if row.status in TERMINAL}
+def newest_ended(
+    connection: Connection, names: Collection[str], moment: datetime, fire_key: str
+) -> Mapping[str, EndedRun]:
+    """The newest ended run of each of these tasks for one time that counts for those that follow."""
+    asked = [(name, moment, fire_key, 0) for name in names]
+    return chain_fires.newest_ended(connection, asked).get(((moment, fire_key), 0), {})

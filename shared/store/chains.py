@@ -7,7 +7,7 @@ edit by SQL, when the scheduler makes the plan. They name tasks: one that is rem
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, literal_column, select
+from sqlalchemy import Connection, Row, delete, func, insert, literal_column, select
 
 from rota.shared.database.constructs import among, bound, ignore_conflicts, json_rows
 from rota.shared.database.later import execute_later
@@ -15,6 +15,7 @@ from rota.shared.domain.errors import InvalidInput, UnknownTask
 from rota.shared.domain.planning import PlanInputs
 from rota.shared.domain.sentences import close_to
 from rota.shared.domain.states import OnEnd, TriggerKind
+from rota.shared.store import chain_runs
 from rota.shared.store.tables import schedule_chain, schedule_task
 
 _link = schedule_chain.c
@@ -38,11 +39,15 @@ _unlink = delete(schedule_chain).where(among(_link.schedule_task_id))
 
 
 def link(connection: Connection, before: Mapping[int, Mapping[str, OnEnd]]) -> None:
-    """Write which tasks these tasks follow, by their ids; those that they followed until now are forgotten."""
+    """Write which tasks these tasks follow, by their ids; those that they followed until now are forgotten.
+
+    What of those is still to come is followed, though its fires may be written.
+    """
     if before:
         execute_later(connection, _unlink, {"ids": sorted(before)})
         if rows := [(task, name, end.value) for task in sorted(before) for name, end in sorted(before[task].items())]:
             execute_later(connection, _add, {"rows": bound(rows)})
+            chain_runs.mark_ahead(connection, {name for _, name, _ in rows})
 
 
 def link_new(connection: Connection, task_id: int, inputs: PlanInputs) -> None:
@@ -57,7 +62,7 @@ def link_edited(connection: Connection, row: Row[Any], inputs: PlanInputs | None
         link(connection, {row.id: {} if inputs is None else inputs.before})
 
 
-def checked(connection: Connection, name: str, inputs: PlanInputs) -> None:
+def checked(connection: Connection, name: str, inputs: PlanInputs, *, old_name: str | None = None) -> None:
     """Check the tasks that a task of this name is to follow, and lock them, with all that come before them.
 
     So of two edits that would close a circle together, the second waits for the first, and then sees it. Raises
@@ -66,7 +71,9 @@ def checked(connection: Connection, name: str, inputs: PlanInputs) -> None:
     before = inputs.before
     if not before:
         return
-    there = _lock(connection, {name, *before})
+    there = _lock(connection, {name, old_name or name, *before})
+    if old_name not in (None, name):
+        there.pop(str(old_name), None)  # it has this name no more
     if missing := before.keys() - there.keys():
         first = min(missing)
         near = close_to(first, connection.scalars(_some_names).all())
@@ -121,8 +128,14 @@ def _circle(name: str, found: Mapping[str, str], came_by: Mapping[str, str]) -> 
 
 
 def _not_too_many(connection: Connection, name: str, before: Collection[str]) -> None:
-    for one in sorted(before):
-        if len(set(followers(connection, one)) - {name}) >= MOST_IN_CHAIN:
+    counted = (
+        select(_link.after_name, func.count())
+        .join_from(schedule_chain, schedule_task, _task.id == _link.schedule_task_id)
+        .where(among(_link.after_name), _task.live_name.is_not(None), _task.live_name != name)
+        .group_by(_link.after_name)
+    )
+    for one, number in sorted(map(tuple, connection.execute(counted, {"ids": sorted(before)}))):
+        if number >= MOST_IN_CHAIN:
             raise InvalidInput(f"after {one!r}: {MOST_IN_CHAIN:,} tasks follow it, and no more may")
 
 
@@ -157,8 +170,9 @@ def followers(connection: Connection, name: str) -> list[str]:
 def require_unfollowed(connection: Connection, name: str, act: str) -> None:
     """Refuse to remove or rename a task that others follow: their fires would stop without a word.
 
-    Raises InvalidInput.
+    It locks the task, as an edit does that lets another follow it. Raises InvalidInput.
     """
+    _lock(connection, [name])
     if found := followers(connection, name):
         shown = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
         raise InvalidInput(f"{name!r} cannot be {act}: {shown} follows it; give that another trigger first")

@@ -469,6 +469,7 @@ _added_to_instances: list[Column[Any]] = [
     ),
     Column("run_again_at", UtcTime, comment="when its handler asked to run again (RunAgain), UTC"),
     Column("follows_id", BigId, comment="the instance whose handler asked for this one"),
+    Column("again_of", BigId, comment="the replay that was asked for with its chain, for which this one runs"),
 ]
 """The columns that migrations have added, in their order."""
 

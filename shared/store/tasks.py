@@ -129,11 +129,12 @@ def edit(connection: Connection, row: Row[Any], changes: dict[str, Any], by: str
     is_replanned = not calendars.OF_PLAN.isdisjoint(changes)
     if is_replanned:
         calendars.checked(connection, definition.inputs)
-    if changes.get("name", row.name) != row.name:
+    is_renamed = definition.name != row.name
+    if is_renamed:
         chains.require_unfollowed(connection, row.name, "renamed")
     is_new_trigger = not TRIGGER_FIELDS.keys().isdisjoint(changes)
-    if is_new_trigger:
-        chains.checked(connection, row.name, definition.inputs)
+    if is_new_trigger or is_renamed:
+        chains.checked(connection, definition.name, definition.inputs, old_name=row.name)
     touched = definition.columns_of(changes)
     change(connection, row, touched, by)
     if is_new_trigger:

@@ -46,13 +46,14 @@ def test_each_time_has_one_run_of_what_follows_whoever_is_killed(cluster: Cluste
     workers = [cluster.worker(f"w{number}", environment=LIVENESS) for number in range(2)]
     schedulers = [cluster.scheduler(environment=LIVENESS) for _ in range(2)]
     cluster.wait_live("w0", "w1", deadline=40)
-    first = cluster.now().replace(microsecond=0) + timedelta(seconds=5)
-    window: dict[str, Any] = {"starts_at": first, "ends_at": first + timedelta(seconds=FIRES - 1), **LATE}
     followers = {
         "both": add_follower(cluster, "both", "NOTE_THREAD", left="success", right="success"),
         "last": add_follower(cluster, "last", "STEPS", both="always", left="always"),
         "never": add_follower(cluster, "never", "NOTE", left="failure"),
     }
+    wait_until(lambda: len(cluster.rows("SELECT id FROM schedule_chain")) == 5, 30, "the links of the three")
+    first = cluster.now().replace(microsecond=0) + timedelta(seconds=5)
+    window: dict[str, Any] = {"starts_at": first, "ends_at": first + timedelta(seconds=FIRES - 1), **LATE}
     parents = [
         cluster.add_task(name, kind, cron="* * * * * *", **window)
         for name, kind in (("left", "NOTE"), ("right", "STEPS"))

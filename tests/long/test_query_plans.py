@@ -423,7 +423,7 @@ def test_looking_for_due_tasks_reads_nothing_when_none_is(big: Big) -> None:
         assert plans.due(connection, past, past, BATCH, LEASE).ids == []
 
     [statement] = big.reads(ask, before=replan, rows=0, by={DUE, STALE, PRIMARY})
-    assert statement.rows_read <= 8, "a look into each of three ranges, and the end of each empty table between"
+    assert statement.rows_read <= 9, "a look into each of three ranges, and the end of each empty table between"
 
 
 def test_leases_are_taken_and_released_by_the_tasks_ids(big: Big, due: list[int]) -> None:
@@ -1092,11 +1092,17 @@ PLACES = text(
 
 def test_how_runs_for_a_time_have_ended_is_found_by_the_task_and_the_time(big: Big) -> None:
     places = [tuple(row) for row in big.tell(lambda c: c.execute(PLACES).all())]
-    asked = [place[:3] for place in places]
-    big.reads(lambda c: chain_fires.newest_ended(c, asked), rows=400, by={FIRE, LIVE_NAME})
-    big.reads(lambda c: chain_fires.open_again(c, asked), rows=600, by={FIRE, LIVE_NAME}, before=before_chains)
+    asked = [(*place[:3], since) for place in places for since in (0, 1)]
+    by = {FIRE, LIVE_NAME}
+    big.reads(lambda c: chain_fires.newest_ended(c, asked), rows=1_200, by=by)
+    big.reads(lambda c: chain_fires.open_again(c, asked), rows=1_200, by=by, before=before_chains)
     links = [Link(task, moment, key, "cron", 1) for _, moment, key, task in places]
-    big.reads(lambda c: chain_fires.there(c, links), rows=200, by={FIRE})
+    big.reads(lambda c: chain_fires.fire_again(c, links), rows=1_200, by={FIRE, PRIMARY})
+
+
+def test_fires_to_come_are_marked_by_the_task_and_the_time(big: Big) -> None:
+    names = {place[0] for place in big.tell(lambda c: c.execute(PLACES).all())}
+    big.reads(lambda c: chain_runs.mark_ahead(c, names), rows=400, by={FIRE, LIVE_NAME})
 
 
 def test_what_is_fired_and_given_is_marked_by_its_keys(big: Big) -> None:

@@ -16,9 +16,11 @@ from rota.shared.control.replays import Again
 from rota.shared.database.transactions import Database
 from rota.shared.domain.errors import InvalidInput, RotaError
 from rota.shared.domain.states import InstanceStatus
+from rota.shared.domain.task import TaskDefinition
 from rota.shared.settings import Settings
 from rota.shared.store import chain_runs, skips
 from rota.shared.store.runs import Run
+from rota.worker_service.declarations import Declarations
 from tests.harness.scenario import Scenario, ended, to_retry
 from tests.harness.statements import executed
 
@@ -581,3 +583,310 @@ def test_ten_thousand_ends_are_followed_in_bounded_transactions(chained: Chained
     assert chained.marks == number
     chained.follow()
     assert (len(chained.of("second")), chained.marks) == (number, 0)
+
+
+def test_a_fire_of_a_chain_that_is_canceled_before_a_worker_has_it_has_ended_too(chained: Chained) -> None:
+    chained.add("first")
+    chained.add("second", "first")
+    chained.add("third", {"second": "always"})
+    chained.start("first")
+    [run] = chained.give()
+    chained.end(run)
+    chained.follow()
+    [second] = chained.of("second")
+    instances.cancel(chained.database, ANN, [second.id])
+    chained.settle()
+    chained.follow()
+    chained.settle()
+    assert [(row.status, row.id > second.id) for row in chained.of("third")] == [("succeed", True)]
+
+
+def test_fires_to_come_that_are_written_already_are_followed_by_a_task_that_is_added_then(chained: Chained) -> None:
+    chained.add("alone")
+    later = chained.rows.now() + timedelta(seconds=3)
+    chained.rows.planned_task(later, name="ticks", cron="@yearly", overlap_policy="allow")
+    Materializer(chained.database, chained.settings).step()
+    [(fire, status)] = chained.rows.statuses().items()
+    assert status in ("pending", "assigned")
+    assert chained.marks == 0
+    chained.add("next", "ticks")
+    assert chained.marks == 1
+    chained.rows.sql("UPDATE schedule_instance SET status = 'succeed' WHERE id = :id", id=fire)
+    chained.follow()
+    assert len(chained.of("next")) == 1
+
+
+def test_a_status_that_sql_has_spoiled_is_no_run_that_goes_on(chained: Chained) -> None:
+    chained.add("first")
+    chained.add("second", {"first": "always"})
+    instance = chained.start("first")
+    chained.give()
+    if chained.database.url.get_backend_name() == "sqlite":
+        chained.rows.sql("UPDATE schedule_instance SET status = 'done' WHERE id = :id", id=instance)
+    else:
+        chained.rows.sql("SET sql_mode = ''")
+        chained.rows.sql("UPDATE IGNORE schedule_instance SET status = 'done' WHERE id = :id", id=instance)
+    chained.follow()
+    assert (chained.of("second"), chained.marks) == ([], 0)
+
+
+class TestReplaysBesideOthers:
+    def two(self, chained: Chained) -> tuple[int, int]:
+        chained.add("first")
+        chained.add("second", "first")
+        first = chained.start("first")
+        chained.settle()
+        return first, chained.of("second")[0].id
+
+    def test_a_plain_replay_of_what_follows_does_not_count_for_the_chain(self, chained: Chained) -> None:
+        first, second = self.two(chained)
+        replays.replay(chained.database, ANN, [first], again=CHAIN)
+        [run] = chained.give()
+        replays.replay(chained.database, ANN, [second])
+        [plain] = chained.give()
+        chained.end(plain)
+        chained.end(run)
+        chained.follow()
+        chained.settle()
+        assert len(chained.of("second")) == 3
+
+    def test_of_two_replays_at_once_the_last_end_is_followed(self, chained: Chained) -> None:
+        first, _ = self.two(chained)
+        for _ in range(2):
+            replays.replay(chained.database, ANN, [first], again=CHAIN)
+        one, other = chained.give()
+        chained.end(other)
+        chained.follow()
+        assert len(chained.of("second")) == 1
+        chained.end(one)
+        chained.follow()
+        chained.settle()
+        assert [row.status for row in chained.of("second")] == ["succeed"] * 2
+
+    def test_a_replay_that_is_asked_for_while_what_follows_runs_is_followed_too(self, chained: Chained) -> None:
+        first, _ = self.two(chained)
+        replays.replay(chained.database, ANN, [first], again=CHAIN)
+        [one] = chained.give()
+        chained.end(one)
+        chained.follow()
+        [follower] = chained.give()
+        replays.replay(chained.database, ANN, [first], again=CHAIN)
+        [other] = chained.give()
+        chained.end(other)
+        chained.follow()
+        assert len(chained.of("second")) == 3
+        chained.end(follower)
+        chained.settle()
+        assert [row.status for row in chained.of("second")] == ["succeed"] * 3
+
+    def test_one_that_waits_counts_for_both(self, chained: Chained) -> None:
+        first, _ = self.two(chained)
+        for _ in range(2):
+            replays.replay(chained.database, ANN, [first], again=CHAIN)
+        one, other = chained.give()
+        chained.end(other)
+        chained.follow()
+        chained.end(one)
+        chained.follow()
+        assert len(chained.of("second")) == 2
+        chained.settle()
+        assert chained.marks == 0
+
+    def test_a_first_run_that_ends_late_is_no_run_for_the_replay(self, chained: Chained) -> None:
+        chained.add("first")
+        chained.add("second", "first")
+        chained.add("third", "second")
+        first = chained.start("first")
+        [run] = chained.give()
+        chained.end(run)
+        chained.follow()
+        [late] = chained.give()
+        replays.replay(chained.database, ANN, [first], again=CHAIN)
+        [again] = chained.give()
+        chained.end(again)
+        chained.follow()
+        chained.end(late)
+        chained.follow()
+        assert len(chained.of("third")) == 1
+        chained.settle()
+        assert [len(chained.of(name)) for name in ("first", "second", "third")] == [2, 2, 2]
+
+    def test_a_replay_of_what_comes_between_does_not_stand_for_the_whole(self, chained: Chained) -> None:
+        chained.add("first")
+        chained.add("second", "first")
+        chained.add("third", "second")
+        first = chained.start("first")
+        chained.settle()
+        second = chained.of("second")[0].id
+        replays.replay(chained.database, ANN, [first], again=CHAIN)
+        [long] = chained.give()
+        replays.replay(chained.database, ANN, [second], again=CHAIN)
+        [run] = chained.give()
+        chained.end(run)
+        chained.follow()
+        [third] = chained.give()
+        chained.end(third)
+        chained.follow()
+        chained.end(long)
+        chained.settle()
+        chained.follow()
+        chained.settle()
+        assert [len(chained.of(name)) for name in ("first", "second", "third")] == [2, 3, 3]
+
+    @pytest.mark.parametrize("end", ["succeed", "failed"])
+    def test_a_plain_replay_changes_nothing_of_what_has_not_fired_yet(self, chained: Chained, end: str) -> None:
+        for name in ("left", "right"):
+            chained.add(name)
+        chained.add("both", ["left", "right"])
+        moment = chained.rows.past().isoformat() + "Z"
+        chained.start("left", at=moment)
+        right = chained.start("right", at=moment)
+        runs = {run.task_name: run for run in chained.give()}
+        chained.end(runs["right"], end)
+        chained.follow()
+        replays.replay(chained.database, ANN, [right])
+        [again] = chained.give()
+        chained.end(again, "failed" if end == "succeed" else "succeed")
+        chained.end(runs["left"])
+        chained.follow()
+        assert len(chained.of("both")) == (1 if end == "succeed" else 0)
+
+    def test_what_was_canceled_before_it_began_counts_for_nobody_whenever_that_was(self, chained: Chained) -> None:
+        for name in ("left", "right"):
+            chained.add(name)
+        chained.add("both", {"left": "success", "right": "always"})
+        for canceled_first in (True, False):
+            moment = chained.rows.past().isoformat() + "Z"
+            chained.start("left", at=moment)
+            [run] = chained.give()
+            right = chained.start("right", at=moment)
+            if canceled_first:
+                instances.cancel(chained.database, ANN, [right])
+            chained.end(run)
+            chained.follow()
+            if not canceled_first:
+                instances.cancel(chained.database, ANN, [right])
+            chained.follow()
+        assert chained.of("both") == []
+
+    def test_a_lock_on_a_task_that_follows_holds_up_no_other_chain(self, chained: Chained) -> None:
+        if chained.database.url.get_backend_name() == "sqlite":
+            pytest.skip("SQLite has one lock for all")
+        first, _ = self.two(chained)
+        chained.add("other")
+        chained.add("its follower", "other")
+        replays.replay(chained.database, ANN, [first], again=CHAIN)
+        chained.start("other")
+        for run in chained.give():
+            chained.end(run)
+        with chained.database.engine.connect() as console:
+            console.exec_driver_sql("BEGIN")
+            console.exec_driver_sql("SELECT id FROM schedule_task WHERE name = 'second' FOR UPDATE")
+            chained.follow()
+            assert (len(chained.of("second")), len(chained.of("its follower")), chained.marks) == (2, 1, 1)
+            console.rollback()
+
+
+def test_a_task_whose_follower_is_added_meanwhile_is_not_removed(chained: Chained) -> None:
+    for round_ in range(10):
+        name = f"task {round_}"
+        chained.add(name)
+        start = threading.Barrier(2)
+        refused: list[str] = []
+
+        def act(what: Callable[[], object], start: threading.Barrier = start, refused: list[str] = refused) -> None:
+            start.wait(10)
+            try:
+                what()
+            except RotaError as error:
+                refused.append(str(error))
+
+        acts = [
+            lambda name=name: tasks.remove(chained.database, ANN, name),
+            lambda name=name, number=round_: chained.add(f"after {number}", name),
+        ]
+        threads = [threading.Thread(target=act, args=(one,)) for one in acts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert len(refused) == 1, refused
+
+
+def test_a_task_that_is_renamed_does_not_follow_its_own_old_name(chained: Chained) -> None:
+    chained.add("old")
+    with pytest.raises(InvalidInput, match="after 'old': there is no such task"):
+        tasks.edit(chained.database, ANN, "old", {"name": "new", "after": "old"})
+
+
+def test_a_new_name_that_closes_a_circle_is_refused(chained: Chained) -> None:
+    chained.add("first")
+    chained.add("second", "first")
+    chained.rows.sql(
+        'UPDATE schedule_task SET trigger_kind = \'after\', trigger_spec = \'{"after": {"ghost": "success"}}\''
+        " WHERE name = 'first'"
+    )
+    Materializer(chained.database, chained.settings).step()
+    with pytest.raises(InvalidInput, match="in a circle: ghost after first after ghost"):
+        tasks.edit(chained.database, ANN, "second", {"name": "ghost"})
+
+
+def test_what_was_held_back_is_counted_at_the_task(chained: Chained) -> None:
+    chained.add("first")
+    second = chained.add("second", "first", status="off")
+    for _ in range(3):
+        chained.start("first", at=chained.rows.past().isoformat() + "Z")
+    chained.settle()
+    assert chained.rows.task_row(second).fires_held_back == 3
+
+
+def declarations(chained: Chained, *definitions: TaskDefinition) -> Declarations:
+    return Declarations(chained.database, definitions, "worker", chained.settings)
+
+
+def test_an_app_declares_its_chain_in_any_order_and_waits_for_tasks_of_others(
+    chained: Chained, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks_of_app = [
+        TaskDefinition.of(name="last", type="REPORT", after=["middle", "elsewhere"]),
+        TaskDefinition.of(name="middle", type="REPORT", after="first"),
+        TaskDefinition.of(name="first", type="REPORT"),
+    ]
+    declared = declarations(chained, *tasks_of_app)
+    declared.declare()
+    assert chained.links == {("middle", "first", "success")}
+    assert "'last': after 'elsewhere': there is no such task; it is declared when that is declared" in caplog.text
+    chained.add("elsewhere")
+    declared.look()
+    assert chained.links == {
+        ("middle", "first", "success"),
+        ("last", "middle", "success"),
+        ("last", "elsewhere", "success"),
+    }
+
+
+def test_a_task_that_would_close_a_circle_holds_up_no_other_of_its_app(
+    chained: Chained, caplog: pytest.LogCaptureFixture
+) -> None:
+    declared = declarations(
+        chained,
+        TaskDefinition.of(name="a", type="REPORT", after="x"),
+        TaskDefinition.of(name="q", type="REPORT", after="y"),
+    )
+    declared.declare()
+    chained.rows.sql(
+        "INSERT INTO schedule_task (name, type, trigger_kind, trigger_spec)"
+        " VALUES ('x', 'REPORT', 'after', '{\"after\": {\"b\": \"success\"}}')"
+    )
+    chained.rows.sql(
+        "INSERT INTO schedule_task (name, type, trigger_kind, trigger_spec)"
+        " VALUES ('b', 'REPORT', 'after', '{\"after\": {\"a\": \"success\"}}')"
+    )
+    Materializer(chained.database, chained.settings).step()
+    chained.add("y")
+    for _ in range(2):
+        declared.look()
+    assert ("q", "y", "success") in chained.links
+    assert caplog.text.count("'a' cannot be declared: after: the tasks would follow each other in a circle") == 1
+    with pytest.raises(InvalidInput, match="in a circle"):
+        declarations(chained, TaskDefinition.of(name="a", type="REPORT", after="x")).declare()

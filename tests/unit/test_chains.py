@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rota.shared.domain.chains import EndedRun, Verdict, since, verdict, why_not
+from rota.shared.domain.chains import EndedRun, Verdict, verdict, why_not
 from rota.shared.domain.errors import InvalidInput
 from rota.shared.domain.planning import PlanInputs
 from rota.shared.domain.states import InstanceStatus, OnEnd
@@ -72,14 +72,9 @@ def test_of_several_it_waits_for_the_last_and_for_none_if_one_has_ended_otherwis
 def test_why_it_has_no_run() -> None:
     ends = [("a", OnEnd.SUCCESS), ("b", OnEnd.ALWAYS)]
     assert why_not(ends, ended(a="failed")) == "it follows the success of a, and instance 1 of a has failed"
+    assert why_not(ends, ended(a="canceled")) == "it follows the success of a, and instance 1 of a was canceled"
     assert why_not(ends, ended(a="succeed")) == "it waits for b: no run of that time has ended"
     assert "has not written it yet" in why_not(ends, ended(a="succeed", b="failed"))
-
-
-def test_once_more_only_what_is_no_older_than_the_replay_counts() -> None:
-    newest = {"replayed": EndedRun("replayed", 9, "succeed"), "old": EndedRun("old", 2, "succeed")}
-    newest["beside"] = EndedRun("beside", 3, "succeed")
-    assert since(newest, {"replayed", "old"}, 9).keys() == {"replayed", "beside"}
 
 
 class Row:

@@ -6,6 +6,7 @@ import click
 
 from rota.cli.show.output import cell, coloured
 from rota.shared.control.documents import Document
+from rota.shared.domain.chains import SHOWN
 from rota.shared.domain.states import OnEnd
 
 
@@ -16,6 +17,8 @@ def show_chain(chain: Sequence[Document], instance_id: int) -> None:
     for name in [*first, *(one["task"] for one in chain)]:  # the others are in a circle, which SQL has written
         if name not in tree.drawn:
             tree.draw(name)
+    if len(chain) >= SHOWN:
+        click.echo(f"these are the {SHOWN} tasks that are nearest to it; there may be more")
 
 
 class _Tree:
