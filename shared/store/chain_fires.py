@@ -39,6 +39,7 @@ from rota.shared.store import chains
 from rota.shared.store.chain_runs import IS_FOLLOWED, marking
 from rota.shared.store.plans import inputs_in
 from rota.shared.store.tables import schedule_chain, schedule_chain_run, schedule_instance, schedule_task
+from rota.shared.store.transitions import chaining
 
 _run = schedule_chain_run.c
 _instance = schedule_instance.c
@@ -270,11 +271,6 @@ _there = by_index(
     "uq_schedule_instance_fire",
 )
 _moved = json_rows("moved", id="id", again_of="id")
-_count_for = (
-    update(schedule_instance)
-    .where(_instance.id == _moved.c.id, _instance.again_of < _moved.c.again_of)
-    .values(again_of=_moved.c.again_of)
-)
 _mark_for = (
     update(schedule_chain_run)
     .where(_run.schedule_instance_id == _moved.c.id, _run.again_of < _moved.c.again_of)
@@ -295,17 +291,17 @@ def fire_again(connection: Connection, links: Collection[Link]) -> None:
     there = {(task, moment, key): rest for task, moment, key, *rest in connection.execute(_there, {"rows": asked})}
     first: list[tuple[Any, ...]] = []
     again: list[tuple[Any, ...]] = []
-    counted: list[tuple[Any, ...]] = []
+    counted: list[tuple[int, int]] = []
     for fire, link in newest.items():
         old, own, waiting = there.get(fire, (None, None, None))
         if own is None and waiting is not None:
-            counted.append((waiting, link.again_of))
+            counted.append((waiting, link.again_of or 0))
         elif own is None:
             (first if old is None else again).append((*fire, Origin.REPLAY.value, old, link.again_of))
-    for rows, statements in (
-        (first, (_fire_first, _mark_again)),
-        (again, (_fire_again, _mark_again)),
-        (counted, (_count_for, _mark_for)),
-    ):
-        for statement in statements if rows else ():
-            execute_later(connection, statement, {"rows": bound(sorted(rows))})
+    for rows, insertion in ((first, _fire_first), (again, _fire_again)):
+        if rows:
+            execute_later(connection, insertion, {"rows": bound(sorted(rows))})
+            execute_later(connection, _mark_again, {"rows": bound(sorted(rows))})
+    if counted:
+        chaining.count_for(connection, counted)
+        execute_later(connection, _mark_for, {"rows": bound(sorted(counted))})

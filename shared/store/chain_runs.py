@@ -24,7 +24,6 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
-    update,
 )
 
 from rota.shared.database.constructs import (
@@ -41,6 +40,7 @@ from rota.shared.database.constructs import (
 from rota.shared.database.later import execute_later
 from rota.shared.domain.states import TERMINAL, InstanceStatus, Origin
 from rota.shared.store.tables import schedule_chain, schedule_chain_run, schedule_instance, schedule_task
+from rota.shared.store.transitions import chaining
 
 _run = schedule_chain_run.c
 _instance = schedule_instance.c
@@ -110,7 +110,6 @@ _mark_given = marking(
     )
 )
 _mark_again = marking(_chosen, again_of=_instance.id)
-_count_for_itself = update(schedule_instance).where(among(_instance.id)).values(again_of=_instance.id)
 
 
 def mark_fires(connection: Connection, fires: Iterable[tuple[int, datetime]]) -> None:
@@ -134,7 +133,7 @@ def mark_given(connection: Connection, instance_ids: Collection[int]) -> None:
 def mark_again(connection: Connection, instance_ids: Collection[int]) -> None:
     """Mark these replays: what follows them is to run once more."""
     if instance_ids:
-        execute_later(connection, _count_for_itself, {"ids": sorted(instance_ids)})
+        chaining.count_for_itself(connection, instance_ids)
         execute_later(connection, _mark_again, {"ids": sorted(instance_ids)})
 
 
