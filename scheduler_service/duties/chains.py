@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from sqlalchemy import Connection
@@ -154,8 +154,9 @@ class Chains:
         facts = self._database.read(partial(_facts, wanted=wanted, ends=ends))
         decided = {mark: Followed(mark) for mark in portion}
         for one in wanted:
-            if facts.say(one.link, ends[one.link.task_id]) == Verdict.FIRES:
-                _add(decided[one.mark_id], one)
+            link = facts.fire(one, ends[one.link.task_id])
+            if link is not None:
+                _add(decided[one.mark_id], link, is_on=one.is_on)
         return list(decided.values())
 
     def _admits(self, one: Follower, calendars: Mapping[str, Found]) -> bool:
@@ -177,20 +178,23 @@ class Facts:
     behind: Mapping[int, Collection[str]]
     going_on: Collection[tuple[Place, str]]
 
-    def say(self, link: Link, ends: Mapping[str, OnEnd]) -> Verdict:
-        """Whether a task fires that waits for these ends.
+    def fire(self, one: Follower, ends: Mapping[str, OnEnd]) -> Link | None:
+        """The fire of a task that waits for these ends; None: it does not fire, or not yet.
 
         For a replay only those runs count of what comes behind it that have run for it, too; and the end of what goes
-        on for another replay decides, when it comes.
+        on for another replay decides, when it comes. The fire counts for the newest replay whose end it follows.
         """
+        link = one.link
         found = self.newest.get((link.place, 0), {})
         if link.again_of is not None:
             if any((link.place, name) in self.going_on for name in ends):
-                return Verdict.WAITS
+                return None
             behind, again = self.behind[link.again_of], self.newest.get((link.place, link.again_of), {})
             found = {name: run for name, run in found.items() if name not in behind}
             found |= {name: run for name, run in again.items() if name in behind}
-        return verdict(ends.items(), found)
+            replays = [run.again_of for name, run in found.items() if name in ends and run.again_of is not None]
+            link = replace(link, again_of=max([link.again_of, *replays]))
+        return link if verdict(ends.items(), found) == Verdict.FIRES else None
 
 
 def _facts(connection: Connection, wanted: Sequence[Follower], ends: Ends) -> Facts:
@@ -208,13 +212,13 @@ def _facts(connection: Connection, wanted: Sequence[Follower], ends: Ends) -> Fa
     )
 
 
-def _add(followed: Followed, one: Follower) -> None:
-    if one.link.again_of is not None:
-        followed.again.append(one.link)
-    elif one.is_on:
-        followed.fires.append(one.link)
+def _add(followed: Followed, link: Link, *, is_on: bool) -> None:
+    if link.again_of is not None:
+        followed.again.append(link)
+    elif is_on:
+        followed.fires.append(link)
     else:
-        followed.off.append(one.link)
+        followed.off.append(link)
 
 
 def _write(connection: Connection, decided: Sequence[Followed], token: str) -> None:

@@ -17,11 +17,15 @@ SHOWN = 100
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """A run of a task that others follow, as it has ended: its task's name, its id, and its status."""
+    """A run of a task that others follow, as it has ended: its task's name, its id, and its status.
+
+    ``again_of``: the replay with its chain for which it ran.
+    """
 
     task_name: str
     id: int
     status: str
+    again_of: int | None = None
 
 
 class Verdict(Enum):

@@ -140,7 +140,15 @@ def _of_asked(*columns: Any) -> Select[Any]:
 
 _newest = _of_asked(*_place, func.max(_instance.id).label("run")).where(_counts).group_by(*_place).subquery("newest")
 _found = schedule_instance.alias("found")
-_runs = select(_newest.c.name, _newest.c.moment, _newest.c.fire_key, _newest.c.since, _found.c.id, _found.c.status)
+_runs = select(
+    _newest.c.name,
+    _newest.c.moment,
+    _newest.c.fire_key,
+    _newest.c.since,
+    _found.c.id,
+    _found.c.status,
+    _found.c.again_of,
+)
 _newest_runs = _runs.join_from(_newest, _found, _found.c.id == _newest.c.run)
 
 
@@ -155,8 +163,8 @@ def newest_ended(connection: Connection, asked: Iterable[Asked]) -> dict[tuple[P
         return {}
     found: dict[tuple[Place, int], dict[str, EndedRun]] = {}
     read = connection.execute(_newest_runs, {"rows": bound(rows)}, execution_options=CAUSALLY)
-    for name, moment, key, since, run, status in read:
-        found.setdefault(((moment, key), since), {})[name] = EndedRun(name, run, status)
+    for name, moment, key, since, run, status, again_of in read:
+        found.setdefault(((moment, key), since), {})[name] = EndedRun(name, run, status, again_of)
     return found
 
 

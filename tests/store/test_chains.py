@@ -733,6 +733,35 @@ class TestReplaysBesideOthers:
         chained.settle()
         assert [len(chained.of(name)) for name in ("first", "second", "third")] == [2, 3, 3]
 
+    @pytest.mark.parametrize("first", ["root", "side"])
+    def test_replays_of_two_branches_that_meet_twice_are_followed_to_the_end(
+        self, chained: Chained, first: str
+    ) -> None:
+        """What both meet in waits for the one, and what comes behind that for a branch of the other."""
+        for name in ("root", "side"):
+            chained.add(name)
+        chained.add("meet", ["root", "side"])
+        chained.add("long", "side")
+        chained.add("last", ["meet", "long"])
+        moment = chained.rows.past().isoformat() + "Z"
+        ids = {name: chained.start(name, at=moment) for name in ("root", "side")}
+        chained.settle()
+        second = "side" if first == "root" else "root"
+        for name in (first, second):
+            replays.replay(chained.database, ANN, [ids[name]], again=CHAIN)
+        runs = {run.task_name: run for run in chained.give()}
+        for name in (second, first):
+            chained.end(runs[name])
+            chained.follow()
+        while some := chained.give():
+            for run in sorted(some, key=lambda run: run.task_name == "long"):
+                chained.end(run)
+                chained.follow()
+        newest = {name: max(row.id for row in chained.of(name)) for name in ("meet", "long", "last")}
+        assert len(chained.of("meet")) >= 2
+        assert newest["last"] > max(newest["meet"], newest["long"])
+        assert chained.marks == 0
+
     @pytest.mark.parametrize("end", ["succeed", "failed"])
     def test_a_plain_replay_changes_nothing_of_what_has_not_fired_yet(self, chained: Chained, end: str) -> None:
         for name in ("left", "right"):
