@@ -1,5 +1,6 @@
 """Chains: tasks that fire when others have ended, for the same time, once each."""
 
+import random
 import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
@@ -919,3 +920,54 @@ def test_a_task_that_would_close_a_circle_holds_up_no_other_of_its_app(
     assert caplog.text.count("'a' cannot be declared: after: the tasks would follow each other in a circle") == 1
     with pytest.raises(InvalidInput, match="in a circle"):
         declarations(chained, TaskDefinition.of(name="a", type="REPORT", after="x")).declare()
+
+
+def expected(after: Mapping[str, Mapping[str, str]], outcome: Mapping[str, str]) -> set[str]:
+    """The tasks that run once the first have, by the model: each whose all have run and ended as it asks."""
+    fits = {"success": {"succeed"}, "failure": {"failed"}, "always": {"succeed", "failed"}}
+    ran = {name for name, ends in after.items() if not ends}
+    while new := {
+        name
+        for name, ends in after.items()
+        if name not in ran and all(one in ran and outcome[one] in fits[end] for one, end in ends.items())
+    }:
+        ran |= new
+    return ran
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_chains_run_as_the_model_says_in_whatever_order_runs_end(chained: Chained, seed: int) -> None:
+    """And once more, when the first is replayed with its chain: what comes behind it and nothing else."""
+    print("seed", seed)
+    chosen = random.Random(seed)
+    names = [f"t{number}" for number in range(8)]
+    after: dict[str, dict[str, str]] = {}
+    for at, name in enumerate(names):
+        before = chosen.sample(names[:at], min(at, chosen.choice([0, 1, 1, 2, 2, 3])))
+        after[name] = {one: chosen.choice(["success", "success", "always", "failure"]) for one in before}
+        chained.add(name, after[name] or None)
+    outcome = {name: chosen.choice(["succeed", "succeed", "succeed", "failed"]) for name in names}
+    moment = chained.rows.past().isoformat() + "Z"
+    first = [chained.start(name, at=moment) for name in names if not after[name]]
+    run_in_any_order(chained, outcome, chosen)
+    ran = expected(after, outcome)
+    assert {name: len(chained.of(name)) for name in names} == {name: int(name in ran) for name in names}
+    behind = {"t0"}
+    while more := {name for name in ran if name not in behind and after[name].keys() & behind}:
+        behind |= more
+    replays.replay(chained.database, ANN, first[:1], again=CHAIN)
+    run_in_any_order(chained, outcome, chosen)
+    counts = {name: int(name in ran) + int(name in behind and name in ran) for name in names}
+    assert {name: len(chained.of(name)) for name in names} == counts
+    assert chained.marks == 0
+
+
+def run_in_any_order(chained: Chained, outcome: Mapping[str, str], chosen: random.Random) -> None:
+    """Let runs begin and end in a random order, and the scheduler look after some of the ends, until nothing runs."""
+    running = chained.give()
+    while running:
+        run = running.pop(chosen.randrange(len(running)))
+        chained.end(run, outcome[run.task_name])
+        if chosen.random() < 0.6 or not running:
+            chained.follow()
+            running += chained.give()
