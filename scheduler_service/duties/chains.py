@@ -37,6 +37,9 @@ LOOK_SECONDS = 0.25
 SHARE = 0.05
 """The part of its time that it spends on pages of which no run has ended: many runs may wait for workers for long."""
 
+PAGE = 200
+"""A page has so many marks: each may have many followers."""
+
 LOOKED_UP = 5_000
 """One transaction follows up as many ends as ask for so many runs: a fire may follow many tasks."""
 
@@ -50,6 +53,8 @@ class Followed:
     fires: list[Link] = field(default_factory=list)
     again: list[Link] = field(default_factory=list)
     off: list[Link] = field(default_factory=list)
+    waits: bool = False
+    """Whether another replay goes on before one of the tasks: nothing is written until that has ended."""
 
 
 class Chains:
@@ -75,7 +80,7 @@ class Chains:
         """One page; returns the seconds to rest. After the last page, that is until the next look."""
         clock = self._database.clock
         began = clock.monotonic()
-        page = self._database.read(lambda c: chain_runs.page(c, self._after, self._settings.batch))
+        page = self._database.read(lambda c: chain_runs.page(c, self._after, min(PAGE, self._settings.batch)))
         self._after = page.following
         self._some_run |= page.number > len(page.ended)
         if page.ended:
@@ -117,11 +122,16 @@ class Chains:
                     ends[task] = one.inputs.before
                 except RotaError as error:
                     self._notices.complain([f"task {one.name!r} follows nothing until it is edited: {error}"])
+                except Exception as error:  # noqa: BLE001 - perhaps a fault of Rota's: one task must not stop the others
+                    self._surprises.say(f"what task {one.name!r} follows", error)
         return ends
 
     def _write(self, portion: Mapping[int, Sequence[Follower]], ends: Ends) -> bool:
-        """Follow up the ends of a portion, but those for which a task is to be leased that another scheduler has."""
-        decided = self._decide(portion, ends)
+        """Follow up the ends of a portion; returns whether any was.
+
+        Those are left for which a task is to be leased that somebody else has, and those that wait for another replay.
+        """
+        decided = [one for one in self._decide(portion, ends) if not one.waits]
         token, lease = locks.new_token(), self._settings.lock_lease_seconds
         repeated = {link.task_id for one in decided for link in one.again}
         held: set[int] = set()
@@ -130,22 +140,31 @@ class Chains:
                 then_read(lambda c: locks.take_new(c, token, repeated, lease), lambda c: locks.held(c, token, repeated))
             )
         mine = [one for one in decided if all(link.task_id in held for link in one.again)]
+        self._drop(token, held - {link.task_id for one in mine for link in one.again})
         try:
-            self._database.write_by_halves(mine, partial(_write, token=token), self._refused)
+            self._database.write_by_halves(mine, partial(_write, token=token), partial(self._refused, token=token))
         except Unexpected:  # another scheduler has followed some of them up: the next step looks again
+            self._drop(token, held)
             return False
         if any(one.fires or one.again for one in mine):
             self._written()
         return bool(mine)
 
-    def _refused(self, one: Followed, error: DBAPIError) -> None:
+    def _drop(self, token: str, task_ids: Collection[int]) -> None:
+        """Give leases back at once: whoever waits for one of them has another that this scheduler waits for."""
+        if task_ids:
+            self._database.write(lambda c: locks.drop(c, token, task_ids))
+
+    def _refused(self, one: Followed, error: DBAPIError, *, token: str) -> None:
         """The database refuses what SQL has made of a task: the others that follow this end are fired one by one."""
         self._surprises.say(f"what follows the end that row {one.mark_id} of schedule_chain_run marks", error)
-        for link in one.fires:
-            with suppress(DBAPIError):
-                self._database.write(partial(chain_fires.fire, links=[link]))
+        for fire, links in ((chain_fires.fire, one.fires), (chain_fires.fire_again, one.again)):
+            for link in links:
+                with suppress(DBAPIError):
+                    self._database.write(partial(fire, links=[link]))
         with suppress(Unexpected):
             self._database.write(lambda c: chain_runs.remove(c, [one.mark_id]))
+        self._drop(token, {link.task_id for link in one.again})
 
     def _decide(self, portion: Mapping[int, Sequence[Follower]], ends: Ends) -> list[Followed]:
         every = [one for some in portion.values() for one in some]
@@ -154,8 +173,9 @@ class Chains:
         facts = self._database.read(partial(_facts, wanted=wanted, ends=ends))
         decided = {mark: Followed(mark) for mark in portion}
         for one in wanted:
-            link = facts.fire(one, ends[one.link.task_id])
-            if link is not None:
+            if facts.waits(one, ends[one.link.task_id]):
+                decided[one.mark_id].waits = True
+            elif (link := facts.fire(one, ends[one.link.task_id])) is not None:
                 _add(decided[one.mark_id], link, is_on=one.is_on)
         return list(decided.values())
 
@@ -167,32 +187,37 @@ class Chains:
             return one.inputs is not None and is_place and one.inputs.on(calendars).admits(moment)
         except RotaError as error:
             self._notices.complain([f"task {one.name!r}: {error}"])
-            return False
+        except Exception as error:  # noqa: BLE001 - as above
+            self._surprises.say(f"a fire of task {one.name!r}", error)
+        return False
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The newest ended runs; what comes behind the replays that are followed; and what goes on for such replays."""
+    """The ended runs; what comes behind the replays that are followed; and what goes on for such replays."""
 
-    newest: Mapping[tuple[Place, int], Mapping[str, EndedRun]]
+    ended: Mapping[tuple[Place, int], Mapping[str, Sequence[EndedRun]]]
     behind: Mapping[int, Collection[str]]
     going_on: Collection[tuple[Place, str]]
+
+    def waits(self, one: Follower, ends: Mapping[str, OnEnd]) -> bool:
+        """Whether a run for a replay goes on before the task, which is to run once for both."""
+        return one.link.again_of is not None and any((one.link.place, name) in self.going_on for name in ends)
 
     def fire(self, one: Follower, ends: Mapping[str, OnEnd]) -> Link | None:
         """The fire of a task that waits for these ends; None: it does not fire, or not yet.
 
-        For a replay only those runs count of what comes behind it that have run for it, too; and the end of what goes
-        on for another replay decides, when it comes. The fire counts for the newest replay whose end it follows.
+        For a replay the newest run counts, and of what comes behind it only one that has run for it, too. The fire
+        counts for the newest replay whose end it follows.
         """
         link = one.link
-        found = self.newest.get((link.place, 0), {})
+        found = self.ended.get((link.place, 0), {})
         if link.again_of is not None:
-            if any((link.place, name) in self.going_on for name in ends):
-                return None
-            behind, again = self.behind[link.again_of], self.newest.get((link.place, link.again_of), {})
-            found = {name: run for name, run in found.items() if name not in behind}
-            found |= {name: run for name, run in again.items() if name in behind}
-            replays = [run.again_of for name, run in found.items() if name in ends and run.again_of is not None]
+            behind, again = self.behind[link.again_of], self.ended.get((link.place, link.again_of), {})
+            found = {name: runs[-1:] for name, runs in found.items() if name not in behind}
+            found |= {name: runs[-1:] for name, runs in again.items() if name in behind}
+            runs = (run for name, some in found.items() if name in ends for run in some)
+            replays = [run.again_of for run in runs if run.again_of is not None]
             link = replace(link, again_of=max([link.again_of, *replays]))
         return link if verdict(ends.items(), found) == Verdict.FIRES else None
 
@@ -206,7 +231,7 @@ def _facts(connection: Connection, wanted: Sequence[Follower], ends: Ends) -> Fa
         for name in ends[one.link.task_id]
     ]
     return Facts(
-        chain_fires.newest_ended(connection, [*asked, *once_more]),
+        chain_fires.ended(connection, [*asked, *once_more]),
         chain_fires.behind(connection, {replay for *_, replay in once_more}),
         chain_fires.open_again(connection, once_more),
     )

@@ -22,7 +22,7 @@ def of_instance(connection: Connection, instance: Row[Any]) -> list[Document]:
     after = chain_views.connected(connection, instance.task_name)
     place = (instance.schedule_datetime, instance.fire_key)
     newest = chain_views.runs(connection, after, *place)
-    ended = chain_views.newest_ended(connection, after, *place)
+    ended = chain_views.ended(connection, after, *place)
     chain = []
     for name, ends in ((one, after[one]) for one in _in_order(after)):
         run = newest.get(name)

@@ -105,7 +105,7 @@ def _follows(connection: Connection, plan: Plan, fire: datetime) -> str | None:
             return "its window or its calendar leaves that time out"
     except RotaError:
         return None
-    return why_not(before.items(), chain_views.newest_ended(connection, before, fire, ""))
+    return why_not(before.items(), chain_views.ended(connection, before, fire, ""))
 
 
 def _run(row: Row[Any], *, is_live: bool) -> Run:

@@ -4,7 +4,7 @@ A fire of such a task has the time and the ``fire_key`` of the runs that it foll
 these runs has ended; so whichever ends last, the decision at that moment sees the ends of all.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -50,29 +50,35 @@ def matches(end: OnEnd, status: str) -> bool:
             return status in TERMINAL
 
 
-def verdict(ends: Iterable[tuple[str, OnEnd]], newest: Mapping[str, EndedRun]) -> Verdict:
-    """Whether a task fires that follows these ends, ``newest`` being the newest ended run of each for one time."""
+Ended = Mapping[str, Sequence[EndedRun]]
+"""The runs of tasks that have ended for one time, by the name of the task, the oldest first."""
+
+
+def verdict(ends: Iterable[tuple[str, OnEnd]], ended: Ended) -> Verdict:
+    """Whether a task fires that follows these ends. Of several runs of a task, one that ended as it asks is enough."""
     ends = list(ends)
-    if any(name in newest and not matches(end, newest[name].status) for name, end in ends):
+    runs = [(end, ended.get(name, ())) for name, end in ends]
+    if any(some and not any(matches(end, run.status) for run in some) for end, some in runs):
         return Verdict.NOT
-    return Verdict.FIRES if all(name in newest for name, _ in ends) else Verdict.WAITS
+    return Verdict.FIRES if all(some for _, some in runs) else Verdict.WAITS
 
 
-def why_not(ends: Iterable[tuple[str, OnEnd]], newest: Mapping[str, EndedRun]) -> str:
+def why_not(ends: Iterable[tuple[str, OnEnd]], ended: Ended) -> str:
     """Why a task has no run for a time, in a sentence.
 
     "it follows the success of extract, and instance 12 of extract has failed"
     """
     ends = list(ends)
     for name, end in ends:
-        run = newest.get(name)
-        if run is not None and not matches(end, run.status):
-            ended = {"succeed": "has succeeded", "failed": "has failed"}.get(run.status, f"was {run.status}")
+        runs = ended.get(name, ())
+        if runs and not any(matches(end, run.status) for run in runs):
+            last = runs[-1]
+            told = {"succeed": "has succeeded", "failed": "has failed"}.get(last.status, f"was {last.status}")
             what = "end" if end is OnEnd.ALWAYS else end.value
-            return f"it follows the {what} of {name}, and instance {run.id} of {name} {ended}"
-    waits = [name for name, _ in ends if name not in newest]
+            return f"it follows the {what} of {name}, and instance {last.id} of {name} {told}"
+    waits = [name for name, _ in ends if not ended.get(name)]
     if waits:
-        return f"it waits for {', '.join(waits)}: no run of that time has ended"
+        return f"it waits for {', '.join(waits)}: no run of that time that counts has ended"
     return "the runs that it follows have ended, and the scheduler has not written it yet, or it did not fire then"
 
 
@@ -86,6 +92,9 @@ class Link:
     origin: str
     again_of: int | None = None
     """The replay for which somebody has asked that what follows runs once more."""
+
+    late: int | None = None
+    """The priority of a fire that is made up for, if the run that it follows is one: what is due now goes first."""
 
     @property
     def place(self) -> tuple[datetime, str]:

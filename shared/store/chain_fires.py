@@ -33,8 +33,8 @@ from rota.shared.database.constructs import (
 )
 from rota.shared.database.later import execute_later
 from rota.shared.domain.chains import EndedRun, Link
-from rota.shared.domain.planning import PlanInputs
-from rota.shared.domain.states import TERMINAL, InstanceStatus, Origin
+from rota.shared.domain.planning import CATCH_UP_PRIORITY, PlanInputs
+from rota.shared.domain.states import TERMINAL, InstanceStatus, Origin, TaskStatus
 from rota.shared.store import chains
 from rota.shared.store.chain_runs import IS_FOLLOWED, marking
 from rota.shared.store.plans import inputs_in
@@ -63,6 +63,7 @@ class Follower:
     """None: SQL has made them unreadable."""
 
 
+_LAST: ColumnElement[int] = literal_column(str(CATCH_UP_PRIORITY))
 _followers = (
     select(
         _run.id,
@@ -70,6 +71,7 @@ _followers = (
         _instance.schedule_datetime,
         _instance.fire_key,
         _instance.origin,
+        case((and_(_instance.priority == _LAST, _task.priority != _LAST), _LAST)),
         _run.again_of,
         _child.c.live_name,
         _child.c.status,
@@ -90,12 +92,12 @@ _followers = (
 
 def followers(connection: Connection, mark_ids: Collection[int]) -> list[Follower]:
     """The tasks that follow these runs, in the order of the marks."""
-    return [
-        Follower(mark, Link(task, moment, key, origin, again_of), name, status == "on", inputs_in(inputs))
-        for mark, task, moment, key, origin, again_of, name, status, inputs in connection.execute(
-            _followers, {"ids": sorted(mark_ids)}, execution_options=CAUSALLY
-        )
-    ]
+    read = connection.execute(_followers, {"ids": sorted(mark_ids)}, execution_options=CAUSALLY)
+    found = []
+    for mark, task, moment, key, origin, late, again_of, name, status, inputs in read:
+        link = Link(task, moment, key, origin, again_of, late)
+        found.append(Follower(mark, link, name, status == TaskStatus.ON, inputs_in(inputs)))
+    return found
 
 
 Place = tuple[datetime, str]
@@ -138,22 +140,30 @@ def _of_asked(*columns: Any) -> Select[Any]:
     return of_place
 
 
-_newest = _of_asked(*_place, func.max(_instance.id).label("run")).where(_counts).group_by(*_place).subquery("newest")
-_found = schedule_instance.alias("found")
-_runs = select(
-    _newest.c.name,
-    _newest.c.moment,
-    _newest.c.fire_key,
-    _newest.c.since,
-    _found.c.id,
-    _found.c.status,
-    _found.c.again_of,
+_newest = (
+    _of_asked(*_place, func.max(_instance.id).label("run"))
+    .where(_counts)
+    .group_by(*_place, _instance.status)
+    .subquery("newest")
 )
-_newest_runs = _runs.join_from(_newest, _found, _found.c.id == _newest.c.run)
+_found = schedule_instance.alias("found")
+_runs = (
+    select(
+        _newest.c.name,
+        _newest.c.moment,
+        _newest.c.fire_key,
+        _newest.c.since,
+        _found.c.id,
+        _found.c.status,
+        _found.c.again_of,
+    )
+    .join_from(_newest, _found, _found.c.id == _newest.c.run)
+    .order_by(_found.c.id)
+)
 
 
-def newest_ended(connection: Connection, asked: Iterable[Asked]) -> dict[tuple[Place, int], dict[str, EndedRun]]:
-    """The newest runs that have ended of tasks: by the place and the replay since which they count, then by name.
+def ended(connection: Connection, asked: Iterable[Asked]) -> dict[tuple[Place, int], dict[str, list[EndedRun]]]:
+    """The newest run of tasks with each end: by the place and the replay since which they count, then by name.
 
     They are read after what has ended was found, on whatever server of a cluster. So of two runs that end at once, the
     one that is followed up for the end that was committed last finds both.
@@ -161,10 +171,11 @@ def newest_ended(connection: Connection, asked: Iterable[Asked]) -> dict[tuple[P
     rows = sorted(set(asked))
     if not rows:
         return {}
-    found: dict[tuple[Place, int], dict[str, EndedRun]] = {}
-    read = connection.execute(_newest_runs, {"rows": bound(rows)}, execution_options=CAUSALLY)
+    found: dict[tuple[Place, int], dict[str, list[EndedRun]]] = {}
+    read = connection.execute(_runs, {"rows": bound(rows)}, execution_options=CAUSALLY)
     for name, moment, key, since, run, status, again_of in read:
-        found.setdefault(((moment, key), since), {})[name] = EndedRun(name, run, status, again_of)
+        runs = found.setdefault(((moment, key), since), {}).setdefault(name, [])
+        runs.append(EndedRun(name, run, status, again_of))
     return found
 
 
@@ -195,7 +206,9 @@ def behind(connection: Connection, replay_ids: Collection[int]) -> dict[int, set
     return {replay: names.get(tasks.get(replay, 0), set()) for replay in replay_ids}
 
 
-_firing = json_rows("firing", task="id", moment="time", fire_key="str", origin="str", old="id", again_of="id")
+_firing = json_rows(
+    "firing", task="id", moment="time", fire_key="str", origin="str", late="int", old="id", again_of="id"
+)
 
 
 def _insert(run_number: ColumnElement[int], **more: ColumnElement[Any]) -> Insert:
@@ -206,7 +219,7 @@ def _insert(run_number: ColumnElement[int], **more: ColumnElement[Any]) -> Inser
         "fire_key": _firing.c.fire_key,
         "run_number": run_number,
         "origin": _firing.c.origin,
-        "priority": _task.priority,
+        "priority": func.coalesce(_firing.c.late, _task.priority),
         **more,
         "creator": _scheduler,
         "modifier": _scheduler,
@@ -246,7 +259,9 @@ def fire(connection: Connection, links: Iterable[Link]) -> None:
     One that is there already stays as it is, and one that has ended is not marked again: a circle that SQL has written
     would go on for ever.
     """
-    if rows := sorted({(*link.fire, link.own_origin, None, None) for link in links}):
+    if rows := sorted(
+        {(*link.fire, link.own_origin, link.late, None, None) for link in links}, key=lambda row: row[:3]
+    ):
         execute_later(connection, _fire, {"rows": bound(rows)})
         execute_later(connection, _mark_run, {"rows": bound(rows)})
 
@@ -305,11 +320,12 @@ def fire_again(connection: Connection, links: Collection[Link]) -> None:
         if own is None and waiting is not None:
             counted.append((waiting, link.again_of or 0))
         elif own is None:
-            (first if old is None else again).append((*fire, Origin.REPLAY.value, old, link.again_of))
+            (first if old is None else again).append((*fire, Origin.REPLAY.value, link.late, old, link.again_of))
     for rows, insertion in ((first, _fire_first), (again, _fire_again)):
         if rows:
-            execute_later(connection, insertion, {"rows": bound(sorted(rows))})
-            execute_later(connection, _mark_again, {"rows": bound(sorted(rows))})
+            some = bound(rows)
+            execute_later(connection, insertion, {"rows": some})
+            execute_later(connection, _mark_again, {"rows": some})
     if counted:
         chaining.count_for(connection, counted)
         execute_later(connection, _mark_for, {"rows": bound(sorted(counted))})

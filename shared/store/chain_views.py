@@ -1,13 +1,13 @@
 """What of a chain one looks at: the tasks that are linked, and their runs for one time."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, func, select
 
 from rota.shared.database.constructs import among, by_index
-from rota.shared.domain.chains import SHOWN, EndedRun
+from rota.shared.domain.chains import SHOWN, Ended
 from rota.shared.store import chain_fires
 from rota.shared.store.tables import schedule_chain, schedule_instance, schedule_task
 
@@ -80,9 +80,7 @@ def runs(connection: Connection, names: Collection[str], moment: datetime, fire_
     return {row.live_name: row for row in found}
 
 
-def newest_ended(
-    connection: Connection, names: Collection[str], moment: datetime, fire_key: str
-) -> Mapping[str, EndedRun]:
-    """The newest ended run of each of these tasks for one time that counts for those that follow."""
+def ended(connection: Connection, names: Collection[str], moment: datetime, fire_key: str) -> Ended:
+    """The ended runs of each of these tasks for one time that count for those that follow."""
     asked = [(name, moment, fire_key, 0) for name in names]
-    return chain_fires.newest_ended(connection, asked).get(((moment, fire_key), 0), {})
+    return chain_fires.ended(connection, asked).get(((moment, fire_key), 0), {})

@@ -77,7 +77,8 @@ def checked(connection: Connection, name: str, inputs: PlanInputs, *, old_name: 
     if missing := before.keys() - there.keys():
         first = min(missing)
         near = close_to(first, connection.scalars(_some_names).all())
-        raise UnknownTask(f"after {first!r}: there is no such task{near}; rota task list shows those there are")
+        end = "; an end is success, failure or always" if "=" in first else ""
+        raise UnknownTask(f"after {first!r}: there is no such task{near}{end}; rota task list shows those there are")
     came_by = dict.fromkeys(before, name)
     frontier = {one: there[one] for one in before}
     while frontier:

@@ -1094,7 +1094,7 @@ def test_how_runs_for_a_time_have_ended_is_found_by_the_task_and_the_time(big: B
     places = [tuple(row) for row in big.tell(lambda c: c.execute(PLACES).all())]
     asked = [(*place[:3], since) for place in places for since in (0, 1)]
     by = {FIRE, LIVE_NAME}
-    big.reads(lambda c: chain_fires.newest_ended(c, asked), rows=1_200, by=by)
+    big.reads(lambda c: chain_fires.ended(c, asked), rows=1_200, by=by)
     big.reads(lambda c: chain_fires.open_again(c, asked), rows=1_200, by=by, before=before_chains)
     links = [Link(task, moment, key, "cron", 1) for _, moment, key, task in places]
     big.reads(lambda c: chain_fires.fire_again(c, links), rows=1_200, by={FIRE, PRIMARY})

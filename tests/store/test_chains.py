@@ -19,7 +19,7 @@ from rota.shared.domain.errors import InvalidInput, RotaError
 from rota.shared.domain.states import InstanceStatus
 from rota.shared.domain.task import TaskDefinition
 from rota.shared.settings import Settings
-from rota.shared.store import chain_runs, skips
+from rota.shared.store import chain_runs, locks, skips
 from rota.shared.store.runs import Run
 from rota.worker_service.declarations import Declarations
 from tests.harness.scenario import Scenario, ended, to_retry
@@ -971,3 +971,72 @@ def run_in_any_order(chained: Chained, outcome: Mapping[str, str], chosen: rando
         if chosen.random() < 0.6 or not running:
             chained.follow()
             running += chained.give()
+
+
+def test_of_several_runs_for_one_time_one_that_ended_as_asked_is_enough_in_whatever_order(chained: Chained) -> None:
+    chained.add("first")
+    chained.add("second", "first")
+    for good_first in (True, False):
+        moment = chained.rows.past().isoformat() + "Z"
+        for _ in range(2):
+            chained.start("first", at=moment)
+        one, other = (run for run in chained.give() if run.task_name == "first")
+        ends = [(one, "succeed"), (other, "failed")]
+        for run, status in ends if good_first else reversed(ends):
+            chained.end(run, status)
+            chained.follow()
+    assert len(chained.of("second")) == 2
+
+
+def test_a_replay_that_is_canceled_holds_up_the_chain_of_another_no_longer(chained: Chained) -> None:
+    chained.add("extract")
+    chained.add("load", "extract")
+    chained.add("clean", "extract")
+    chained.add("report", ["load", "clean"])
+    extract = chained.start("extract")
+    chained.settle()
+    replays.replay(chained.database, ANN, [extract], again=CHAIN)
+    [run] = chained.give()
+    chained.end(run)
+    chained.follow()
+    runs = {run.task_name: run for run in chained.give()}
+    chained.end(runs["clean"])
+    chained.follow()
+    [other] = replays.replay(chained.database, ANN, [runs["clean"].id], again=CHAIN)
+    chained.end(runs["load"])
+    chained.chains.step()
+    assert len(chained.of("report")) == 1, "the other replay goes on before it"
+    instances.cancel(chained.database, ANN, [other["id"]])
+    chained.chains.step()
+    chained.settle()
+    assert (len(chained.of("report")), chained.marks) == (2, 0)
+
+
+def test_a_task_that_another_scheduler_has_leased_is_waited_for_and_nothing_else_is_held(chained: Chained) -> None:
+    chained.add("first")
+    children = [chained.add(name, "first") for name in ("left", "right")]
+    first = chained.start("first")
+    chained.settle()
+    replays.replay(chained.database, ANN, [first], again=CHAIN)
+    [run] = chained.give()
+    chained.end(run)
+    token = locks.new_token()
+    chained.database.write(lambda c: locks.take_new(c, token, children[1:], 30))
+    assert chained.chains.step() > 0
+    assert (len(chained.of("left")), chained.marks) == (1, 1)
+    held = chained.rows.sql("SELECT schedule_task_id FROM schedule_task_lock WHERE is_locked = 1")
+    assert [row.schedule_task_id for row in held] == children[1:]
+    chained.database.write(lambda c: locks.drop(c, token, children[1:]))
+    chained.settle()
+    chained.follow()
+    assert (len(chained.of("left")), len(chained.of("right")), chained.marks) == (2, 2, 2)
+
+
+def test_what_follows_a_run_that_was_made_up_for_goes_behind_what_is_due_now(chained: Chained) -> None:
+    chained.add("first")
+    chained.add("second", "first", priority=2)
+    late, plain = chained.start("first"), chained.start("first")
+    chained.rows.sql("UPDATE schedule_instance SET priority = 9 WHERE id = :id", id=late)
+    chained.settle()
+    moments = {chained.rows.row(number).schedule_datetime: number for number in (late, plain)}
+    assert {moments[row.schedule_datetime]: row.priority for row in chained.of("second")} == {late: 9, plain: 2}

@@ -13,8 +13,8 @@ from rota.shared.domain.triggers.after import read_after
 from rota.worker_service.declarations import followed_first
 
 
-def ended(**statuses: str) -> dict[str, EndedRun]:
-    return {name: EndedRun(name, number, status) for number, (name, status) in enumerate(statuses.items(), 1)}
+def ended(**statuses: str) -> dict[str, list[EndedRun]]:
+    return {name: [EndedRun(name, number, status)] for number, (name, status) in enumerate(statuses.items(), 1)}
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,15 @@ def test_why_it_has_no_run() -> None:
     ends = [("a", OnEnd.SUCCESS), ("b", OnEnd.ALWAYS)]
     assert why_not(ends, ended(a="failed")) == "it follows the success of a, and instance 1 of a has failed"
     assert why_not(ends, ended(a="canceled")) == "it follows the success of a, and instance 1 of a was canceled"
-    assert why_not(ends, ended(a="succeed")) == "it waits for b: no run of that time has ended"
+    assert why_not(ends, ended(a="succeed")) == "it waits for b: no run of that time that counts has ended"
     assert "has not written it yet" in why_not(ends, ended(a="succeed", b="failed"))
+
+
+def test_of_several_runs_of_one_time_one_that_has_ended_so_is_enough() -> None:
+    runs = [EndedRun("a", 1, "succeed"), EndedRun("a", 2, "failed")]
+    for end in OnEnd:
+        assert verdict([("a", end)], {"a": runs}) == Verdict.FIRES
+    assert verdict([("a", OnEnd.FAILURE)], {"a": runs[:1]}) == Verdict.NOT
 
 
 class Row:

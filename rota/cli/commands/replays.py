@@ -34,7 +34,7 @@ STATUSES = (InstanceStatus.FAILED.value, InstanceStatus.CANCELED.value, Instance
 @click.option("--until", metavar="TIME", help="Without IDs: all for a time before this one.")
 @click.option("--from-node", metavar="NODE", help="Keep the results of the nodes before this one, and begin with it.")
 @click.option("--param", type=JSON_OBJECT, help="Instead of their own params.")
-@click.option("--chain", is_flag=True, help="What follows their tasks runs once more, too.")
+@click.option("--chain", is_flag=True, help="What follows runs once more, too. --wait does not wait for it.")
 @click.option("--dry-run", is_flag=True, help="Without IDs: show how many there are and the first; change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask, however many there are.")
 @click.option("--wait", is_flag=True, help="Wait until all have ended; exit code 0 if all succeeded, else 1.")
