@@ -83,11 +83,11 @@ _mark_fires = marking(
         "uq_schedule_instance_fire",
     )
 )
-_named = select(_task.id).where(among(_task.live_name)).order_by(_task.id)
+_named = select(_task.id).where(_task.live_name == bindparam("name")).scalar_subquery()
 _mark_ahead = marking(
     by_index(
         select(_instance.id, _instance.gmt_create).where(
-            _instance.schedule_task_id == bindparam("task"),
+            _instance.schedule_task_id == _named,
             _instance.schedule_datetime > UtcNow(),
             _instance.run_number == literal_column("0"),
             unindexed(_instance.status).in_([InstanceStatus.PENDING.value, InstanceStatus.ASSIGNED.value]),
@@ -120,8 +120,8 @@ def mark_fires(connection: Connection, fires: Iterable[tuple[int, datetime]]) ->
 
 def mark_ahead(connection: Connection, names: Collection[str]) -> None:
     """Mark the fires to come of the tasks of these names that are written already: they are followed from now on."""
-    for task_id in connection.scalars(_named, {"ids": sorted(names)}).all() if names else ():
-        execute_later(connection, _mark_ahead, {"task": task_id})
+    for name in sorted(names):
+        execute_later(connection, _mark_ahead, {"name": name})
 
 
 def mark_given(connection: Connection, instance_ids: Collection[int]) -> None:

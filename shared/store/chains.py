@@ -4,13 +4,13 @@ The links are written from the ``trigger_spec`` of the task that follows, in the
 edit by SQL, when the scheduler makes the plan. They name tasks: one that is removed and added again is followed again.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, literal_column, select
+from sqlalchemy import Connection, Row, String, Update, cast, delete, func, insert, literal_column, select, update
 
-from rota.shared.database.constructs import among, bound, ignore_conflicts, json_rows
-from rota.shared.database.later import execute_later
+from rota.shared.database.constructs import UtcNow, among, bound, ignore_conflicts, json_rows
+from rota.shared.database.later import execute_later, read_before
 from rota.shared.domain.errors import InvalidInput, UnknownTask
 from rota.shared.domain.planning import PlanInputs
 from rota.shared.domain.sentences import close_to
@@ -63,26 +63,24 @@ def link_edited(connection: Connection, row: Row[Any], inputs: PlanInputs | None
 
 
 def checked(connection: Connection, name: str, inputs: PlanInputs, *, old_name: str | None = None) -> None:
-    """Check the tasks that a task of this name is to follow, and lock them, with all that come before them.
+    """Check the tasks that a task of this name is to follow. It reads before the transaction begins.
 
-    So of two edits that would close a circle together, the second waits for the first, and then sees it. Raises
-    UnknownTask for one that is not there, and InvalidInput for a circle, and for too many in a row.
+    The transaction raises Unexpected if one of them, or of those that come before them, is changed meanwhile. So of two
+    edits that would close a circle together, the second is tried again, and then sees it. Raises UnknownTask for one
+    that is not there, and InvalidInput for a circle, and for too many in a row.
     """
     before = inputs.before
     if not before:
         return
-    there = _lock(connection, {name, old_name or name, *before})
-    if old_name not in (None, name):
-        there.pop(str(old_name), None)  # it has this name no more
+    there = _read(connection, set(before) - ({old_name} - {name}))
     if missing := before.keys() - there.keys():
-        first = min(missing)
-        near = close_to(first, connection.scalars(_some_names).all())
-        end = "; an end is success, failure or always" if "=" in first else ""
-        raise UnknownTask(f"after {first!r}: there is no such task{near}{end}; rota task list shows those there are")
+        raise _unknown(connection, min(missing))
+    seen = dict(there)
     came_by = dict.fromkeys(before, name)
-    frontier = {one: there[one] for one in before}
+    frontier = there
     while frontier:
-        links = connection.execute(_before, {"ids": sorted(frontier.values())}).all()
+        ids = {"ids": sorted(one.id for one in frontier.values())}
+        links = read_before(connection, _before, ids).all()
         found = {after: follower for follower, after in reversed(links)}
         if name in found:
             raise InvalidInput(f"after: the tasks would follow each other in a circle: {_circle(name, found, came_by)}")
@@ -90,32 +88,47 @@ def checked(connection: Connection, name: str, inputs: PlanInputs, *, old_name: 
         came_by |= new
         if len(came_by) > MOST_IN_CHAIN:
             raise InvalidInput(f"after: more than {MOST_IN_CHAIN:,} tasks would come before {name!r}; make less depend")
-        frontier = _lock(connection, new)
+        frontier = _read(connection, new)
+        seen |= frontier
     _not_too_many(connection, name, before)
+    _rely_on(connection, [one for other, one in seen.items() if other in before], _change)
+    _rely_on(connection, [one for other, one in seen.items() if other not in before], _leave)
 
 
-_some_names = select(_task.live_name).where(_task.live_name.is_not(None)).order_by(_task.live_name).limit(1_000)
 _before = (
     select(_task.live_name, _link.after_name)
     .join_from(schedule_chain, schedule_task, _task.id == _link.schedule_task_id)
     .where(among(_link.schedule_task_id))
     .order_by(_task.live_name, _link.after_name)
 )
-_by_name = select(_task.live_name, _task.id).where(among(_task.live_name)).order_by(_task.id).with_for_update()
+_modified = cast(_task.gmt_modified, String)
+_by_name = select(_task.live_name, _task.id, _modified.label("modified")).where(among(_task.live_name))
+_some_names = select(_task.live_name).where(_task.live_name.is_not(None)).order_by(_task.live_name).limit(1_000)
+_read_then = json_rows("read_then", id="id", modified="str")
+_same = (_task.id == _read_then.c.id, _task.is_deleted == 0, _modified == _read_then.c.modified)
+_change = update(schedule_task).where(*_same).values(gmt_modified=UtcNow())
+"""Those that are followed directly: whoever removes or renames one, as it was read before, is to see that."""
+
+_leave = update(schedule_task).where(*_same).values(gmt_modified=_task.gmt_modified)
+"""It changes nothing: it counts those that are as they were read."""
 
 
-_behind = (
-    select(_task.live_name)
-    .join_from(schedule_chain, schedule_task, _task.id == _link.schedule_task_id)
-    .where(among(_link.after_name), _task.live_name.is_not(None))
-    .limit(MOST_IN_CHAIN)
-)
+def _read(connection: Connection, names: Collection[str]) -> dict[str, Row[Any]]:
+    """The live tasks of these names: (name, id, when it was changed last)."""
+    rows = read_before(connection, _by_name, {"ids": sorted(names)}) if names else ()
+    return {row.live_name: row for row in rows}
 
 
-def _lock(connection: Connection, names: Iterable[str]) -> dict[str, int]:
-    """Lock the live tasks of these names; returns their ids."""
-    rows = connection.execute(_by_name, {"ids": sorted(names)}) if (names := set(names)) else ()
-    return dict(map(tuple, rows))
+def _rely_on(connection: Connection, read: Sequence[Row[Any]], statement: Update) -> None:
+    if read:
+        rows = bound(sorted((one.id, one.modified) for one in read))
+        execute_later(connection, statement, {"rows": rows}, expected=len(read))
+
+
+def _unknown(connection: Connection, name: str) -> UnknownTask:
+    near = close_to(name, read_before(connection, _some_names, {}).scalars().all())
+    end = "; an end is success, failure or always" if "=" in name else ""
+    return UnknownTask(f"after {name!r}: there is no such task{near}{end}; rota task list shows those there are")
 
 
 def _circle(name: str, found: Mapping[str, str], came_by: Mapping[str, str]) -> str:
@@ -135,9 +148,17 @@ def _not_too_many(connection: Connection, name: str, before: Collection[str]) ->
         .where(among(_link.after_name), _task.live_name.is_not(None), _task.live_name != name)
         .group_by(_link.after_name)
     )
-    for one, number in sorted(map(tuple, connection.execute(counted, {"ids": sorted(before)}))):
+    for one, number in sorted(map(tuple, read_before(connection, counted, {"ids": sorted(before)}))):
         if number >= MOST_IN_CHAIN:
             raise InvalidInput(f"after {one!r}: {MOST_IN_CHAIN:,} tasks follow it, and no more may")
+
+
+_behind = (
+    select(_task.live_name)
+    .join_from(schedule_chain, schedule_task, _task.id == _link.schedule_task_id)
+    .where(among(_link.after_name), _task.live_name.is_not(None))
+    .limit(MOST_IN_CHAIN)
+)
 
 
 def behind(connection: Connection, task_id: int) -> set[str]:
@@ -165,15 +186,15 @@ def followers(connection: Connection, name: str) -> list[str]:
         .order_by(_task.live_name)
         .limit(MOST_IN_CHAIN + 1)
     )
-    return list(connection.scalars(statement))
+    return list(read_before(connection, statement, {}).scalars())
 
 
 def require_unfollowed(connection: Connection, name: str, act: str) -> None:
     """Refuse to remove or rename a task that others follow: their fires would stop without a word.
 
-    It locks the task, as an edit does that lets another follow it. Raises InvalidInput.
+    It is read before the transaction begins. An edit that lets another follow the task changes its ``gmt_modified``, on
+    which the caller's transaction relies. Raises InvalidInput.
     """
-    _lock(connection, [name])
     if found := followers(connection, name):
         shown = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
         raise InvalidInput(f"{name!r} cannot be {act}: {shown} follows it; give that another trigger first")

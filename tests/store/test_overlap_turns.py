@@ -153,7 +153,7 @@ def test_a_scheduler_that_is_outrun_again_and_again_looks_less_and_less_often(
     rows.planned_task()
     monkeypatch.setattr(locks, "take_new", lambda *_: None)
     assert [materializer.step() for _ in range(2)] == [0.02, 0.04]
-    monkeypatch.setattr(plans, "due", lambda *_, **__: ([], False))
+    monkeypatch.setattr(plans, "due", lambda *_, **__: ([], False, False))
     materializer.step()
     monkeypatch.undo()
     monkeypatch.setattr(random, "uniform", lambda _, longest: longest)

@@ -47,6 +47,7 @@ COMMANDS: dict[str, Work] = {
     "edit": lambda d: tasks.edit(d, ANN, "nightly", {"retries": 2, "cron": None}),
     "rename": lambda d: tasks.edit(d, ANN, "nightly", {"name": "weekly"}),
     "off": lambda d: tasks.switch(d, ANN, ["other", "nightly"], TaskStatus.OFF),
+    "follow": lambda d: tasks.edit(d, ANN, "nightly", {"after": "other"}),
     "remove": lambda d: tasks.remove(d, ANN, "nightly"),
     "declare": lambda d: declare(d, retries=2),
     "cancel": lambda d: instances.cancel(d, ANN, live(d)),

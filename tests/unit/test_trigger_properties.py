@@ -25,7 +25,7 @@ COMPARED = 150
 """Of a trigger that fires more often in a window, so many fires in a row are compared, in half of the cases those in
 its middle."""
 
-NOT_BY_THE_CLOCK = {"manual", "fixed_delay"}
+NOT_BY_THE_CLOCK = {"manual", "fixed_delay", "after"}
 CHANGING = [zone for zone in ZONES if zone != "Asia/Kolkata"]
 
 
