@@ -124,6 +124,20 @@ def run_sql(url: str, *statements: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in cursor.fetchall()]
 
 
+NO_SUCH_SESSION = 1094
+
+
+def kill_sessions(url: str) -> None:
+    """Let the server close all other connections to the database of a URL. One may end by itself meanwhile."""
+    mine = "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()"
+    for (session,) in run_sql(url, mine):
+        try:
+            run_sql(url, f"KILL {session}")
+        except pymysql.err.OperationalError as error:
+            if error.args[0] != NO_SUCH_SESSION:
+                raise
+
+
 def is_mariadb(connection: Any) -> bool:
     """Whether the server of a connection is MariaDB, and not MySQL."""
     return "mariadb" in connection.get_server_info().lower()

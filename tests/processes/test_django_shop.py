@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.harness.curl_page import asked, calls
-from tests.harness.databases import run_sql
+from tests.harness.databases import kill_sessions, run_sql
 from tests.harness.django_shop import SHOP, command, manage, must, shop_environment
 from tests.harness.processes import RotaProcess, wait_until
 from tests.harness.schemas import typed
@@ -100,9 +100,7 @@ def test_a_worker_whose_connections_the_server_closed_runs_the_next_at_its_first
         assert ended is not None
         assert ended[:3] == ("succeed", 1, 0), "no attempt has met a dead connection"
         if product == 1:
-            mine = "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()"
-            for (number,) in run_sql(mariadb_url, mine):
-                run_sql(mariadb_url, f"KILL {number}")
+            kill_sessions(mariadb_url)
             run_sql(mariadb_url, "DELETE FROM schedule_business_key")
 
 
@@ -130,9 +128,7 @@ def test_a_listener_whose_connection_the_server_closed_hears_the_next_event(
     for switch in ("off", "on"):
         must(manage(mariadb_url, "rota", "task", switch, "count-promotions"))
         worker.wait_for_log(rf"^heard task\.{switch} beside \d+ promotions", 30)
-        mine = "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()"
-        for (number,) in run_sql(mariadb_url, mine):
-            run_sql(mariadb_url, f"KILL {number}")
+        kill_sessions(mariadb_url)
 
 
 def test_a_run_that_fails_is_told_to_the_receivers_of_the_signal(
