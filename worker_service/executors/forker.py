@@ -117,7 +117,10 @@ class Forker:
 
     def _receive(self) -> list[Any] | None:
         """The messages that have come; a socket comes with the first byte of its message. None: the worker hung up."""
-        data, sockets, _, _ = socket.recv_fds(self._control, READ_BYTES, MOST_SOCKETS, socket.MSG_CMSG_CLOEXEC)
+        try:
+            data, sockets, _, _ = socket.recv_fds(self._control, READ_BYTES, MOST_SOCKETS, socket.MSG_CMSG_CLOEXEC)
+        except ConnectionResetError:  # it was killed before it had read all that was sent to it
+            return None
         if not data:
             return None
         self._sockets.extend(sockets)
