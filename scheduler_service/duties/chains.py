@@ -16,7 +16,7 @@ from rota.shared.clock import seconds_to_next
 from rota.shared.database.later import Unexpected, then_read
 from rota.shared.database.transactions import Database
 from rota.shared.domain.calendars.definition import Found
-from rota.shared.domain.chains import EndedRun, Link, Verdict, verdict
+from rota.shared.domain.chains import EndedRun, Link, fires
 from rota.shared.domain.errors import RotaError
 from rota.shared.domain.planning import Skipped
 from rota.shared.domain.states import OnEnd, SkipReason
@@ -219,7 +219,7 @@ class Facts:
             runs = (run for name, some in found.items() if name in ends for run in some)
             replays = [run.again_of for run in runs if run.again_of is not None]
             link = replace(link, again_of=max([link.again_of, *replays]))
-        return link if verdict(ends.items(), found) == Verdict.FIRES else None
+        return link if fires(ends.items(), found) else None
 
 
 def _facts(connection: Connection, wanted: Sequence[Follower], ends: Ends) -> Facts:

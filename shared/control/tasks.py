@@ -28,7 +28,7 @@ from rota.shared.domain.states import TaskStatus
 from rota.shared.domain.task import TaskDefinition, read_times
 from rota.shared.domain.task_filter import EVERY_TASK, TaskFilter
 from rota.shared.domain.times import read_time, zone_of
-from rota.shared.store import catch_ups, declarations, instances, last_runs, skips, steering, tasks
+from rota.shared.store import catch_ups, chains, declarations, instances, last_runs, skips, steering, tasks
 from rota.shared.waking.schedulers import wake_schedulers
 
 INSTANCES_SHOWN = 5
@@ -195,7 +195,8 @@ def show(database: Database, name: str) -> Document:
     """A task with its next fires, its newest instances, and the ``declaration`` of code that is in force.
 
     ``last_run`` is the newest that has begun or ended. ``skipped`` has the newest stretches of fires that were not run,
-    and why, and ``catching_up`` the missed fires that are still to run. Raises NotFound.
+    and why, ``catching_up`` the missed fires that are still to run, and ``followed_by`` the names of the tasks that
+    follow it. Raises NotFound.
     """
 
     now = database.clock.now()
@@ -210,6 +211,7 @@ def show(database: Database, name: str) -> Document:
             "instances": [instance_in_list(one) for one in last],
             "last_run": last_run_document(last_runs.of_tasks(connection, [row.id]).get(row.id)),
             "skipped": [skip_document(one) for one in skips.newest(connection, row.id, SKIPS_SHOWN)],
+            "followed_by": chains.followers(connection, row.name),
             "catching_up": [catch_up_document(one) for one in catch_ups.of_task(connection, row.id)],
         }
 

@@ -7,7 +7,6 @@ these runs has ended; so whichever ends last, the decision at that moment sees t
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
 
 from rota.shared.domain.states import TERMINAL, InstanceStatus, OnEnd, Origin
 
@@ -28,14 +27,6 @@ class EndedRun:
     again_of: int | None = None
 
 
-class Verdict(Enum):
-    """Whether a task fires: it ``FIRES``, it ``WAITS`` for another end, or it does ``NOT``, for how one has ended."""
-
-    FIRES = "fires"
-    WAITS = "waits"
-    NOT = "not"
-
-
 def matches(end: OnEnd, status: str) -> bool:
     """Whether a run that has ended with this status has ended as a task asks that follows it.
 
@@ -54,13 +45,12 @@ Ended = Mapping[str, Sequence[EndedRun]]
 """The runs of tasks that have ended for one time, by the name of the task, the oldest first."""
 
 
-def verdict(ends: Iterable[tuple[str, OnEnd]], ended: Ended) -> Verdict:
-    """Whether a task fires that follows these ends. Of several runs of a task, one that ended as it asks is enough."""
-    ends = list(ends)
-    runs = [(end, ended.get(name, ())) for name, end in ends]
-    if any(some and not any(matches(end, run.status) for run in some) for end, some in runs):
-        return Verdict.NOT
-    return Verdict.FIRES if all(some for _, some in runs) else Verdict.WAITS
+def fires(ends: Iterable[tuple[str, OnEnd]], ended: Ended) -> bool:
+    """Whether a task fires that follows these ends: each of these tasks has a run that has ended as it asks.
+
+    fires([("extract", OnEnd.SUCCESS)], {"extract": [EndedRun("extract", 12, "failed")]})   # False
+    """
+    return all(any(matches(end, run.status) for run in ended.get(name, ())) for name, end in ends)
 
 
 def why_not(ends: Iterable[tuple[str, OnEnd]], ended: Ended) -> str:
@@ -74,8 +64,7 @@ def why_not(ends: Iterable[tuple[str, OnEnd]], ended: Ended) -> str:
         if runs and not any(matches(end, run.status) for run in runs):
             last = runs[-1]
             told = {"succeed": "has succeeded", "failed": "has failed"}.get(last.status, f"was {last.status}")
-            what = "end" if end is OnEnd.ALWAYS else end.value
-            return f"it follows the {what} of {name}, and instance {last.id} of {name} {told}"
+            return f"it follows the {end.value} of {name}, and instance {last.id} of {name} {told}"
     waits = [name for name, _ in ends if not ended.get(name)]
     if waits:
         return f"it waits for {', '.join(waits)}: no run of that time that counts has ended"

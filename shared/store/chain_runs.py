@@ -57,6 +57,7 @@ IS_FOLLOWED = exists(select(_link.id).where(_link.after_name == _task.live_name)
 
 
 def marking(chosen: Select[tuple[int, datetime]], again_of: ColumnElement[Any] = _NOT_AGAIN) -> Insert:
+    """The statement that marks the instances of a SELECT: (id, gmt_create). One that is marked keeps its mark."""
     columns = ["schedule_instance_id", "instance_gmt_create", "again_of", "creator", "modifier"]
     found = chosen.add_columns(again_of, _scheduler, _scheduler)
     statement: Insert = ignore_conflicts(insert(schedule_chain_run))

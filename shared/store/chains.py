@@ -72,7 +72,9 @@ def checked(connection: Connection, name: str, inputs: PlanInputs, *, old_name: 
     before = inputs.before
     if not before:
         return
-    there = _read(connection, set(before) - ({old_name} - {name}))
+    there = _read(connection, set(before))
+    if old_name is not None and old_name != name:
+        there.pop(old_name, None)  # no task has that name from now on
     if missing := before.keys() - there.keys():
         raise _unknown(connection, min(missing))
     seen = dict(there)
@@ -182,7 +184,7 @@ def followers(connection: Connection, name: str) -> list[str]:
     statement = (
         select(_task.live_name)
         .join_from(schedule_chain, schedule_task, _task.id == _link.schedule_task_id)
-        .where(_link.after_name == name, _task.live_name.is_not(None))
+        .where(_link.after_name == name, _task.live_name.is_not(None), _task.trigger_kind == TriggerKind.AFTER.value)
         .order_by(_task.live_name)
         .limit(MOST_IN_CHAIN + 1)
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rota.scheduler_service.duties.assigner import Assigner
-from rota.scheduler_service.duties.chains import Chains
+from rota.scheduler_service.duties.chains import PAGE, Chains
 from rota.scheduler_service.duties.materializer import Materializer
 from rota.shared.control import instances, replays, tasks, whys
 from rota.shared.control.actor import Actor
@@ -19,7 +19,7 @@ from rota.shared.domain.errors import InvalidInput, RotaError
 from rota.shared.domain.states import InstanceStatus
 from rota.shared.domain.task import TaskDefinition
 from rota.shared.settings import Settings
-from rota.shared.store import chain_runs, locks, skips
+from rota.shared.store import chain_runs, chains, locks, skips
 from rota.shared.store.runs import Run
 from rota.worker_service.declarations import Declarations
 from tests.harness.scenario import Scenario, ended, to_retry
@@ -570,10 +570,10 @@ def test_show_has_the_chain_of_each_of_its_runs(chained: Chained) -> None:
     assert instances.show(chained.database, chained.start("alone"))["chain"] == []
 
 
-def test_ten_thousand_ends_are_followed_in_bounded_transactions(chained: Chained) -> None:
+def test_many_ends_are_followed_a_page_at_a_time(chained: Chained) -> None:
     first = chained.add("first")
     chained.add("second", "first")
-    number = 3_000
+    number = 3 * PAGE
     start = chained.rows.start - timedelta(days=1)
     for at in range(number):
         chained.rows.fire(first, start + timedelta(seconds=at))
@@ -582,6 +582,8 @@ def test_ten_thousand_ends_are_followed_in_bounded_transactions(chained: Chained
         lambda c: chain_runs.mark_fires(c, [(first, start + timedelta(seconds=at)) for at in range(number)])
     )
     assert chained.marks == number
+    assert chained.chains.step() == 0
+    assert chained.marks == number - PAGE
     chained.follow()
     assert (len(chained.of("second")), chained.marks) == (number, 0)
 
@@ -1040,3 +1042,27 @@ def test_what_follows_a_run_that_was_made_up_for_goes_behind_what_is_due_now(cha
     chained.settle()
     moments = {chained.rows.row(number).schedule_datetime: number for number in (late, plain)}
     assert {moments[row.schedule_datetime]: row.priority for row in chained.of("second")} == {late: 9, plain: 2}
+
+
+def test_no_more_than_so_many_come_before_one_or_follow_one(chained: Chained, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chains, "MOST_IN_CHAIN", 3)
+    chained.add("first")
+    for number in range(1, 4):
+        chained.add(f"row {number}", f"row {number - 1}" if number > 1 else "first")
+    with pytest.raises(InvalidInput, match="more than 3 tasks would come before 'row 4'"):
+        chained.add("row 4", "row 3")
+    for number in range(2):
+        chained.add(f"beside {number}", "first")
+    with pytest.raises(InvalidInput, match="after 'first': 3 tasks follow it, and no more may"):
+        chained.add("beside 2", "first")
+    chained.edit("beside 1", after={"first": "always"})
+
+
+def test_a_task_says_who_follows_it(chained: Chained) -> None:
+    chained.add("first")
+    chained.add("second", "first")
+    chained.add("third", {"first": "always"})
+    assert tasks.show(chained.database, "first")["followed_by"] == ["second", "third"]
+    assert tasks.show(chained.database, "third")["followed_by"] == []
+    chained.rows.sql("UPDATE schedule_task SET trigger_kind = 'manual', trigger_spec = NULL WHERE name = 'third'")
+    assert tasks.show(chained.database, "first")["followed_by"] == ["second"]

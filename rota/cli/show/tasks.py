@@ -127,6 +127,8 @@ def show_task(task: Document, now: datetime) -> None:
     if task["trigger_description"]:
         where = "" if task["trigger_kind"] == TriggerKind.AFTER else f" ({zone.key})"
         click.echo(f"\nfires {cell(task['trigger_description'])}{where}")
+    if task["followed_by"]:
+        click.echo(f"followed by {cell(', '.join(task['followed_by']))}")
     if task["status"] == TaskStatus.OFF:
         click.echo("it is off: its fires are held back")
     if task["declaration"]:
