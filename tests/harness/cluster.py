@@ -170,6 +170,11 @@ class Cluster:
         assert ids is not None
         return ids
 
+    def wait_scheduler(self, deadline: float = 30) -> None:
+        """Wait until a scheduler has registered: from then on what is due is on time."""
+        running = "SELECT id FROM schedule_scheduler_node WHERE is_deleted = 0"
+        wait_until(lambda: self.rows(running), deadline, "a scheduler to have started")
+
     def open_gate(self, gate: str) -> None:
         """Let the handlers that hold at a gate go on."""
         (self.folder / "gates" / gate).touch()

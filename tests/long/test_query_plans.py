@@ -1050,6 +1050,7 @@ def test_what_listeners_are_told_is_found_behind_what_they_were_told(big: Big, f
     assert not any("filesort" in step.extra for one in statements for step in one.plan)
 
 
+FOLLOW = text("UPDATE schedule_task SET trigger_kind = 'after' WHERE id > 50000 AND id <= 70000")
 LINKS = text(
     "INSERT INTO schedule_chain (schedule_task_id, after_name, on_end)"
     " SELECT follower.id, task.name, 'success' FROM schedule_task task"
@@ -1062,8 +1063,13 @@ FOLLOWED = text(
 LIVE_NAME, AFTER_NAME = "uq_schedule_task_live_name", "ix_schedule_chain_after_name"
 
 
-def before_chains(connection: Connection) -> None:
+def add_links(connection: Connection) -> None:
+    connection.execute(FOLLOW)
     connection.execute(LINKS)
+
+
+def before_chains(connection: Connection) -> None:
+    add_links(connection)
     connection.execute(FOLLOWED)
 
 
@@ -1121,7 +1127,7 @@ def test_what_is_fired_and_given_is_marked_by_its_keys(big: Big) -> None:
         (partial(chain_runs.mark_fires, fires=fires_there), FIRE),
         (partial(chain_runs.mark_given, instance_ids=ids), PRIMARY),
     ):
-        statements = big.reads(mark, rows=400, by={key, PRIMARY}, before=lambda c: c.execute(LINKS))
+        statements = big.reads(mark, rows=400, by={key, PRIMARY}, before=add_links)
         assert keys_of(statements, "schedule_chain") == {AFTER_NAME}
 
 
@@ -1135,5 +1141,5 @@ def test_the_chain_of_a_run_is_read_by_the_names_of_its_tasks(big: Big) -> None:
         assert len(chains.behind(connection, 7)) == 2
         assert chains.followers(connection, name)
 
-    statements = big.reads(ask, rows=20, by={PRIMARY, FIRE, LIVE_NAME}, before=lambda c: c.execute(LINKS))
+    statements = big.reads(ask, rows=20, by={PRIMARY, FIRE, LIVE_NAME}, before=add_links)
     assert keys_of(statements, "schedule_chain") <= {AFTER_NAME, "uq_schedule_chain_link"}

@@ -18,6 +18,7 @@ def test_a_host_clock_that_is_an_hour_wrong_changes_nothing(cluster: Cluster, wr
     worker = cluster.worker("w", environment=shifted if wrong == "worker" else None)
     scheduler = cluster.scheduler(environment=shifted if wrong == "scheduler" else None)
     cluster.wait_live("w")
+    cluster.wait_scheduler()
     began = cluster.now()
     task = cluster.add_task("tick", "STEPS", "* * * * * *", timezone="Asia/Shanghai")
     by_hand = cluster.add_instances(
