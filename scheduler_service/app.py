@@ -22,6 +22,7 @@ from rota.scheduler_service.duties.presence import Presence
 from rota.scheduler_service.duties.reaper import Reaper
 from rota.scheduler_service.duties.remover import Remover
 from rota.scheduler_service.duties.requests import Requests
+from rota.scheduler_service.duties.spreader import Spreader
 from rota.scheduler_service.duties.strays import Strays
 from rota.scheduler_service.duties.sweeper import Sweeper
 from rota.scheduler_service.fleet import SNAPSHOT_SECONDS, FleetCache
@@ -71,20 +72,23 @@ class Scheduler:
         self._presence = Presence(database, declaration(settings, address), settings.tick_period)
         self._outdated = Outdated(database, outdated)
         self._clock = clock = database.clock
-        self._assigner = Assigner(database, settings, fleet_cache, self._look_at_requests)
+        spreader = Spreader(database, settings, fleet_cache, self._assign_now)
+        self._assigner = Assigner(database, settings, fleet_cache, self._look_at_requests, spreader.note)
         self._assigner_loop = Loop("assigner", self._assigner.step, clock)
         self._requests_loop = Loop("requests", Requests(database, settings, self._assign_now).step, clock)
-        business_keys = BusinessKeys(database, settings, self._assign_now)
+        spreader_loop = Loop("spreader", spreader.step, clock)
+        spreader.wake = spreader_loop.wake
         self._loops = [
             Loop("clock", self._measure, clock),
             Loop("materializer", self._materialize, clock),
             self._assigner_loop,
+            spreader_loop,
             Loop("catch-up", self._catch_up, clock),
             Loop("follower", Follower(database, settings).step, clock),
             Loop("chains", Chains(database, settings, self._assign_now).step, clock),
             Loop("backfiller", self._backfill, clock),
             self._requests_loop,
-            Loop("business keys", business_keys.step, clock),
+            Loop("business keys", BusinessKeys(database, settings, self._assign_now).step, clock),
             Loop("calendars", EditedCalendars(database, settings).step, clock),
             Loop("reaper", Reaper(database, settings, by).step, clock),
             Loop("deadlines", Deadlines(database, settings).step, clock),

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection
 
 from rota.shared.domain.nodes import PlannedNode
-from rota.shared.store import assignments, deadlines, fires, locks
+from rota.shared.store import deadlines, fires, locks, run_numbers
 from rota.shared.store.assignments import Pending
 from rota.shared.store.transitions import giving
 
@@ -46,7 +46,7 @@ def write(
     # Since the page was read, another scheduler may have pinned other nodes, or a worker may have handed the instance
     # back without nodes: those are for the next pass to place.
     mine = [one for one in mine if _agree(pinned, one)]
-    numbers = assignments.last_run_numbers(connection, {p.fire for p, *_ in mine if p.run_number is None})
+    numbers = run_numbers.last_of(connection, {p.fire for p, *_ in mine if p.run_number is None})
     rows = []
     for p, worker, _, _, param in mine:
         number = p.run_number

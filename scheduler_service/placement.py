@@ -111,6 +111,16 @@ class Fleet:
                 heapq.heappush(heap, entry)
             return self._give(chosen, turn)
 
+    def fitting(self, needs: Needs) -> list[int]:
+        """The workers that fit, full or not."""
+        return [w.id for w in self._workers.values() if self._can_run(w, needs) and _carries(w, needs.labels)]
+
+    def give_to(self, worker_id: int, needs: Needs) -> int | None:
+        """Count an instance as given to the only worker that may run it, full or not; None if it does not fit."""
+        with self._lock:
+            worker = self._workers.get(worker_id)
+            return None if worker is None or not self._can_run(worker, needs) else self._give(worker_id, None)
+
     def _may_go_on(self, worker_id: int | None, needs: Needs, avoid: str | None) -> TypeGuard[int]:
         """Whether the worker that has the turn before may have this one, too, if it has room."""
         worker = self._workers.get(worker_id or 0)

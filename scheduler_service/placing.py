@@ -27,23 +27,24 @@ def place(
     waiting: list[tuple[Pending, str]] = []
     refused: dict[int, str] = {}
     for one in page:
-        if one.task_type is None:
-            refused[one.id] = f"there is no task {one.task_id}"
-            continue
-        if (never := _why_never(one)) is not None:
+        if (never := why_never(one)) is not None:
             refused[one.id] = never
             continue
         try:
-            nodes, needs = needed(one, one.task_type, snapshot, bound.get(one.id))
+            nodes, needs = needed(one, one.task_type or "", snapshot, bound.get(one.id))
             late, can_wait = one.due_at <= line.now, one.priority == CATCH_UP_PRIORITY
             turn = line.turn_of(one)
-            worker = snapshot.fleet.choose(needs, one.lost_by, late=late, can_wait=can_wait, turn=turn)
+            if one.only_worker_id is not None:
+                worker = snapshot.fleet.give_to(one.only_worker_id, needs)
+            else:
+                worker = snapshot.fleet.choose(needs, one.lost_by, late=late, can_wait=can_wait, turn=turn)
             if worker is None:
-                if not line.is_put_off(one, turn, why := snapshot.fleet.why_not(needs)):
+                why = _waits_for_its_own(one) or snapshot.fleet.why_not(needs)
+                if not line.is_put_off(one, turn, why):
                     waiting.append((one, why))
             else:
                 line.goes_to(one, worker)
-                chosen = snapshot.fleet.nodes_of(worker, one.task_type) if nodes is None else nodes
+                chosen = snapshot.fleet.nodes_of(worker, one.task_type or "") if nodes is None else nodes
                 placed.append(Placed(one, worker, chosen, keeps=one.id in bound))
         except UnknownType as error:
             waiting.append((one, str(error)[:REASON_LIMIT]))
@@ -55,8 +56,15 @@ def place(
     return placed, waiting, refused
 
 
-def _why_never(one: Pending) -> str | None:
-    """Why an instance of a task can never run; None: it can."""
+def _waits_for_its_own(one: Pending) -> str | None:
+    number = one.only_worker_id
+    return None if number is None else f"waits for worker #{number}, the only one that may run it"
+
+
+def why_never(one: Pending) -> str | None:
+    """Why an instance can never run; None: it can."""
+    if one.task_type is None:
+        return f"there is no task {one.task_id}"
     if bad := [moment for moment in (one.schedule_datetime, one.due_at) if not is_time(moment)]:
         return why_no_time(bad[0])
     return "its task was deleted" if one.task_deleted else None

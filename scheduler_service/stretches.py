@@ -183,7 +183,8 @@ class Line:
 
 def is_alone(one: Pending) -> bool:
     """Whether the task of an instance runs one at a time, in turns, and no limit bounds it."""
-    return overlap.slots_waited_for(one.overlap_policy, one.max_instances) == 1 and one.limit_name is None
+    slots = overlap.slots_waited_for(one.overlap_policy, one.max_instances)
+    return slots == 1 and one.limit_name is None and one.parent_id is None
 
 
 def in_turn(

@@ -66,7 +66,11 @@ class NodeContext(Generic[P_co]):
     """1 for the first claim of the instance; one more for each later claim."""
 
     origin: str = "cron"
-    """Where this run came from: cron, manual, replay, sql."""
+    """Where this run came from: cron, manual, replay, sql, backfill, shard."""
+
+    shard_index: int = 0
+    shard_total: int = 1
+    """Which shard of its fire this run is, from 0 on, of how many; 0 of 1 where the task is not spread."""
 
     cancellation: Cancellation = field(default_factory=Cancellation, repr=False)
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from rota.cli.options import JSON_LIST, JSON_OBJECT, KEY_VALUE, gathered, listed
-from rota.shared.domain.states import Backoff, MisfirePolicy, OnEnd, OnRetry, OverlapPolicy, WorkerLostPolicy
+from rota.shared.domain.states import Backoff, MisfirePolicy, OnEnd, OnRetry, OverlapPolicy, Spread, WorkerLostPolicy
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
@@ -36,6 +36,7 @@ CLEARABLE = {
     "--no-tag": "tags",
     "--no-group": "task_group",
     "--no-limit": "limit_name",
+    "--no-spread": "spread",
 }
 """The options that clear a field, each with its field."""
 
@@ -124,6 +125,11 @@ _OPTIONS = [
     click.option("--group", "task_group", help="The group that it belongs to."),
     click.option("--tag", "tags", multiple=True, callback=_listed, help="A word to find it by; may be repeated."),
     click.option("--limit", "limit_name", metavar="NAME", help="The limit that it shares with others: rota limit."),
+    click.option("--shards", type=int, help="Run each fire as so many instances, up to 1000, beside each other."),
+    click.option(
+        "--spread", type=click.Choice([Spread.WORKERS.value, Spread.BROADCAST.value]),
+        help="Run each fire as so many instances as live workers fit, or once on each of them.",
+    ),
     click.option("--starts-at", metavar="TIME", help="No fire before this."),
     click.option("--ends-at", metavar="TIME", help="No fire after this."),
     click.option(

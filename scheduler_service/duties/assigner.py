@@ -18,7 +18,7 @@ from rota.scheduler_service.notices import Notices
 from rota.scheduler_service.out_of_reach import OutOfReach
 from rota.scheduler_service.params import portions, with_lists, with_params
 from rota.scheduler_service.placement import FULL, NOBODY
-from rota.scheduler_service.placing import place
+from rota.scheduler_service.placing import place, why_never
 from rota.scheduler_service.stretches import LONGEST, LOOK_SECONDS, Line, Stretches, in_turn
 from rota.scheduler_service.urgent import Given, is_urgent, wake_workers
 from rota.shared.clock import TICK_PHASE_SECONDS, seconds_to_next
@@ -28,7 +28,7 @@ from rota.shared.domain.states import REASON_LIMIT, TaskStatus
 from rota.shared.domain.times import is_time, why_no_time
 from rota.shared.domain.waiting import superseded
 from rota.shared.settings import Settings
-from rota.shared.store import assignments, chain_runs, fires, locks, overlap, pauses
+from rota.shared.store import assignments, chain_runs, fires, locks, overlap, pauses, workers
 from rota.shared.store.assignments import Cursor, Pending
 from rota.shared.store.transitions import canceling, giving
 from rota.shared.surprises import Surprises
@@ -67,10 +67,12 @@ class Assigner:
         settings: Settings,
         fleet_cache: FleetCache | None = None,
         requested: Callable[[], None] = lambda: None,
+        to_spread: Callable[[Iterable[Pending]], None] = lambda _: None,
     ) -> None:
-        """``requested`` is called when a pass sees that a program has requested something (``Requests``)."""
+        """``requested`` is called when a program has requested something; ``to_spread`` with what waits for shards."""
         self._database = database
         self._requested = requested
+        self._to_spread = to_spread
         self._settings = settings
         self._fleet_cache = fleet_cache or FleetCache(database)
         self._notices = Notices("assigner")
@@ -204,19 +206,23 @@ class Assigner:
         page = with_lists(self._database, page, snapshot.catalog, pinned)
         unwanted = _unwanted(page, pinned, now)
         wanted = [p for p in page if p.id not in unwanted]
+        if to_spread := {p.id: p for p in wanted if p.is_to_spread and why_never(p) is None}:
+            self._to_spread(to_spread.values())
+            wanted = [p for p in wanted if p.id not in to_spread]
         bound = binding(wanted, snapshot, pinned)
         queued = (p for p in wanted if p.slots is not None or p.limit_name is not None)
         unfit = {p.id for p in queued if not fits(p, snapshot, bound.get(p.id))}
         self._stretches.look()
         near, later = in_turn(wanted, full, unfit, self._stretches.missing(wanted))
-        near, limited = self._limits.part(near, unfit)
+        for_others = self._for_others(near)
+        near, limited = self._limits.part([p for p in near if p.id not in for_others], unfit)
         line = Line(self._stretches.holders(near, full), later, now)
         placed, waiting, refused = place(near, snapshot, bound, line, self._surprises)
         while limited and (unused := unused_places(near, {one.instance.id for one in placed} | unfit)):
             near, limited = hand_on(unused, limited)
             more, still, bad = place(near, snapshot, bound, line, self._surprises)
             placed, waiting, refused = placed + more, waiting + still, refused | bad
-        refused |= unwanted | self._missed_in_turn(page, waiting, pinned, now)
+        refused |= unwanted | for_others | self._missed_in_turn(page, waiting, pinned, now)
         self._notices.complain(f"task type {p.task_type}: {reason}" for p, reason in waiting)
         kept_back = [(p, pauses.REASON) for p in held]
         said = self._say(page, unfit, [*waiting, *later, *limited, *kept_back], refused)
@@ -227,6 +233,14 @@ class Assigner:
         done.settled += settled
         done.crowded |= bool(limited) or any(reason == FULL for _, reason in waiting)
         return settled
+
+    def _for_others(self, page: Iterable[Pending]) -> dict[int, str]:
+        """The shards of broadcasts that were for workers which take no more, each with the reason."""
+        only = {p.id: p.only_worker_id for p in page if p.only_worker_id is not None}
+        if not only:
+            return {}
+        gone = self._database.read(lambda c: workers.not_live(c, set(only.values())))
+        return {number: f"it was for worker {gone[one]}" for number, one in only.items() if one in gone}
 
     def _say(
         self,

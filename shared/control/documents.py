@@ -30,15 +30,15 @@ TASK_FIELDS = (
     "misfire_grace_seconds", "misfire_window_seconds", "misfire_cap", "overlap_policy", "max_instances", "retries",
     "retry_delay_seconds", "retry_backoff", "max_retry_delay_seconds", "retry_jitter_percent", "retry_on",
     "never_retry", "on_retry", "on_worker_lost", "timeout_seconds", "run_timeout_seconds", "priority",
-    "required_labels", "limit_name", "misfires", "fires_held_back", "history_complete_from", "plan_error", "creator",
-    "modifier", "gmt_create", "gmt_modified",
+    "required_labels", "limit_name", "spread", "shards", "misfires", "fires_held_back", "history_complete_from",
+    "plan_error", "creator", "modifier", "gmt_create", "gmt_modified",
 )  # fmt: skip
 INSTANCE_FIELDS = (
     "id", "schedule_task_id", "task_name", "timezone", "status", "reason", "schedule_datetime", "due_at", "run_number",
-    "fire_key", "origin", "replay_of", "from_sequence", "follows_id", "again_of", "run_again_at", "priority", "param",
-    "schedule_worker_node_id", "worker_name", "attempt", "failures", "worker_losses", "lost_by", "slot_kept",
-    "gmt_assigned", "gmt_started", "gmt_completed", "gmt_cancel_requested", "execution_result", "creator", "modifier",
-    "gmt_create", "gmt_modified",
+    "fire_key", "origin", "replay_of", "parent_id", "shard_index", "shard_total", "only_worker_node_id",
+    "from_sequence", "follows_id", "again_of", "run_again_at", "priority", "param", "schedule_worker_node_id",
+    "worker_name", "attempt", "failures", "worker_losses", "lost_by", "slot_kept", "gmt_assigned", "gmt_started",
+    "gmt_completed", "gmt_cancel_requested", "execution_result", "creator", "modifier", "gmt_create", "gmt_modified",
 )  # fmt: skip
 NODE_FIELDS = ("sequence", "type", "status", "param", "failures", "gmt_started", "gmt_completed", "execution_result")
 LAST_RUN_FIELDS = ("id", "status", "schedule_datetime", "gmt_started", "gmt_completed")

@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from rota.shared.control import audit, chains
+from rota.shared.control import audit, chains, shards
 from rota.shared.control.actor import Actor
 from rota.shared.control.acts import Act, perform
 from rota.shared.control.documents import Document, instance_document, instance_in_list, plain, values_of
@@ -15,14 +15,23 @@ from rota.shared.store.failed_attempts import workers_in
 from rota.shared.store.transitions import run_again
 
 
-def listed(database: Database, limit: int, *, task: str | None = None, status: str | None = None) -> list[Document]:
+def listed(
+    database: Database,
+    limit: int,
+    *,
+    task: str | None = None,
+    status: str | None = None,
+    parent: int | None = None,
+) -> list[Document]:
     """At most ``limit`` instances, the newest first; those of one ``task`` by ``schedule_datetime``.
 
-    They come without large params and results (``documents.instance_in_list``).
-    Raises NotFound for a task that does not exist.
+    Shards are left out; with ``parent`` it is the shards of that instance, in their order. They come without large
+    params and results (``documents.instance_in_list``). Raises NotFound for a task or a parent that does not exist.
     """
 
     def read(connection: Connection) -> list[Row[Any]]:
+        if parent is not None:
+            return instances.shards(connection, instances.find(connection, parent), limit, status)
         task_id = None if task is None else tasks.find(connection, task).id
         return instances.listed(connection, limit, task_id=task_id, status=status)
 
@@ -41,6 +50,7 @@ def show(database: Database, instance_id: int) -> Document:
     """An instance with its nodes; ``run_again_id`` is the run that its handler has asked for.
 
     ``chain`` has the tasks before and behind it, each with its run for the same time (``chains.of_instance``).
+    ``shards`` has how many of its shards are in which state, and those that are to be looked at first.
 
     Raises NotFound.
     """
@@ -50,6 +60,7 @@ def show(database: Database, instance_id: int) -> Document:
         following = {
             "run_again_id": run_again.of_instance(connection, row),
             "chain": chains.of_instance(connection, row),
+            "shards": shards.of_instance(connection, row),
         }
         names = workers.names(connection, workers_in(row.failed_attempts))
         return instance_document(row, instances.nodes(connection, instance_id), names) | following

@@ -14,7 +14,7 @@ from rota.shared.control.actor import Actor
 from rota.shared.control.acts import Act, perform
 from rota.shared.control.documents import Document, instance_document, instance_in_list, plain
 from rota.shared.database.transactions import Database
-from rota.shared.domain.errors import InvalidInput, RotaError
+from rota.shared.domain.errors import InvalidInput, NotPossible, RotaError
 from rota.shared.domain.replaying import start_of
 from rota.shared.domain.states import InstanceStatus
 from rota.shared.domain.times import read_time, written_utc, zone_of
@@ -103,9 +103,12 @@ def replay(
     def one(connection: Connection, act: Act, instance_id: int) -> Row[Any]:
         by = actor.name
         made = instances.replay(connection, instance_id, by, param=again.param, from_node=again.from_node)
-        if again.chain:
-            chain_runs.mark_again(connection, [made])
         instance = instances.find(connection, made)
+        if again.chain:
+            if instance.shard_index is not None:
+                raise NotPossible(f"instance {instance_id} is a shard; its chain follows its parent, so replay that")
+            chain_runs.mark_again(connection, [made])
+            instance = instances.find(connection, made)
         audit.on_instance(connection, act, "instance.replay", instance, old=None, new=_recorded(instance, again))
         return instance
 

@@ -112,7 +112,7 @@ def _run(row: Row[Any], *, is_live: bool) -> Run:
     times = (row.schedule_datetime, row.due_at, row.gmt_started, row.gmt_completed)
     nominal, due, started, completed = (moment if is_time(moment) else None for moment in times)
     number = row.schedule_worker_node_id
-    worker = row.worker_name or (None if number is None else f"#{number} (removed)")
+    worker = row.worker_name or (f"#{number} (removed)" if number else None)
     is_to_stop = row.gmt_cancel_requested is not None
     return Run(
         row.id, row.status, row.origin, nominal or row.gmt_create, due, started, completed, is_to_stop, row.reason,

@@ -228,6 +228,7 @@ class TaskTerms:
     max_instances: int | None = None
     limit_name: str | None = None
     run_timeout_seconds: int | None = None
+    spread: str | None = None
     planned: Planned | None = None
     """If the plan is stale: what it was made from. None also if nobody can tell that."""
 

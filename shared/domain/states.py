@@ -87,8 +87,18 @@ class OnRetry(StrEnum):
     RESTART = "restart"
 
 
+class Spread(StrEnum):
+    """How a fire runs as several instances, its shards: so many, as many as workers fit, or one on each that fits."""
+
+    SHARDS = "shards"
+    WORKERS = "workers"
+    BROADCAST = "broadcast"
+
+
 class Origin(StrEnum):
     """What created an instance: its task's trigger, a person's request, a replay, an INSERT by SQL, or a backfill.
+
+    A ``shard`` is a part of another instance, which the scheduler has spread.
 
     ``cron`` is the word for each kind of trigger. Workers decide by it, those of older versions too, whether an
     instance waits while its task is off (docs/decisions/0043-origin-cron.md).
@@ -99,6 +109,7 @@ class Origin(StrEnum):
     REPLAY = "replay"
     SQL = "sql"
     BACKFILL = "backfill"
+    SHARD = "shard"
 
 
 class FollowUp(StrEnum):
@@ -209,6 +220,10 @@ class Move:
 GIVE = Move("give", (_PENDING,), _ASSIGNED)
 TAKE_BACK = Move("take back", (_ASSIGNED,), _PENDING)
 
+# Or it spreads one: that runs as its shards, and has no nodes of its own. When they have ended, it succeeds, fails or
+# stops.
+SPREAD = Move("spread", (_PENDING,), _RUNNING)
+
 # The worker claims an instance, runs its nodes one after the other, and reports how it ended.
 CLAIM = Move("claim", (_ASSIGNED,), _RUNNING, first_node=NodeStatus.RUNNING)
 BEGIN = Move("begin", (_RUNNING,), _RUNNING)  # before the first handler of what may run at most once is entered
@@ -235,7 +250,7 @@ SKIP = Move("skip", (_ASSIGNED,), _CANCELED, _NEVER_RUN)
 CANCEL = Move("cancel", (_PENDING, _ASSIGNED), _CANCELED, _NEVER_RUN)
 
 MOVES = (
-    GIVE, TAKE_BACK, CLAIM, BEGIN, RESTART, PROCEED, SUCCEED, FAIL, RETRY, STOP, HAND_BACK,
+    GIVE, TAKE_BACK, SPREAD, CLAIM, BEGIN, RESTART, PROCEED, SUCCEED, FAIL, RETRY, STOP, HAND_BACK,
     RECOVER, FAIL_LOST, CANCEL_LOST, RESCHEDULE, REFUSE, SKIP, CANCEL,
 )  # fmt: skip
 

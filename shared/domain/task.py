@@ -13,11 +13,13 @@ from rota.shared.domain.jsontext import json_text, object_in
 from rota.shared.domain.planning import PlanInputs
 from rota.shared.domain.retry import Delay, Exceptions, LongestDelay, Percent, not_below
 from rota.shared.domain.sentences import advice, close_to
+from rota.shared.domain.spreading import MOST_SHARDS, together
 from rota.shared.domain.states import (
     Backoff,
     MisfirePolicy,
     OnRetry,
     OverlapPolicy,
+    Spread,
     TaskStatus,
     TriggerKind,
     WorkerLostPolicy,
@@ -101,6 +103,8 @@ class TaskDefinition(BaseModel):
     tags: list[Tag] | None = Field(default=None, min_length=1, max_length=20)
     task_group: str | None = Field(default=None, min_length=1, max_length=63)
     limit_name: str | None = Field(default=None, min_length=1, max_length=63)
+    shards: int | None = Field(default=None, ge=1, le=MOST_SHARDS)
+    spread: Spread | None = None
 
     @classmethod
     def of(cls, **fields: Any) -> "TaskDefinition":
@@ -109,7 +113,7 @@ class TaskDefinition(BaseModel):
         Raises InvalidInput with every fault, a line each.
         """
         try:
-            return cls(**fields)
+            return cls(**together(fields))
         except ValidationError as error:
             raise InvalidInput("\n".join(fault_sentence(f) for f in error.errors(include_url=False))) from None
 
@@ -206,6 +210,16 @@ class TaskDefinition(BaseModel):
         policy = info.data.get("overlap_policy", OverlapPolicy.ALLOW)
         if value is not None and policy != OverlapPolicy.ALLOW:
             raise ValueError(f"max_instances goes with overlap_policy allow, not {policy}")
+        return value
+
+    @field_validator("spread")
+    @classmethod
+    def _shards_only_if_fixed(cls, value: Spread | None, info: ValidationInfo) -> Spread | None:
+        shards = info.data.get("shards", 1 if value == Spread.SHARDS else None)  # a wrong number is a fault of its own
+        if shards is None and value == Spread.SHARDS:
+            raise ValueError(f"spread shards: say how many with shards, from 1 to {MOST_SHARDS}")
+        if shards is not None and value != Spread.SHARDS:
+            raise ValueError(f"shards goes with spread shards, not {value}")
         return value
 
     @field_validator("tags")

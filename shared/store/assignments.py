@@ -20,7 +20,7 @@ from sqlalchemy import (
     type_coerce,
 )
 
-from rota.shared.database.constructs import among, bound, by_index, json_rows, unindexed
+from rota.shared.database.constructs import among, by_index, unindexed
 from rota.shared.database.later import read_before
 from rota.shared.database.stored_json import in_order_of
 from rota.shared.domain.errors import RotaError
@@ -29,6 +29,7 @@ from rota.shared.domain.states import PLANNED_ORIGINS, InstanceStatus, OverlapPo
 from rota.shared.domain.waiting import A_WORKER, ITS_LIMIT, WaitingFire
 from rota.shared.store import overlap, params, turns
 from rota.shared.store.requests import any_waiting
+from rota.shared.store.run_numbers import FireKey
 from rota.shared.store.tables import PRIORITIES, any_chain, is_paused, schedule_instance, schedule_task
 from rota.shared.store.transitions import giving
 
@@ -38,9 +39,6 @@ PENDING, ASSIGNED = InstanceStatus.PENDING.value, InstanceStatus.ASSIGNED.value
 
 Cursor = tuple[int, datetime, int]
 """The last instance that a scan of the pending instances has read: (priority, due_at, id)."""
-
-FireKey = tuple[int, datetime, str]
-"""The key that all instances of one fire share: (task id, schedule_datetime, fire_key)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +79,11 @@ class Pending:
     from_sequence: int | None
     limit_name: str | None
     run_timeout_seconds: int | None
+    parent_id: int | None
+    shard_index: int | None
+    only_worker_id: int | None
+    spread: str | None
+    shards: int | None
     listed: Sequence[PlannedNode] | RotaError | None = None
     """The nodes that its param lists, or why that is a bad list. ``pending`` leaves it None."""
 
@@ -109,18 +112,33 @@ class Pending:
 
         The assigner has not seen it before, or no live worker could run it.
         """
-        return self.overlap_slot is None and turns.waits_in_turn(self.overlap_policy, self.max_instances)
+        is_in_line = self.overlap_slot is not None or self.parent_id is not None
+        return not is_in_line and turns.waits_in_turn(self.overlap_policy, self.max_instances)
 
     @property
     def slots(self) -> int | None:
         """How many instances of the task may run at once, if this instance waits for a free slot; otherwise None.
 
-        A fire that may be skipped, or that replaces its predecessor, does not wait: the claim decides about it.
+        A fire that may be skipped, or that replaces its predecessor, does not wait: the claim decides about it. Nor
+        does a shard, whose parent has the slot.
         """
+        if self.parent_id is not None:
+            return None
         is_no_new_fire = self.attempt > 0 or self.origin not in PLANNED_ORIGINS
         if is_no_new_fire and self.overlap_policy in (OverlapPolicy.SKIP, OverlapPolicy.REPLACE):
             return 1
         return overlap.slots_waited_for(self.overlap_policy, self.max_instances)
+
+    @property
+    def is_to_spread(self) -> bool:
+        """Whether it is to run as its shards. What has begun as a whole goes on as a whole."""
+        is_whole = self.shard_index is None and self.attempt == 0 and self.from_sequence is None
+        return self.spread is not None and is_whole
+
+    @property
+    def schedule_task_id(self) -> int:
+        """``task_id``, as those who contend for a slot call it."""
+        return self.task_id
 
     @property
     def fire(self) -> FireKey:
@@ -198,6 +216,11 @@ def pending_in_turn(connection: Connection, task: int, horizon: datetime, limit:
     return _pending(connection, _pending_in_turn, task=task, horizon=horizon, limit=limit)
 
 
+def pending_of(connection: Connection, ids: Collection[int], horizon: datetime) -> list[Pending]:
+    """Those of these instances that are pending still and due by ``horizon`` (naive UTC)."""
+    return _pending(connection, _pending_of_these, ids=sorted(ids), horizon=horizon, limit=len(ids)) if ids else []
+
+
 def _pending(connection: Connection, statement: Select[Any], **values: Any) -> list[Pending]:
     rows: list[Any] = list(connection.execute(statement, values))
     return [Pending(*row) for row in rows]
@@ -233,6 +256,11 @@ _are_pending: Select[Any] = (
         _instance.from_sequence,
         _task.limit_name,
         _task.run_timeout_seconds,
+        _instance.parent_id,
+        _instance.shard_index,
+        _instance.only_worker_node_id,
+        _task.spread,
+        _task.shards,
     )
     .join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id, isouter=True)
     .where(
@@ -252,6 +280,7 @@ _pending_in_turn: Select[Any] = in_order_of(
     schedule_instance,
     "ix_schedule_instance_turn",
 )
+_pending_of_these: Select[Any] = by_index(_are_pending.where(among(_instance.id)), schedule_instance)
 _after_cursor = _pending_with_tasks.where(
     _instance.priority == bindparam("priority"),
     or_(
@@ -264,34 +293,6 @@ _after_cursor = _pending_with_tasks.where(
 @cache
 def _of_priorities(priorities: tuple[int, ...]) -> Select[Any]:
     return _pending_with_tasks.where(_instance.priority.in_(priorities))
-
-
-_asked = json_rows("asked", task="id", moment="time", fire_key="str")
-
-_fire = (_instance.schedule_task_id, _instance.schedule_datetime, _instance.fire_key)
-_last_run_numbers = by_index(
-    select(*_fire, func.max(_instance.run_number))
-    .select_from(_asked)
-    .join(
-        schedule_instance,
-        and_(
-            _instance.schedule_task_id == _asked.c.task,
-            _instance.schedule_datetime == _asked.c.moment,
-            _instance.fire_key == _asked.c.fire_key,
-        ),
-    )
-    .group_by(*_fire),
-    schedule_instance,
-    "uq_schedule_instance_fire",
-)
-
-
-def last_run_numbers(connection: Connection, fires: Collection[FireKey]) -> dict[FireKey, int]:
-    """The highest run number of each of these fires; 0 if no instance of the fire has a number yet."""
-    if not fires:
-        return {}
-    rows = read_before(connection, _last_run_numbers, {"rows": bound(sorted(set(fires)))})
-    return {(task, moment, key): number or 0 for task, moment, key, number in rows}
 
 
 def take_back_assigned(connection: Connection, worker_id: int, limit: int) -> int:

@@ -8,8 +8,14 @@ from sqlalchemy import ColumnElement, Connection, and_, case, literal_column, nu
 
 from rota.shared.database.causal import CAUSALLY
 from rota.shared.database.constructs import SecondsBefore, UtcNow, among, bound, json_rows, read_by
+from rota.shared.domain.spreading import ITS_SHARDS
 from rota.shared.domain.states import WorkerState
-from rota.shared.store.tables import schedule_instance, schedule_kept_slot, schedule_worker_beat, schedule_worker_node
+from rota.shared.store.tables import (
+    schedule_instance,
+    schedule_kept_slot,
+    schedule_worker_beat,
+    schedule_worker_node,
+)
 from rota.shared.store.workers import ACTIVE, AHEAD, LIVES, OF_ITS_WORKER, SHOWN_ALIVE, SILENT
 
 _worker = schedule_worker_node.c
@@ -66,7 +72,7 @@ _known = json_rows("known", id="id")
 _holder = schedule_instance.c.schedule_worker_node_id
 _of_others = read_by(
     select(schedule_instance.c.status, _holder)
-    .where(schedule_instance.c.status.in_(ACTIVE), _holder.is_not(None), ~among(_holder, "known"))
+    .where(schedule_instance.c.status.in_(ACTIVE), _holder > literal_column(str(ITS_SHARDS)), ~among(_holder, "known"))
     .distinct(),
     schedule_instance,
     "ix_schedule_instance_work",

@@ -106,6 +106,13 @@ _chosen = by_index(
 _mark_given = marking(
     _chosen.where(
         unindexed(_instance.status) == literal_column(f"'{InstanceStatus.ASSIGNED.value}'"),
+        _instance.origin.not_in([Origin.REPLAY.value, Origin.SHARD.value]),
+        IS_FOLLOWED,
+    )
+)
+_mark_spread = marking(
+    _chosen.where(
+        unindexed(_instance.status) == literal_column(f"'{InstanceStatus.RUNNING.value}'"),
         _instance.origin != literal_column(f"'{Origin.REPLAY.value}'"),
         IS_FOLLOWED,
     )
@@ -129,6 +136,12 @@ def mark_given(connection: Connection, instance_ids: Collection[int]) -> None:
     """Mark those of these instances that this transaction gives to workers and others follow. A replay is no such."""
     if instance_ids:
         execute_later(connection, _mark_given, {"ids": sorted(instance_ids)})
+
+
+def mark_spread(connection: Connection, instance_ids: Collection[int]) -> None:
+    """The same of instances that this transaction lets run as their shards."""
+    if instance_ids:
+        execute_later(connection, _mark_spread, {"ids": sorted(instance_ids)})
 
 
 def mark_again(connection: Connection, instance_ids: Collection[int]) -> None:

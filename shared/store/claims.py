@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from rota.shared.database.later import then_read
 from rota.shared.database.transactions import Database
 from rota.shared.domain.states import OverlapPolicy, WorkerLostPolicy
-from rota.shared.store import handing_on, large_values, limit_slots, overlap, passed_over, reports, runs
+from rota.shared.store import handing_on, large_values, limit_slots, overlap, passed_over, reports, runs, settling
 from rota.shared.store.limit_slots import NOTHING, Taking
 from rota.shared.store.node_types import NodeTypeNames
 from rota.shared.store.overlap import SkipCandidate, Waiting
@@ -120,7 +120,7 @@ class Claims:
         taking: Taking,
     ) -> tuple[list[Waiting], dict[int, str]]:
         waiting, skipped = self._database.write(
-            lambda c: overlap.settle(c, self._worker_id, lost, now, skip_candidates)
+            lambda c: settling.settle(c, self._worker_id, lost, now, skip_candidates)
         )
         names = {row.id: row.limit_name for row in lost if row.limit_name is not None and row.id in taking.tried}
         for_limits = [_for_limit(one, names[one.id], taking) if one.id in names else one for one in waiting]
@@ -229,12 +229,13 @@ def _may_start(row: Wanted) -> bool:
 
 
 def _slot(row: Wanted) -> int | None:
-    return None if row.overlap_policy == OverlapPolicy.ALLOW else 0
+    return None if row.overlap_policy == OverlapPolicy.ALLOW or row.parent_id is not None else 0
 
 
 def _is_held_up(row: Wanted) -> bool:
     """Whether a run is in the way of a row that is skipped for that, if it is a fire."""
-    return row.terms.may_run and row.overlap_policy == OverlapPolicy.SKIP and row.holder_id is not None
+    is_skipped = row.overlap_policy == OverlapPolicy.SKIP and row.parent_id is None
+    return row.terms.may_run and is_skipped and row.holder_id is not None
 
 
 def _for_limit(one: Waiting, name: str, taking: Taking) -> Waiting:

@@ -88,13 +88,13 @@ def listed(
     status: str | None = None,
     after_id: int | None = None,
 ) -> list[Row[Any]]:
-    """At most ``limit`` instances, the newest first; those of one task by ``schedule_datetime``.
+    """At most ``limit`` instances, the newest first; those of one task by ``schedule_datetime``. Shards are left out.
 
     ``after_id`` keeps only instances with a greater id. They come without large params and results, of which
     ``param_bytes`` and ``result_bytes`` have the sizes, and with ``result_begins``: the beginning of a large result
     as a JSON text.
     """
-    statement = _in_list.limit(limit)
+    statement = _in_list.where(_instance.parent_id.is_(None)).limit(limit)
     if after_id is not None:
         statement = statement.where(_instance.id > after_id)
     if task_id is None:
@@ -108,6 +108,18 @@ def listed(
     elif status is not None:
         statement = statement.where(_instance.status == status)
     return list(connection.execute(statement))
+
+
+def shards(connection: Connection, parent: Row[Any], limit: int, status: str | None = None) -> list[Row[Any]]:
+    """At most ``limit`` shards of an instance, in their order, as ``listed`` has them."""
+    own = _in_list.where(
+        _instance.schedule_task_id == parent.schedule_task_id,
+        _instance.schedule_datetime == parent.schedule_datetime,
+        _instance.parent_id == parent.id,
+    )
+    if status is not None:
+        own = own.where(_instance.status == status)
+    return list(connection.execute(own.order_by(_instance.shard_index, _instance.id).limit(limit)))
 
 
 def in_list(connection: Connection, ids: Iterable[int]) -> list[Row[Any]]:
@@ -174,6 +186,7 @@ def replay(
     if param is None and isinstance(row.param, UnreadableJson):
         raise NotPossible(f"param of instance {instance_id}: {row.param}")
     start = None
+    replays.require_replayable(row)
     if from_node is not None:
         start = start_of(instance_id, replays.nodes_of(connection, [instance_id])[instance_id], from_node)
     return replays.insert_replays(connection, {instance_id: start}, by, param)[instance_id]
@@ -199,8 +212,10 @@ def cancel(
 
 
 def of_fire(connection: Connection, task_id: int, moment: datetime, limit: int) -> list[Row[Any]]:
-    """At most ``limit`` instances of a task for one time (naive UTC): the newest run first, as of a list."""
-    own = _in_list.where(_instance.schedule_task_id == task_id, _instance.schedule_datetime == moment)
+    """At most ``limit`` instances of a task for one time (naive UTC): the newest run first, as of a list; no shards."""
+    own = _in_list.where(
+        _instance.schedule_task_id == task_id, _instance.schedule_datetime == moment, _instance.parent_id.is_(None)
+    )
     found = connection.execute(own.order_by(_instance.fire_key.desc(), _instance.run_number.desc()).limit(limit))
     return sorted(found, key=lambda row: (row.run_number is None, row.run_number or 0, row.id), reverse=True)
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, exists, func, or_, select
 
 from rota.shared.database.constructs import SecondsBefore, UtcNow, read_by
+from rota.shared.domain.spreading import ITS_SHARDS
 from rota.shared.domain.states import TERMINAL, InstanceStatus, NodeStatus
 from rota.shared.store.tables import (
     kept_for_nothing,
@@ -41,6 +42,9 @@ because it read the task before the edit."""
 _ENDED = [status.value for status in TERMINAL]
 _PENDING, _ASSIGNED = InstanceStatus.PENDING.value, InstanceStatus.ASSIGNED.value
 _RUNNING, _SUCCEED = InstanceStatus.RUNNING.value, InstanceStatus.SUCCEED.value
+_runs_itself = func.coalesce(_instance.schedule_worker_node_id, -1) != ITS_SHARDS
+"""It is no instance that runs as its shards, and on no worker."""
+
 _WAITS = _instance.status.in_([_PENDING, _ASSIGNED])
 
 
@@ -85,7 +89,7 @@ def _without_live_worker(status: str, since: ColumnElement[Any]) -> Select[Any]:
         .outerjoin_from(
             schedule_instance, schedule_worker_beat, _beat.schedule_worker_node_id == _instance.schedule_worker_node_id
         )
-        .where(_instance.status == status, or_(_beat.schedule_worker_node_id.is_(None), lost))
+        .where(_instance.status == status, _runs_itself, or_(_beat.schedule_worker_node_id.is_(None), lost))
     )
 
 
@@ -104,9 +108,25 @@ _not_one_runs = (
         schedule_task_node,
         and_(owns_node, _node.status == NodeStatus.RUNNING.value),
     )
-    .where(_instance.status == _RUNNING)
+    .where(_instance.status == _RUNNING, _runs_itself)
     .group_by(_instance.id)
     .having(func.count(_node.id) != 1)
+)
+
+_parent = schedule_instance.alias("parent")
+_open_shard_of_ended = (
+    select(_instance.id)
+    .join_from(
+        schedule_instance,
+        _parent,
+        and_(
+            _parent.c.id == _instance.parent_id,
+            _parent.c.schedule_task_id == _instance.schedule_task_id,
+            _parent.c.schedule_datetime == _instance.schedule_datetime,
+            _parent.c.status.in_(_ENDED),
+        ),
+    )
+    .where(_instance.status.in_([_PENDING, _ASSIGNED, _RUNNING]))
 )
 
 _without_instance = (
@@ -172,6 +192,12 @@ INVARIANTS = (
     ),
     Invariant("running-nodes", "while an instance is running, exactly one of its nodes is", "instance", _not_one_runs),
     Invariant(
+        "shards-end-first",
+        "an instance that runs as its shards ends after the last of them",
+        "instance",
+        _open_shard_of_ended,
+    ),
+    Invariant(
         "pending-worker",
         "a pending instance has no worker",
         "instance",
@@ -185,7 +211,7 @@ INVARIANTS = (
     ),
     Invariant(
         "running-worker",
-        "a running instance has a worker, dead or silent for two liveness limits at most",
+        "a running instance has a worker, dead or silent for two liveness limits at most; or it runs as its shards",
         "instance",
         _without_live_worker(_RUNNING, _instance.gmt_started),
     ),

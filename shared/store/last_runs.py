@@ -23,7 +23,8 @@ TASKS_IN_STATEMENT = 50
 
 _IN_ORDER = ("schedule_datetime", "fire_key", "run_number")
 _newest_id = (
-    read_by(select(_newest.c.id).where(_newest.c.schedule_task_id == _task.id), _newest, "uq_schedule_instance_fire")
+    read_by(select(_newest.c.id), _newest, "uq_schedule_instance_fire")
+    .where(_newest.c.schedule_task_id == _task.id, _newest.c.parent_id.is_(None))
     .order_by(*(_newest.c[name].desc() for name in _IN_ORDER))
     .limit(literal_column("1"))
     .correlate(schedule_task)
@@ -56,7 +57,8 @@ _by_ids = by_index(_run.where(among(_instance.id)), schedule_instance)
 def _begun(task_id: int) -> Select[Any]:
     """The id of the newest fire of a task that has begun, if it is among those that are looked at."""
     columns = (_newest.c.id, _newest.c.status, _newest.c.due_at, *(_newest.c[name] for name in _IN_ORDER))
-    own = read_by(select(*columns).where(_newest.c.schedule_task_id == task_id), _newest, "uq_schedule_instance_fire")
+    own = read_by(select(*columns), _newest, "uq_schedule_instance_fire")
+    own = own.where(_newest.c.schedule_task_id == task_id, _newest.c.parent_id.is_(None))
     looked_at = own.order_by(*(_newest.c[name].desc() for name in _IN_ORDER)).limit(FIRES_LOOKED_AT).subquery().c
     begun = select(looked_at.id).where(looked_at.status.not_in(WAITS), ~_is_skipped(looked_at))
     return select(begun.order_by(*(looked_at[name].desc() for name in _IN_ORDER)).limit(1).subquery().c.id)

@@ -161,6 +161,7 @@ _TERMS: dict[str, ColumnElement[Any]] = {
     "max_instances": _task.max_instances,
     "limit_name": _task.limit_name,
     "run_timeout_seconds": _task.run_timeout_seconds,
+    "spread": type_coerce(_task.spread, String),
 }
 """Fields of TaskTerms by their names. They are read as one JSON text, together with the texts that the plan depends on.
 Most tasks have one of a few texts, and each text is parsed only once."""

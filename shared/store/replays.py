@@ -15,6 +15,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Insert,
+    Row,
     Select,
     and_,
     bindparam,
@@ -29,6 +30,7 @@ from sqlalchemy import (
 from rota.shared.database.constructs import Json, UtcNow, among, bound, by_index, json_rows, read_by
 from rota.shared.database.later import execute_later
 from rota.shared.database.transactions import Database
+from rota.shared.domain.errors import NotPossible
 from rota.shared.domain.states import TERMINAL, InstanceStatus, NodeStatus, Origin
 from rota.shared.store import params
 from rota.shared.store.tables import (
@@ -147,13 +149,29 @@ def _pages_of_task(database: Database, wanted: Wanted, last: int) -> Iterator[Se
 
 _has_task = exists(select(_task.id).where(_task.id == _instance.schedule_task_id, _task.is_deleted == 0))
 _chosen = by_index(
-    select(_instance.id).where(among(_instance.id), _instance.status.in_([s.value for s in TERMINAL]), _has_task),
+    select(_instance.id).where(
+        among(_instance.id),
+        _instance.status.in_([s.value for s in TERMINAL]),
+        _instance.parent_id.is_(None),  # a shard runs again with its parent
+        _has_task,
+    ),
     schedule_instance,
 )
 
 
 def _newest_of(connection: Connection, ids: Collection[int]) -> list[int]:
     return sorted(connection.scalars(_chosen.where(_is_newest), {"ids": sorted(ids)}))
+
+
+def require_replayable(row: Row[Any]) -> None:
+    """Refuse to replay a shard of a broadcast, which belongs to its worker.
+
+    Raises NotPossible.
+    """
+    if row.only_worker_node_id is not None:
+        raise NotPossible(
+            f"instance {row.id} is the part of a broadcast for one worker; replay instance {row.parent_id}, its parent"
+        )
 
 
 def hold(connection: Connection, ids: Collection[int]) -> list[int]:
@@ -193,6 +211,8 @@ def _insert(param: ColumnElement[Any]) -> Insert:
         "param": param,
         "replay_of": _old.c.id,
         "from_sequence": _asked.c.start,
+        "shard_index": _old.c.shard_index,
+        "shard_total": case((_old.c.shard_index.is_not(None), _old.c.shard_total)),
         "creator": bindparam("by"),
         "modifier": bindparam("by"),
     }

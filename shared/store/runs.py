@@ -5,17 +5,14 @@ of a worker inserts a row of its own. ``attempt`` grows at every claim. If a fen
 lost the instance and must stop it.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import lru_cache
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
-    ColumnElement,
     Connection,
     String,
     bindparam,
@@ -26,15 +23,15 @@ from sqlalchemy import (
 )
 
 from rota.shared.database.constructs import UtcNow, UtcTime, among, by_index, read_by
-from rota.shared.database.json_fields import fields_named
 from rota.shared.domain.retry import RetryPolicy
-from rota.shared.domain.states import PLANNED_ORIGINS, InstanceStatus, NodeStatus, OverlapPolicy, TaskStatus
+from rota.shared.domain.states import InstanceStatus, NodeStatus
 from rota.shared.domain.times import is_time
-from rota.shared.store import params, retry_policies
+from rota.shared.store import params
 from rota.shared.store.node_terms import NODE_TERMS, parsed_node
 from rota.shared.store.node_types import NodeTypeNames
-from rota.shared.store.overlap import SkipCandidate, Waiting, slots_waited_for
-from rota.shared.store.plans import TERMS_KEPT
+from rota.shared.store.overlap import SkipCandidate, Waiting
+from rota.shared.store.run_terms import TERMS, RunTerms, parsed_terms
+from rota.shared.store.shards import WHOLE, Shard
 from rota.shared.store.tables import (
     OVERLAP_SLOTS,
     owns_node,
@@ -98,6 +95,8 @@ class Run:
     turn_of: int | None = None
     """Its task, if that runs one at a time: another instance may wait for its end."""
 
+    shard: Shard = WHOLE
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -121,75 +120,6 @@ class Skip(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _RunTerms:
-    """The columns of an instance and its task that many instances have in common; these share one object."""
-
-    status: str
-    attempt: int
-    run_number: int
-    origin: str
-    failures: int
-    task_status: str
-    is_deleted: int
-    overlap_policy: str
-    max_instances: int | None
-    timezone: str
-    retry: RetryPolicy
-    on_worker_lost: str
-    timeout_seconds: int | None
-    run_timeout_seconds: int | None
-    from_sequence: int | None
-    limit_name: str | None
-    large_param: int
-    may_run: bool = field(init=False)
-    """Whether the task is not deleted, and is on if the instance is a fire."""
-
-    is_alone: bool = field(init=False)
-    """Whether its task runs one at a time, those that wait in the order of their turns, and no limit bounds it."""
-
-    is_plain: bool = field(init=False)
-    """Whether the slot of the instance follows from the policy of its task, if it may run, and no limit bounds it."""
-
-    def __post_init__(self) -> None:
-        is_on = self.task_status == TaskStatus.ON or self.origin not in PLANNED_ORIGINS
-        is_free = self.overlap_policy == OverlapPolicy.ALLOW and self.max_instances is None
-        may_run = not self.is_deleted and is_on
-        object.__setattr__(self, "may_run", may_run)
-        is_plain = may_run and self.limit_name is None and (is_free or self.overlap_policy == OverlapPolicy.SKIP)
-        object.__setattr__(self, "is_plain", is_plain)
-        slots = slots_waited_for(self.overlap_policy, self.max_instances)
-        object.__setattr__(self, "is_alone", slots == 1 and self.limit_name is None)
-
-
-_TERMS: dict[str, ColumnElement[Any]] = {
-    "status": type_coerce(_instance.status, String),
-    "attempt": _instance.attempt,
-    "run_number": _instance.run_number,
-    "origin": type_coerce(_instance.origin, String),
-    "failures": _instance.failures,
-    "task_status": type_coerce(_task.status, String),
-    "is_deleted": _task.is_deleted,
-    "overlap_policy": type_coerce(_task.overlap_policy, String),
-    "max_instances": _task.max_instances,
-    "timezone": _task.timezone,
-    "retry": retry_policies.term,
-    "on_worker_lost": type_coerce(_task.on_worker_lost, String),
-    "timeout_seconds": _task.timeout_seconds,
-    "run_timeout_seconds": _task.run_timeout_seconds,
-    "from_sequence": _instance.from_sequence,
-    "limit_name": _task.limit_name,
-    "large_param": params.bytes_of_large(_instance.param),
-}
-"""The fields of _RunTerms by their names."""
-
-
-@lru_cache(TERMS_KEPT)
-def _parsed_terms(text: str) -> _RunTerms:
-    terms = fields_named(_TERMS, json.loads(text))
-    return _RunTerms(**{**terms, "retry": retry_policies.read(terms["retry"])})
-
-
 @dataclass(slots=True)
 class Wanted:
     """An instance that a worker wants to claim, with the terms of its task and with its nodes. Times are naive UTC."""
@@ -200,7 +130,7 @@ class Wanted:
     due_at: datetime
     param: Any
     task_name: str
-    terms: _RunTerms
+    terms: RunTerms
     nodes: list[NodeRun] = field(default_factory=list)
     holder_id: int | None = None
     """The instance in the first slot of the task, if this one is not running and that was read."""
@@ -240,6 +170,11 @@ class Wanted:
         return self.terms.max_instances
 
     @property
+    def parent_id(self) -> int | None:
+        """The instance of which it is a shard, and which holds the overlap slot for it."""
+        return self.terms.shard.parent_id
+
+    @property
     def limit_name(self) -> str | None:
         """The limit that the instance's task shares with others."""
         return self.terms.limit_name
@@ -269,6 +204,7 @@ class Wanted:
             run_timeout_seconds=t.run_timeout_seconds,
             large=self.large,
             turn_of=self.schedule_task_id if t.is_alone else None,
+            shard=t.shard,
         )
 
 
@@ -288,7 +224,7 @@ _rows = by_index(
         func.nullif(_instance.due_at, _instance.schedule_datetime, type_=UtcTime),
         params.small(_instance.param),
         _task.name,
-        func.json_array(*_TERMS.values(), type_=String()),
+        func.json_array(*TERMS.values(), type_=String()),
         _node.id,
         func.json_array(*NODE_TERMS.values(), type_=String()),
         params.small(_node.param),
@@ -332,7 +268,7 @@ def read_wanted(
         if not wanted or wanted[-1].id != instance_id:
             if not is_time(fire) or not (due_at is None or is_time(due_at)):
                 continue
-            wanted.append(Wanted(instance_id, task_id, fire, due_at or fire, param, name, _parsed_terms(terms)))
+            wanted.append(Wanted(instance_id, task_id, fire, due_at or fire, param, name, parsed_terms(terms)))
             wanted[-1].holder_id = None if free else row[12]
             wanted[-1].large = wanted[-1].terms.large_param
         if node_id is not None:

@@ -43,6 +43,7 @@ from rota.shared.database.backends import all_backends
 from rota.shared.database.constructs import BigId, Json, LongText, UtcNow, UtcTime
 from rota.shared.database.words import WordType
 from rota.shared.domain.planning import INPUT_COLUMNS
+from rota.shared.domain.spreading import MOST_SHARDS
 from rota.shared.domain.states import (
     BackfillStatus,
     Backoff,
@@ -56,6 +57,7 @@ from rota.shared.domain.states import (
     OverlapPolicy,
     SchedulerState,
     SkipReason,
+    Spread,
     TaskStatus,
     TriggerKind,
     WorkerLostPolicy,
@@ -354,6 +356,17 @@ _run_timeout: Column[Any] = Column(
     "run_timeout_seconds", Integer, comment="limit for a whole run, from its start to its end; NULL: none"
 )
 schedule_task.append_column(added("schedule_task", _run_timeout, (1, YEAR_SECONDS)))
+_spread: Column[Any] = Column(
+    "spread",
+    WordType(*map(str, Spread), name="task_spread"),
+    comment="a fire runs as several instances. shards: so many; workers: as many as live workers fit; broadcast:"
+    " one on each of them; NULL: as one",
+)
+_shards: Column[Any] = Column("shards", SmallInteger, comment="with spread shards: so many")
+schedule_task.append_column(
+    added("schedule_task", _spread, rule=("task_spread", "spread IN ('shards', 'workers', 'broadcast')"))
+)
+schedule_task.append_column(added("schedule_task", _shards, (1, MOST_SHARDS)))
 schedule_task.append_constraint(UniqueConstraint("live_name"))
 _kinds = (schedule_task.c.trigger_kind, schedule_task.c.misfire_policy)
 """In the indexes, so that a scheduler passes quickly over tasks of kinds that only a newer one knows."""
@@ -470,6 +483,10 @@ _added_to_instances: list[Column[Any]] = [
     Column("run_again_at", UtcTime, comment="when its handler asked to run again (RunAgain), UTC"),
     Column("follows_id", BigId, comment="the instance whose handler asked for this one"),
     Column("again_of", BigId, comment="the replay that was asked for with its chain, for which this one runs"),
+    Column("parent_id", BigId, comment="the instance of which it is a shard"),
+    Column("shard_index", SmallInteger, comment="which shard it is, from 0 on"),
+    Column("shard_total", SmallInteger, comment="how many shards there are, of an instance that is or has shards"),
+    Column("only_worker_node_id", BigId, comment="the only worker that may run it: its shard of a broadcast"),
 ]
 """The columns that migrations have added, in their order."""
 

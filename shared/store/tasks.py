@@ -11,6 +11,7 @@ from rota.shared.database.constructs import UtcNow, among, by_index
 from rota.shared.database.json_lists import HasText
 from rota.shared.database.later import execute_later, read_before
 from rota.shared.domain.errors import NameTaken, NotFound
+from rota.shared.domain.spreading import together
 from rota.shared.domain.states import TaskStatus, TriggerKind
 from rota.shared.domain.task import TRIGGER_FIELDS, TaskDefinition, edited
 from rota.shared.domain.task_filter import EVERY_TASK, TaskFilter
@@ -123,6 +124,7 @@ def edit(connection: Connection, row: Row[Any], changes: dict[str, Any], by: str
     Raises InvalidInput or InvalidParam; then nothing is changed. If it gives a new name, do the whole transaction in
     ``naming``, because the database may refuse the name at the commit only.
     """
+    changes = together(changes)
     definition = edited(row, changes)
     _check_param(connection, definition)
     shared_limits.require(connection, changes.get("limit_name"))

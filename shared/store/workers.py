@@ -138,6 +138,15 @@ def names(connection: Connection, worker_ids: Collection[int]) -> dict[int, str]
     return {row.id: row.name for row in connection.execute(_names, {"ids": sorted(set(worker_ids))})}
 
 
+def not_live(connection: Connection, worker_ids: Collection[int]) -> dict[int, str]:
+    """Those of these workers that take no instances any more, with the reason: they drain, are dead, or are gone."""
+    statement = select(_worker.id, _worker.name, _worker.state).where(_worker.id.in_(sorted(worker_ids)))
+    rows = {number: (name, state) for number, name, state in connection.execute(statement)}
+    gone = {number: f"#{number}, which is gone" for number in worker_ids if number not in rows}
+    others = {number: (name, state) for number, (name, state) in rows.items() if state != WorkerState.LIVE}
+    return gone | {number: f"{name!r}, which is {state}" for number, (name, state) in others.items()}
+
+
 def namesake(connection: Connection, name: str) -> Row[Any] | None:
     """Who holds a name: the worker's id, last_beat, liveness_seconds and gmt_dead, which its row may not show yet."""
     beats = (_beat.last_beat, _beat.liveness_seconds, _beat.gmt_dead)

@@ -14,6 +14,7 @@ from rota.shared.store import node_types
 from rota.shared.store.node_types import NodeTypeDeclaration
 from tests.harness.command_line import invoke
 from tests.harness.processes import ROOT
+from tests.harness.scenario import Scenario
 from tests.harness.schemas import typed
 
 PAGE = (ROOT / "docs" / "scheduling.md").read_text()
@@ -108,3 +109,28 @@ def test_the_tree_of_a_chain_is_as_the_page_draws_it(migrated_url: str, database
     assert shown[shown.index("\nchain\n") + 1 :] == drawn
     told = invoke("task", "why", "report", "--at", "2026-11-19T02:00", url=migrated_url).output
     assert "it follows the success of load, and instance 2 of load has failed" in told
+
+
+def test_shards_are_shown_as_the_page_shows_them(migrated_url: str, database: Database) -> None:
+    begun, ended = PAGE.index("## Shards and broadcasts"), PAGE.index("## Window")
+    [drawn] = re.findall(r"^```text\n((?:.*\n)*?)```$", PAGE[begun:ended], re.M)
+    scenario = Scenario(database)
+    assert [scenario.worker("w1"), scenario.worker("w2")] == [1, 2]
+    assert invoke("task", "add", "reindex", "--type", "REPORT", "--shards", "3", url=migrated_url).exit_code == 0
+    columns = "id, schedule_task_id, schedule_datetime, due_at, run_number, fire_key, schedule_worker_node_id, status"
+    at = "'2026-11-19 04:00:00.000000'"
+    rows = [
+        ("1", "", "0", "running", "NULL", "NULL", "NULL"),
+        ("2", "shard/1/0", "2", "succeed", "1", "0", "NULL"),
+        ("3", "shard/1/1", "1", "failed", "1", "1", "'the index is locked'"),
+        ("4", "shard/1/2", "2", "running", "1", "2", "NULL"),
+    ]
+    for number, key, worker, status, parent, index, reason in rows:
+        typed(
+            migrated_url,
+            f"INSERT INTO schedule_instance ({columns}, parent_id, shard_index, shard_total, reason) SELECT {number},"
+            f" id, {at}, {at}, 0, '{key}', {worker}, '{status}', {parent}, {index}, 3, {reason} FROM schedule_task",
+        )
+    shown = invoke("instance", "show", "1", url=migrated_url).output
+    table = shown[shown.index("\n3 shards:") + 1 :]
+    assert [line.rstrip() for line in table.splitlines()] == drawn.splitlines()

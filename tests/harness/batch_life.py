@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from rota.shared.database.sqlite import SQLITE
-from rota.shared.store import assignments, fires, locks, plans, polling, recovery, reports, unclaimed
+from rota.shared.store import assignments, fires, locks, plans, polling, recovery, reports, run_numbers, unclaimed
 from rota.shared.store.transitions import giving
 from tests.harness import leases
 from tests.harness.claims import claim_on
@@ -68,7 +68,7 @@ def life(rows: Scenario, number: int) -> dict[str, int]:
     def assign(connection: Connection) -> None:
         page = state["page"]
         assert len(giving.free_pending(connection, [p.id for p in page])) == number
-        numbers = assignments.last_run_numbers(connection, {p.fire for p in page})
+        numbers = run_numbers.last_of(connection, {p.fire for p in page})
         assert set(numbers.values()) == {0}
         giving.give(connection, [(p.id, second, 0, "{}") for p in page])
         fires.pin_nodes(connection, [(p.id, node) for p in page for node in rows.nodes])

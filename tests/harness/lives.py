@@ -130,6 +130,17 @@ def stage_chain(url: str) -> Expected:
     return Expected(rows=[("left", end, 0), ("right", end, 0), *runs], runs=runs)
 
 
+def stage_shards(url: str) -> Expected:
+    """A fire that is due of a task that runs as three shards."""
+    moment = staging.database_second(url)
+    task = staging.add_task(url, "spread", cron_seconds=0, trigger_kind="manual", spread="shards", shards=3)
+    staging.insert_row(
+        url, "schedule_instance", schedule_task_id=task, schedule_datetime=moment, due_at=moment, run_number=0
+    )
+    shard = ("spread", moment, 0)
+    return Expected(rows=[shard] * 4, runs=[shard] * 3)
+
+
 class Lives:
     """Every life of a scheduler that ends, or rests, between two statements of one duty's batch."""
 

@@ -51,6 +51,7 @@ from rota.shared.store import (
     replays,
     reports,
     requests,
+    run_numbers,
     runs,
     shared_limits,
     skips,
@@ -538,7 +539,7 @@ def test_a_page_among_thousands_that_are_due_at_one_moment_starts_where_the_last
 
 def test_run_numbers_are_found_without_the_tasks_history(big: Big, page: list[assignments.Pending]) -> None:
     asked = {p.fire for p in page} | {(big_tables.BUSY_TASK, big.now, "")}
-    [statement] = big.reads(lambda c: assignments.last_run_numbers(c, asked), rows=BATCH, by={FIRE})
+    [statement] = big.reads(lambda c: run_numbers.last_of(c, asked), rows=BATCH, by={FIRE})
     assert "Using index" in statement.plan[-1].extra
 
 

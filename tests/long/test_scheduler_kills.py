@@ -11,7 +11,7 @@ import pytest
 
 from tests.harness.databases import MariaDBServer
 from tests.harness.faults import COMMIT
-from tests.harness.lives import Lives, Stage, stage_chain, stage_ends, stage_fires, stage_pending
+from tests.harness.lives import Lives, Stage, stage_chain, stage_ends, stage_fires, stage_pending, stage_shards
 
 DUTIES = [
     pytest.param("materializer", stage_fires, id="materializer"),
@@ -19,6 +19,7 @@ DUTIES = [
     pytest.param("follower", stage_ends, id="follower"),
     pytest.param("chains", stage_chain, id="chains"),
 ]
+SPREADER = pytest.param("spreader", stage_shards, id="spreader")
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def lives(mariadb_server: MariaDBServer, mariadb_template: list[str], tmp_path: 
     return Lives(mariadb_server, mariadb_template, tmp_path, duty, stage)
 
 
-@pytest.mark.parametrize(("duty", "stage"), DUTIES)
+@pytest.mark.parametrize(("duty", "stage"), [*DUTIES, SPREADER])
 def test_a_scheduler_killed_between_any_two_statements_loses_no_fire_and_doubles_none(lives: Lives) -> None:
     assert lives.points.count(COMMIT) >= (1 if lives.duty == "chains" else 3)
     assert not lives.lead(signal.SIGKILL)

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from sqlalchemy import Connection, insert
 
-from rota.shared.store import assignments, instances, tasks
+from rota.shared.store import assignments, instances, run_numbers, tasks
 from rota.shared.store.assignments import Cursor, Pending
 from rota.shared.store.tables import schedule_instance
 from rota.shared.store.transitions import canceling, giving
@@ -43,7 +43,7 @@ def assign(connection: Connection, worker: int, horizon: datetime) -> None:
     token = f"worker-{worker}-{random.random()}"
     held = leases.acquire(connection, token, {p.task_id for p in page}, 0.5)
     mine = [p for p in page if p.task_id in held]
-    numbers = assignments.last_run_numbers(connection, {p.fire for p in mine if p.run_number is None})
+    numbers = run_numbers.last_of(connection, {p.fire for p in mine if p.run_number is None})
     given = []
     for p in mine:
         number = p.run_number
@@ -192,7 +192,7 @@ def test_the_last_run_number_is_of_one_fire_and_of_its_key_alone(rows: Scenario)
         (task, at + 2 * SECOND, ""),
         (task, at + 3 * SECOND, ""),
     }
-    found = rows.database.read(lambda c: assignments.last_run_numbers(c, fires))
+    found = rows.database.read(lambda c: run_numbers.last_of(c, fires))
     assert found == {
         (task, at, ""): 7,
         (task, at, "a"): 3,

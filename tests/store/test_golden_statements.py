@@ -32,6 +32,7 @@ from rota.shared.store import (
     polling,
     recovery,
     reports,
+    run_numbers,
     runs,
     unclaimed,
     unstarted,
@@ -165,7 +166,7 @@ def give(rows: Scenario) -> Subject:
     )
     yield (
         "The assigner asks for the last run number of each fire on its page.",
-        lambda c: assignments.last_run_numbers(c, [page.fire]),
+        lambda c: run_numbers.last_of(c, [page.fire]),
     )
     yield (
         "The assigner asks which instances have their nodes from an earlier assignment.",

@@ -53,6 +53,15 @@ def a_pending_instance_with_a_running_node(rows: Scenario) -> int:
     return set_node(rows, run.id, 2, "status = 'running'")
 
 
+def a_shard_that_waits_behind_its_parent(rows: Scenario) -> int:
+    parent = rows.ended()
+    waiting = rows.pending(rows.row(parent).schedule_task_id)
+    at = "(SELECT schedule_datetime FROM (SELECT * FROM schedule_instance) AS other WHERE other.id = :parent)"
+    return set_instance(
+        rows, waiting, f"parent_id = :parent, fire_key = 'shard', schedule_datetime = {at}", parent=parent
+    )
+
+
 def an_assigned_instance_without_nodes(rows: Scenario) -> int:
     instance = rows.assigned(rows.worker())
     rows.sql("DELETE FROM schedule_task_node WHERE schedule_instance_id = :id", id=instance)
@@ -203,6 +212,7 @@ BROKEN: list[tuple[str, Break]] = [
     ("not-early", an_early_start),
     ("completed", an_end_without_its_time),
     ("completed", a_run_with_an_end),
+    ("shards-end-first", a_shard_that_waits_behind_its_parent),
     ("kept-slot", a_slot_that_is_kept_for_no_thread),
     ("completed-nodes", a_node_that_ended_at_no_time),
 ]

@@ -29,6 +29,7 @@ from rota.shared.domain.states import (
     RESTART,
     RETRY,
     SKIP,
+    SPREAD,
     STOP,
     SUCCEED,
     TAKE_BACK,
@@ -42,9 +43,10 @@ from rota.shared.settings import Settings
 from rota.shared.store import reports
 from rota.shared.store.reports import InstanceReport, NodeReport, Report
 from rota.shared.store.tables import schedule_instance, schedule_task_node
-from rota.shared.store.transitions import canceling, claiming, giving, recovering, rescheduling
+from rota.shared.store.transitions import canceling, claiming, giving, recovering, rescheduling, spreading
 from rota.shared.store.transitions.recovering import Verdict
 from rota.shared.store.transitions.rescheduling import Rescheduled
+from rota.shared.store.transitions.spreading import Parent
 from tests.harness.processes import ROOT
 from tests.harness.scenario import Scenario, to_retry
 
@@ -110,6 +112,7 @@ WAYS: Sequence[tuple[str, Move, Make]] = (
     ("given", GIVE, lambda c, i: giving.give(c, [(i.id, i.worker, 0, None)])),
     ("of a worker", TAKE_BACK, lambda c, i: giving.take_back_from(c, i.worker, [i.id])),
     ("unstarted", TAKE_BACK, lambda c, i: giving.take_back_unstarted(c, [i.id], later(c))),
+    ("over shards", SPREAD, lambda c, i: spreading.spread(c, [Parent(i.id, i.attempt, None, 0, [None, None])])),
     ("by policy", CLAIM, lambda c, i: claiming.claim_unread(c, i.worker, [i.id], HOUR_SECONDS)),
     ("for a slot", CLAIM, lambda c, i: claiming.claim_unread(c, i.worker, [i.id], HOUR_SECONDS, [(i.id, 0)])),
     ("reported", BEGIN, reported(BEGIN.target, (1, NodeStatus.RUNNING))),
@@ -220,7 +223,7 @@ def test_every_move_is_made() -> None:
 
 def test_the_moves_are_those_of_the_diagram() -> None:
     assert {
-        PENDING: {ASSIGNED, InstanceStatus.CANCELED},
+        PENDING: {ASSIGNED, RUNNING, InstanceStatus.CANCELED},
         ASSIGNED: {PENDING, RUNNING, InstanceStatus.CANCELED},
         RUNNING: {PENDING, *TERMINAL},
         **{status: set() for status in TERMINAL},

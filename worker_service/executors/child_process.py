@@ -220,6 +220,8 @@ def _portable(call: Call) -> dict[str, Any]:
         "run_number": context.run_number,
         "attempt": context.attempt,
         "origin": context.origin,
+        "shard_index": context.shard_index,
+        "shard_total": context.shard_total,
     }
 
 

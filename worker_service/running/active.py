@@ -97,6 +97,8 @@ def context_of(active: Active, node: NodeRun, param: Any) -> NodeContext[Any]:
         run_number=run.run_number,
         attempt=run.attempt,
         origin=run.origin,
+        shard_index=run.shard.index,
+        shard_total=run.shard.total,
         cancellation=active.cancellation,
     )
     return context

@@ -36,7 +36,7 @@ class Outcomes:
         if outcome.stopped:
             return endings.stopped(active.stop, outcome)
         again, has_next = outcome.result, active.done + 1 < len(active.run.nodes)
-        if isinstance(again, RunAgain | EndRun):
+        if isinstance(again, (RunAgain, EndRun)):
             outcome = replace(outcome, result=again.result)
         ending = endings.succeeded_or_failed(node.type, outcome, self._result_limit_bytes)
         if isinstance(again, RunAgain) and ending.status is NodeStatus.SUCCEED:
@@ -51,6 +51,8 @@ class Outcomes:
         again, left = said
         if active.done + 1 < len(active.run.nodes):
             return endings.failed(f"{node.type} returned RunAgain: only the last node of an instance may")
+        if active.run.shard.parent_id is not None:
+            return endings.failed(f"{node.type} returned RunAgain: a shard may not, its task would run as a whole")
         try:
             return replace(ending, again=again.moment(self._clock.at(left), load_zone(active.run.timezone)))
         except RotaError as error:

@@ -32,12 +32,15 @@ def instance() -> None:
 @instance.command("list")
 @click.option("--task", "task_name", metavar="NAME", help="Only those of this task.")
 @click.option("--status", type=click.Choice([status.value for status in InstanceStatus]), help="Only in this state.")
+@click.option("--parent", type=ROW_ID, metavar="ID", help="The shards of this instance.")
 @limit_option(20)
 @json_option
 @database_option
 @pass_shell
-def list_(shell: Shell, task_name: str | None, status: str | None, limit: int, as_json: bool) -> None:
-    """Show instances, the newest first.
+def list_(
+    shell: Shell, *, task_name: str | None, status: str | None, parent: int | None, limit: int, as_json: bool
+) -> None:
+    """Show instances, the newest first; shards only with --parent.
 
     With --json, an instance whose param or result is larger than 4 KiB has no key "param" or "execution_result", but
     "param_bytes" or "result_bytes", its size. rota instance show has them.
@@ -47,8 +50,10 @@ def list_(shell: Shell, task_name: str | None, status: str | None, limit: int, a
       rota instance list
       rota instance list --task nightly --status failed --json
     """
+    if parent is not None and task_name is not None:
+        raise click.UsageError("--parent names one instance, of one task; leave out --task")
     with shell.database(to_write=False) as database:
-        found = instances.listed(database, limit, task=task_name, status=status)
+        found = instances.listed(database, limit, task=task_name, status=status, parent=parent)
     if as_json:
         show_json(found)
     else:

@@ -11,6 +11,7 @@ from rota.cli.show.output import block, cell, coloured, shortened, show_fields
 from rota.cli.show.table import show_table
 from rota.cli.show.times import between, moment_of, relative, shown_local, shown_utc
 from rota.shared.control.documents import Document
+from rota.shared.domain.spreading import ITS_SHARDS
 from rota.shared.domain.states import TERMINAL, InstanceStatus
 from rota.shared.domain.times import zone_of
 
@@ -47,7 +48,12 @@ def outcome(instance: Document, limit: int = 60) -> str:
 
 
 def worker_of(instance: Document) -> str | None:
-    """The name of the worker that an instance was given to; of one whose row was removed, ``#7 (removed)``."""
+    """The name of the worker that an instance was given to; of one whose row was removed, ``#7 (removed)``.
+
+    An instance that is spread runs on ``its shards``.
+    """
+    if instance.get("schedule_worker_node_id") == ITS_SHARDS:
+        return "its shards"
     if instance["worker_name"] is None and instance["schedule_worker_node_id"] is not None:
         return f"#{instance['schedule_worker_node_id']} (removed)"
     return None if instance["worker_name"] is None else str(instance["worker_name"])
@@ -84,7 +90,10 @@ def explained(instance: Document, now: datetime) -> str:
         ended = f"it ended {lies('gmt_completed')}" if instance["gmt_completed"] else "it has ended"
         return f"{ended}: {reason}" if reason else ended
     if instance["gmt_cancel_requested"] is not None:
-        return f"its worker was asked to stop it {lies('gmt_cancel_requested')}: {reason or 'no reason'}"
+        asked = "its shards are canceled, as was asked" if worker == "its shards" else "its worker was asked to stop it"
+        return f"{asked} {lies('gmt_cancel_requested')}: {reason or 'no reason'}"
+    if status is InstanceStatus.RUNNING and worker == "its shards":
+        return f"it runs as its shards, started {lies('gmt_started')}"
     if status is InstanceStatus.RUNNING:
         return f"it runs on {worker}, attempt {instance['attempt']}, started {lies('gmt_started')}"
     if status is InstanceStatus.ASSIGNED:
@@ -113,12 +122,34 @@ def _show_failed(attempt: Document, now: datetime) -> None:
     click.echo(block({name: value for name, value in attempt.items() if name in FAILURE}))
 
 
+def _show_shards(shards: Document, instance_id: int) -> None:
+    """Print how many shards are in which state, and the first of them."""
+    states = [f"{shards[status]} {coloured(status)}" for status in InstanceStatus if status in shards]
+    click.echo(f"\n{shards['total']} shards: {', '.join(states)}")
+    rows = [
+        (str(one["shard_index"]), str(one["id"]), one["status"], one["worker"], shortened(one["reason"] or "", 60))
+        for one in shards["first"]
+    ]
+    show_table(("shard", "id", "status", "worker", "reason"), rows, empty="no shard")
+    if len(rows) < shards["total"]:
+        click.echo(f"rota instance list --parent {instance_id} shows all")
+
+
+def _show_around(instance_id: int, chain: Sequence[Document], shards: Document | None) -> None:
+    """Print the shards of an instance, and its chain, if it has any."""
+    if shards:
+        _show_shards(shards, instance_id)
+    if chain:
+        click.echo("\nchain")
+        show_chain(chain, instance_id)
+
+
 def show_instance(instance: Document, now: datetime) -> None:
     """Print all of an instance, with its nodes."""
     zone = zone_of(instance["timezone"])
     fields = dict(instance)
     result, nodes, failed = (fields.pop(name) for name in ("execution_result", "nodes", "failed_attempts"))
-    chain = fields.pop("chain")
+    chain, shards = fields.pop("chain"), fields.pop("shards")
     has_failed = instance["status"] in (InstanceStatus.FAILED, InstanceStatus.PENDING)
     for name in TIMES:
         if (moment := moment_of(fields[name])) is not None:
@@ -141,6 +172,4 @@ def show_instance(instance: Document, now: datetime) -> None:
             _show_failed(attempt, now)
     if result is not None and not any(node["execution_result"] == result for node in nodes):
         click.echo(f"\nresult\n{block(result)}")
-    if chain:
-        click.echo("\nchain")
-        show_chain(chain, instance["id"])
+    _show_around(instance["id"], chain, shards)

@@ -61,14 +61,17 @@ _task = schedule_task.c
 NODES_IN_ORDER = "uq_schedule_task_node_order"
 
 _its_task = _task.id == _instance.schedule_task_id
-_takes_first_slot = _task.overlap_policy == OverlapPolicy.SKIP.value
+_is_shard = _instance.parent_id.is_not(None)
+"""Its parent holds the overlap slot for all of its shards."""
+
+_takes_first_slot = and_(_task.overlap_policy == OverlapPolicy.SKIP.value, not_(_is_shard))
 _holder = schedule_instance.alias("holder")
 _has_holder = exists(
     read_by(select(_holder.c.id), _holder, "uq_schedule_instance_overlap_key")
     .where(_holder.c.overlap_key == _instance.schedule_task_id * OVERLAP_SLOTS)
     .correlate(schedule_instance)
 )
-_takes_no_slot = and_(_task.overlap_policy == OverlapPolicy.ALLOW.value, _task.max_instances.is_(None))
+_takes_no_slot = or_(_is_shard, and_(_task.overlap_policy == OverlapPolicy.ALLOW.value, _task.max_instances.is_(None)))
 _slot_by_policy = select(case((_takes_first_slot, 0))).where(_its_task).scalar_subquery()
 
 

@@ -81,7 +81,7 @@ FROM (
         schedule_instance.schedule_worker_node_id AS schedule_worker_node_id
     FROM schedule_instance FORCE INDEX (ix_schedule_instance_work)
     WHERE schedule_instance.status IN (:status_3, …)
-      AND schedule_instance.schedule_worker_node_id IS NOT NULL
+      AND schedule_instance.schedule_worker_node_id > 0
       AND NOT (schedule_instance.schedule_worker_node_id IN (:known))
 ) AS of_others
 UNION ALL

@@ -9,7 +9,7 @@ FOR UPDATE SKIP LOCKED;
 
 -- The assigner asks for the last run number of each fire on its page.
 
--- assignments.last_run_numbers
+-- run_numbers.last_of
 SELECT STRAIGHT_JOIN schedule_instance.schedule_task_id, schedule_instance.schedule_datetime,
     schedule_instance.fire_key, max(schedule_instance.run_number) AS max_1
 FROM JSON_TABLE(

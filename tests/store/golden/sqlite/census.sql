@@ -84,7 +84,7 @@ FROM (
         schedule_instance.schedule_worker_node_id AS schedule_worker_node_id
     FROM schedule_instance
     WHERE schedule_instance.status IN (:status_3, …)
-      AND schedule_instance.schedule_worker_node_id IS NOT NULL
+      AND schedule_instance.schedule_worker_node_id > 0
       AND NOT (schedule_instance.schedule_worker_node_id IN (SELECT value FROM json_each(:known)))
 ) AS of_others
 UNION ALL

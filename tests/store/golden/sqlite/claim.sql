@@ -25,6 +25,10 @@ SELECT schedule_instance.id, schedule_instance.schedule_task_id,
         ) END, schedule_task.on_worker_lost, schedule_task.timeout_seconds,
         schedule_task.run_timeout_seconds, schedule_instance.from_sequence,
         schedule_task.limit_name,
+        CASE WHEN (schedule_instance.shard_index IS NOT NULL) THEN json_array(
+            schedule_instance.parent_id, schedule_instance.shard_index,
+            schedule_instance.shard_total
+        ) END,
         coalesce(
             CASE WHEN (
                 length(schedule_instance.param) > 4096
@@ -165,6 +169,10 @@ SELECT schedule_instance.id, schedule_instance.schedule_task_id,
         ) END, schedule_task.on_worker_lost, schedule_task.timeout_seconds,
         schedule_task.run_timeout_seconds, schedule_instance.from_sequence,
         schedule_task.limit_name,
+        CASE WHEN (schedule_instance.shard_index IS NOT NULL) THEN json_array(
+            schedule_instance.parent_id, schedule_instance.shard_index,
+            schedule_instance.shard_total
+        ) END,
         coalesce(
             CASE WHEN (
                 length(schedule_instance.param) > 4096

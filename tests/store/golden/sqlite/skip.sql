@@ -25,6 +25,10 @@ SELECT schedule_instance.id, schedule_instance.schedule_task_id,
         ) END, schedule_task.on_worker_lost, schedule_task.timeout_seconds,
         schedule_task.run_timeout_seconds, schedule_instance.from_sequence,
         schedule_task.limit_name,
+        CASE WHEN (schedule_instance.shard_index IS NOT NULL) THEN json_array(
+            schedule_instance.parent_id, schedule_instance.shard_index,
+            schedule_instance.shard_total
+        ) END,
         coalesce(
             CASE WHEN (
                 length(schedule_instance.param) > 4096
@@ -82,7 +86,7 @@ JOIN schedule_instance
   ON schedule_instance.overlap_key BETWEEN asked.task * :task_1
   AND asked.task * :task_1 + :param_1;
 
--- overlap._states
+-- settling._states
 SELECT schedule_instance.id, schedule_instance.gmt_cancel_requested, schedule_task.is_deleted,
     schedule_task.status
 FROM schedule_instance
@@ -92,7 +96,7 @@ WHERE schedule_instance.id IN (:id_1, …)
   AND schedule_instance.schedule_worker_node_id = :schedule_worker_node_id_1
   AND schedule_instance.status = :status_1;
 
--- overlap._holders
+-- settling._holders
 SELECT schedule_instance.id, schedule_instance.schedule_task_id,
     schedule_instance.schedule_datetime, schedule_instance.gmt_started, schedule_instance.origin,
     CASE WHEN (

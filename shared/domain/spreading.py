@@ -1,0 +1,125 @@
+"""Spreading a fire over workers: one instance, the parent, runs as several, its shards. Pure."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rota.shared.domain.errors import InvalidInput
+from rota.shared.domain.jsontext import UnreadableJson, json_text, json_value
+from rota.shared.domain.states import REASON_LIMIT, InstanceStatus, Spread
+
+RIGHT = "spread is shards, with the number in shards, or workers, or broadcast"
+
+ITS_SHARDS = 0
+"""``schedule_worker_node_id`` of an instance that runs as its shards, and on no worker."""
+
+MOST_SHARDS = 1000
+"""One fire runs as so many shards at most."""
+
+RESULTS_BYTES = 256 * 1024
+"""The parent's result has the results of its shards up to so many bytes. The others stand in their own rows alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A shard that has ended; ``result`` is JSON text, None if it has none or a large one."""
+
+    id: int
+    index: int
+    status: str
+    worker: str | None
+    result: str | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What becomes of a parent whose shards have all ended: its status, why, and its result as JSON text."""
+
+    status: InstanceStatus
+    reason: str | None
+    result: str
+
+
+def together(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Changes of a task's fields, with what follows for ``spread`` from ``shards``, and the other way round.
+
+    together({"shards": 8})             # {"shards": 8, "spread": "shards"}
+    together({"spread": "broadcast"})   # {"spread": "broadcast", "shards": None}
+    """
+    changed = dict(changes)
+    if changed.get("shards") is not None:
+        changed.setdefault("spread", Spread.SHARDS.value)
+    elif "spread" in changed and changed["spread"] != Spread.SHARDS:
+        changed["shards"] = None
+    return changed
+
+
+def workers_of(spread: str, shards: int | None, fitting: Sequence[int]) -> list[int | None]:
+    """For each shard the only worker that may run it; None: any that fits. Empty: there must be a worker first.
+
+    workers_of("broadcast", None, [7, 9])   # [7, 9]
+    workers_of("workers", None, [7, 9])     # [None, None]
+    workers_of("shards", 3, [])             # [None, None, None]
+
+    Raises InvalidInput for what SQL has made of them.
+    """
+    if spread not in set(Spread) or (spread == Spread.SHARDS and not (isinstance(shards, int) and shards > 0)):
+        raise InvalidInput(f"its task has spread {spread!r} with shards {shards!r}; {RIGHT}")
+    if spread == Spread.BROADCAST:
+        return [*sorted(fitting)[:MOST_SHARDS]]
+    number = len(fitting) if spread == Spread.WORKERS else shards or 0
+    return [None] * min(number, MOST_SHARDS)
+
+
+def gathered(shards: Sequence[Shard], total: int | None, *, is_cancel_requested: bool, reason: str | None) -> Gathered:
+    """What becomes of the parent: it succeeds if all of its shards have.
+
+    ``total``: how many there were; of those whose rows are gone nobody can tell. ``reason``: the parent's own, which
+    says why it was canceled.
+    """
+    result = json_text(_results(shards))
+    wrong = [shard for shard in shards if shard.status != InstanceStatus.SUCCEED]
+    missing = (total or 0) - len(shards)
+    if is_cancel_requested:
+        return Gathered(InstanceStatus.CANCELED, reason or "canceled", result)
+    if not wrong and not missing and shards:
+        return Gathered(InstanceStatus.SUCCEED, None, result)
+    return Gathered(InstanceStatus.FAILED, _why(wrong, missing, total or len(shards))[:REASON_LIMIT], result)
+
+
+def _why(wrong: Sequence[Shard], missing: int, total: int) -> str:
+    if not total:
+        return "it has no shards: somebody made it running by SQL"
+    counts = Counter(shard.status for shard in wrong)
+    said = [f"{number} of {total} shards {_DID.get(status, status)}" for status, number in sorted(counts.items())]
+    if missing > 0:
+        said.append(f"the rows of {missing} of {total} shards are gone")
+    if wrong:
+        first = min(wrong, key=lambda shard: shard.index)
+        said.append(f"the first is shard {first.index}, instance {first.id}")
+        said += [first.reason] if first.reason else []
+    return "; ".join(said)
+
+
+_DID: Mapping[str, str] = {InstanceStatus.FAILED: "failed", InstanceStatus.CANCELED: "were canceled"}
+
+
+def _results(shards: Sequence[Shard]) -> list[dict[str, Any]]:
+    """The list of what became of each shard, in their order, with results as far as there is room."""
+    room, results = RESULTS_BYTES, []
+    for shard in sorted(shards, key=lambda one: one.index):
+        said: dict[str, Any] = {
+            "shard": shard.index, "instance": shard.id, "worker": shard.worker, "status": shard.status,
+        }  # fmt: skip
+        if shard.status == InstanceStatus.SUCCEED:
+            text = shard.result or "null"
+            value = json_value(text)
+            if len(text) <= room and not isinstance(value, UnreadableJson):
+                room -= len(text)
+                said["result"] = value
+        elif shard.reason is not None:
+            said["reason"] = shard.reason[:200]
+        results.append(said)
+    return results
