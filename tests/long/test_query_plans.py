@@ -55,6 +55,7 @@ from rota.shared.store import (
     runs,
     shared_limits,
     skips,
+    spreading,
     standing_keys,
     strays,
     tasks,
@@ -66,6 +67,7 @@ from rota.shared.store import (
 from rota.shared.store.feeds import FEEDS, MOST_RECENT, Feed
 from rota.shared.store.tables import schedule_instance, schedule_task, schedule_task_lock
 from rota.shared.store.transitions import canceling, claiming, giving, run_again
+from rota.shared.store.transitions import spreading as moves
 from tests.harness import big_tables, leases
 from tests.harness.claims import claim_on
 from tests.harness.databases import MariaDBServer, fresh_database, run_sql
@@ -1144,3 +1146,46 @@ def test_the_chain_of_a_run_is_read_by_the_names_of_its_tasks(big: Big) -> None:
 
     statements = big.reads(ask, rows=20, by={PRIMARY, FIRE, LIVE_NAME}, before=add_links)
     assert keys_of(statements, "schedule_chain") <= {AFTER_NAME, "uq_schedule_chain_link"}
+
+
+SHARDED = 20
+
+
+def before_shards(connection: Connection) -> None:
+    """Some of what waits runs as ten shards each."""
+    chosen = "SELECT id FROM schedule_instance WHERE status = 'pending' ORDER BY id LIMIT 20"
+    connection.execute(
+        text(
+            f"UPDATE schedule_instance i JOIN ({chosen}) c ON c.id = i.id SET status = 'running', attempt = 1,"
+            " schedule_worker_node_id = 0, run_number = 0, shard_total = 10, due_at = schedule_datetime"
+        )
+    )
+    connection.execute(
+        text(
+            "INSERT INTO schedule_instance"
+            " (schedule_task_id, schedule_datetime, due_at, fire_key, run_number, parent_id)"
+            " SELECT i.schedule_task_id, i.schedule_datetime, i.due_at, CONCAT('shard/', i.id, '/', n.id), 0, i.id"
+            " FROM schedule_instance i JOIN (SELECT id FROM schedule_task LIMIT 10) n"
+            " WHERE i.status = 'running' AND i.schedule_worker_node_id = 0"
+        )
+    )
+
+
+def test_what_runs_as_its_shards_is_found_by_the_index_of_work_and_its_shards_by_their_fire(big: Big) -> None:
+    def look(connection: Connection) -> None:
+        parents = spreading.running(connection, 0, 200)
+        assert [one.is_open for one in parents] == [True] * SHARDED
+        assert sum(map(len, spreading.shards_of(connection, [one.id for one in parents]).values())) == SHARDED * 10
+
+    statements = big.reads(look, rows=SHARDED * 12, by={WORK, PRIMARY}, before=before_shards)
+    assert keys_of(statements, "shard") == {FIRE}
+
+
+def test_what_is_to_be_spread_is_read_and_spread_by_id(big: Big, page: list[assignments.Pending]) -> None:
+    some = [one.id for one in page[:SHARDED]]
+
+    def move(connection: Connection) -> None:
+        found = assignments.pending_of(connection, some, big.horizon)
+        moves.spread(connection, [moves.Parent(one.id, one.attempt, None, 0, [None] * 10) for one in found])
+
+    big.reads(move, rows=SHARDED * 12, by={PRIMARY})
