@@ -27,15 +27,22 @@ class Instances:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def list(self, *, limit: int = 20, task: str | None = None, status: str | None = None) -> Documents:
+    def list(
+        self, *, limit: int = 20, task: str | None = None, status: str | None = None, parent: int | None = None
+    ) -> Documents:
         """At most ``limit`` instances, the newest first; those of one ``task`` by ``schedule_datetime``.
 
-        Large params and results are left out: then ``param_bytes`` and ``result_bytes`` are their sizes. Raises
-        NotFound for a task that does not exist, and InvalidInput for a status that does not, and a limit out of range.
+        Shards are left out; with ``parent`` it is the shards of that instance, in their order. Large params and results
+        are left out: then ``param_bytes`` and ``result_bytes`` are their sizes. Raises NotFound for a task or a parent
+        that does not exist, and InvalidInput for a status that does not, and a limit out of range.
         """
         with self._session.database() as database:
             return instances.listed(
-                database, checked_limit(limit), task=task, status=checked_status(InstanceStatus, status)
+                database,
+                checked_limit(limit),
+                task=task,
+                status=checked_status(InstanceStatus, status),
+                parent=None if parent is None else checked_id(parent),
             )
 
     def show(self, instance_id: int) -> Document:

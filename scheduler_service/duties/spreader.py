@@ -18,8 +18,8 @@ from rota.scheduler_service.params import with_lists
 from rota.scheduler_service.placing import why_never
 from rota.shared.database.later import Unexpected, then_read
 from rota.shared.database.transactions import Database, sentence
-from rota.shared.domain.errors import InvalidInput, UnknownType
-from rota.shared.domain.spreading import gathered, workers_of
+from rota.shared.domain.errors import RotaError, UnknownType
+from rota.shared.domain.spreading import check_size, gathered, workers_of
 from rota.shared.domain.states import REASON_LIMIT, InstanceStatus, TaskStatus
 from rota.shared.settings import Settings
 from rota.shared.store import assignments, chain_runs, fires, locks, overlap, pauses, run_numbers, settling, spreading
@@ -139,7 +139,7 @@ class Spreader:
             return False
         page = list(with_lists(self._database, page, snapshot.catalog, ()))
         decided = self._decide(page, snapshot, now)
-        self._write(decided)
+        self._write(page, decided)
         done = decided.refused.keys() | self._spread(page, decided.parents)
         self._forget(done)
         return len(done) < len(page)
@@ -161,8 +161,11 @@ class Spreader:
                     able[one.id] = self._workers(one, snapshot)
             except UnknownType as error:
                 decided.waiting[one.id] = str(error)[:REASON_LIMIT]
-            except InvalidInput as error:
+            except RotaError as error:
                 decided.refused[one.id] = str(error)[:REASON_LIMIT]
+            except Exception as error:  # noqa: BLE001 - perhaps a fault of Rota's: one row must not stop the others
+                words = self._surprises.say(f"task type {one.task_type}", error)
+                decided.waiting[one.id] = f"the instance could not be spread: {words}"[:REASON_LIMIT]
         wanted = [one for one in page if able.get(one.id)]
         decided.waiting |= {one.id: self._nobody(one, snapshot) for one in page if able.get(one.id) == []}
         slots, numbers = self._database.read(lambda c: self._slots(c, wanted, decided, now))
@@ -176,7 +179,9 @@ class Spreader:
     def _workers(self, one: Pending, snapshot: FleetSnapshot) -> list[int | None]:
         """For each shard the only worker that may run it, or None; empty if no live worker fits, and one must."""
         _, needs = needed(one, one.task_type or "", snapshot, None)
-        return workers_of(one.spread or "", one.shards, snapshot.fleet.fitting(needs))
+        workers = workers_of(one.spread or "", one.shards, snapshot.fleet.fitting(needs))
+        check_size(one.param_size or 0, len(workers))
+        return workers
 
     def _nobody(self, one: Pending, snapshot: FleetSnapshot) -> str:
         _, needs = needed(one, one.task_type or "", snapshot, None)
@@ -206,10 +211,9 @@ class Spreader:
         numbers = run_numbers.last_of(connection, {p.fire for p in wanted if p.run_number is None})
         return slots, numbers
 
-    def _write(self, decided: Decided) -> None:
+    def _write(self, page: Sequence[Pending], decided: Decided) -> None:
         """Write which are refused, why others wait, and which runs are to stop for others."""
-        with self._lock:
-            said = {number: one.reason for number, one in self._noted.items() if number in decided.waiting}
+        said = {one.id: one.reason for one in page}
         unsaid = {number: why for number, why in decided.waiting.items() if said.get(number) != why}
         changed = unsaid.keys() | decided.refused.keys()
         if not changed and not decided.replaced:

@@ -17,6 +17,9 @@ ITS_SHARDS = 0
 MOST_SHARDS = 1000
 """One fire runs as so many shards at most."""
 
+PARAM_BYTES = 64 * 1024 * 1024
+"""Each shard has its param. Those of one fire have so many bytes at most, since one transaction writes them."""
+
 RESULTS_BYTES = 256 * 1024
 """The parent's result has the results of its shards up to so many bytes. The others stand in their own rows alone."""
 
@@ -71,6 +74,18 @@ def workers_of(spread: str, shards: int | None, fitting: Sequence[int]) -> list[
         return [*sorted(fitting)[:MOST_SHARDS]]
     number = len(fitting) if spread == Spread.WORKERS else shards or 0
     return [None] * min(number, MOST_SHARDS)
+
+
+def check_size(param_bytes: int, shards: int) -> None:
+    """Check that so many shards may each have a param of so many bytes.
+
+    Raises InvalidInput.
+    """
+    if param_bytes * shards > PARAM_BYTES:
+        raise InvalidInput(
+            f"its param of {param_bytes:,} bytes in each of {shards} shards would be more than {PARAM_BYTES:,} bytes:"
+            " let the param name where the data is"
+        )
 
 
 def gathered(shards: Sequence[Shard], total: int | None, *, is_cancel_requested: bool, reason: str | None) -> Gathered:

@@ -7,10 +7,11 @@ nobody would say that it is free.
 
 from collections.abc import Collection
 
-from sqlalchemy import Connection, select, union_all
+from sqlalchemy import Connection, literal_column, or_, select, union_all
 
 from rota.shared.database.constructs import by_index, read_by
 from rota.shared.database.later import read_before
+from rota.shared.domain.spreading import ITS_SHARDS
 from rota.shared.domain.states import FAIL_LOST, InstanceStatus
 from rota.shared.store.tables import kept_for_nothing, schedule_instance
 from rota.shared.store.transitions import canceling, keeping, recovering
@@ -22,7 +23,8 @@ LIMIT = 100
 """The most strays of each kind that one look finds."""
 
 _held = _instance.schedule_worker_node_id.is_not(None)
-_WRONG = ((InstanceStatus.PENDING, _held), (InstanceStatus.ASSIGNED, ~_held), (InstanceStatus.RUNNING, ~_held))
+_by_nobody = or_(~_held, _instance.schedule_worker_node_id == literal_column(str(ITS_SHARDS)))
+_WRONG = ((InstanceStatus.PENDING, _held), (InstanceStatus.ASSIGNED, _by_nobody), (InstanceStatus.RUNNING, ~_held))
 _parts = [
     select(_instance.id, _instance.status).where(_instance.status == status.value, wrong).limit(LIMIT)
     for status, wrong in _WRONG

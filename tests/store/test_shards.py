@@ -18,11 +18,12 @@ from rota.shared.domain.errors import InvalidInput, NotPossible
 from rota.shared.domain.spreading import RIGHT
 from rota.shared.domain.states import InstanceStatus
 from rota.shared.settings import Settings
-from rota.shared.store import assignments
+from rota.shared.store import assignments, strays
 from rota.shared.store.overlap import REPORTED_WITHIN
 from rota.shared.store.runs import Run
 from tests.harness.processes import wait_until
 from tests.harness.scenario import Scenario, ended, to_retry
+from tests.harness.statements import executed
 
 ANN = Actor("ann", "cli")
 GIVEN = "SELECT id FROM schedule_instance WHERE status = 'assigned' AND schedule_worker_node_id = :worker"
@@ -368,3 +369,34 @@ def test_what_has_begun_as_a_whole_goes_on_as_a_whole(spread: Spread) -> None:
     spread.step()
     assert spread.shards(instance) == []
     assert spread.rows.row(instance).status == "assigned"
+
+
+def test_why_a_fire_waits_is_written_once(spread: Spread) -> None:
+    spread.add(shards=1, overlap_policy="queue")
+    for _ in range(2):
+        spread.start()
+    spread.step()
+    spread.step()
+    with executed(spread.database.engine) as statements:
+        spread.step()
+    assert [one for one in statements if one.startswith(("UPDATE schedule_instance", "UPDATE OR IGNORE"))] == []
+
+
+def test_params_that_would_be_too_much_for_all_shards_are_refused(spread: Spread) -> None:
+    spread.add(shards=1000)
+    parent = spread.start(param={"data": "x" * 70_000})
+    spread.step()
+    row = spread.rows.row(parent)
+    assert (row.status, spread.shards(parent)) == ("canceled", [])
+    assert "bytes in each of 1000 shards would be more than 67,108,864 bytes" in row.reason
+
+
+def test_what_sql_has_assigned_to_no_worker_is_ended_and_a_parent_is_not(spread: Spread) -> None:
+    spread.add(shards=1)
+    parent = spread.start()
+    spread.step()
+    assigned = spread.rows.assigned(spread.workers[0])
+    spread.rows.sql("UPDATE schedule_instance SET schedule_worker_node_id = 0 WHERE id = :id", id=assigned)
+    assert spread.database.read(strays.find) == {assigned: "assigned"}
+    spread.database.write(lambda c: strays.end(c, assigned, "assigned"))
+    assert (spread.rows.status(assigned), spread.rows.status(parent)) == ("canceled", "running")
