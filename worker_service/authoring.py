@@ -16,7 +16,7 @@ from rota.shared.domain.task_fields import TaskFields
 from rota.worker_service.built_in_types import refuse_built_in
 from rota.worker_service.contents import Contents, Handler, Node, ParamModel
 from rota.worker_service.context import NodeContext
-from rota.worker_service.handlers import check_limits, execution_of, own_retry, refuse_unknown_of_type
+from rota.worker_service.handlers import check_always, check_limits, execution_of, own_retry, refuse_unknown_of_type
 from rota.worker_service.signatures import Execution, Model, More, NodeDecorator, NoMore, OneNode, P, Returned
 from rota.worker_service.values import checked_model, declared_param
 
@@ -46,6 +46,7 @@ class TaskType(Generic[P]):
         timeout: float | None = None,
         retries: int | None = None,
         execution: Execution | None = None,
+        always: bool = False,
         **retry: Unpack[RetryFields],
     ) -> NodeDecorator[P]:
         """Declare the next node, of the type CATEGORY_NAME. The function can still be called as before.
@@ -54,6 +55,7 @@ class TaskType(Generic[P]):
         which exceptions (``retry_on=(ConnectionError,)``); what is not given is the task's.
         ``execution``: an ``async def`` runs on the event loop, a ``def`` on a thread; ``"process"`` runs a ``def`` in
         a process of its own, which can be killed at its timeout or when it is canceled.
+        ``always``: it also runs when a node before it has failed, was canceled, or ended the run.
 
         Raises InvalidInput for a bad name, timeout, number of retries or handler, and for a field that a node does not
         have; NameTaken for a node declared twice or built in.
@@ -61,7 +63,8 @@ class TaskType(Generic[P]):
         node_type = f"{self.category}_{_checked(name)}"
         own = own_retry(node_type, retry)
         refuse_built_in(node_type, replace=self._replace)
-        return self._register(node_type, timeout, retries, execution, own)
+        check_always(node_type, always)
+        return self._register(node_type, timeout, retries, execution, own, always=always)
 
     def _register(
         self,
@@ -70,6 +73,8 @@ class TaskType(Generic[P]):
         retries: int | None,
         execution: Execution | None,
         retry: Mapping[str, Any],
+        *,
+        always: bool = False,
     ) -> NodeDecorator[P]:
         check_limits(node_type, timeout, retries)
 
@@ -88,6 +93,7 @@ class TaskType(Generic[P]):
                     retries=retries,
                     param_model=self.param,
                     retry=retry,
+                    always=always,
                 )
             )
             return handler

@@ -54,6 +54,9 @@ class Node:
     retry: Mapping[str, Any] = field(default_factory=dict)
     """How it is retried, where its task does not say so: fields of ``RetryPolicy``."""
 
+    always: bool = False
+    """Whether it runs also after a node before it has ended the run."""
+
     @property
     def own_retry(self) -> dict[str, Any]:
         """The fields of ``RetryPolicy`` in which it goes before its task."""
@@ -64,7 +67,8 @@ class Node:
 
         Raises InvalidInput for a model that JSON cannot describe.
         """
-        defaults = {"execution": self.execution, "timeout": self.timeout, **self.own_retry}
+        always = self.always or None
+        defaults = {"execution": self.execution, "timeout": self.timeout, "always": always, **self.own_retry}
         return NodeTypeDeclaration(
             type=self.type,
             category=self.category,

@@ -72,6 +72,14 @@ class NodeContext(Generic[P_co]):
     shard_total: int = 1
     """Which shard of its fire this run is, from 0 on, of how many; 0 of 1 where the task is not spread."""
 
+    run_status: str = "running"
+    """How the run has ended before this node, which runs always: failed, canceled, or succeed (``EndRun``).
+
+    ``running``: no node before it has ended the run."""
+
+    run_reason: str | None = None
+    """Why the run has failed or was canceled."""
+
     cancellation: Cancellation = field(default_factory=Cancellation, repr=False)
 
     @property

@@ -30,7 +30,6 @@ from rota.worker_service.pulling.slots import Slots
 from rota.worker_service.pulling.starter import Starter
 from rota.worker_service.pulling.successors import Successors
 from rota.worker_service.rows import WorkerRows
-from rota.worker_service.running import endings
 from rota.worker_service.running.active import Active
 from rota.worker_service.running.failures import log_failure
 from rota.worker_service.running.listeners import Listeners
@@ -236,10 +235,7 @@ class Engine:
         again = [(a.run.id, a.run.attempt) for a in left if a not in once and a in over]
         attempt(lambda: self._rows.hand_back(again, "its worker stopped"))
         if once:
-            failures = [
-                endings.stopped_at_grace_end(a.run, a.done, self._runner.span(a), still_runs=a not in over)
-                for a in once
-            ]
+            failures = [self._runner.failed_at_grace_end(a, still_runs=a not in over) for a in once]
             for active, failure in zip(once, failures, strict=True):
                 log_failure(active.run, next(iter(active.run.nodes[active.done :]), None), failure)
             attempt(lambda: self._report_last(failures))

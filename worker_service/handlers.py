@@ -21,7 +21,7 @@ MOST_RETRIES = 1000
 """As for the retries of a task."""
 
 RETRY_FIELDS = tuple(RetryFields.__annotations__)
-FIELDS = ("timeout", "retries", "execution", *RETRY_FIELDS)
+FIELDS = ("timeout", "retries", "execution", "always", *RETRY_FIELDS)
 TYPE_FIELDS = ("param", "replace")
 
 
@@ -69,6 +69,12 @@ def check_limits(node_type: str, timeout: Any, retries: Any) -> None:
         )
     if retries is not None and not (type(retries) is int and 0 <= retries <= MOST_RETRIES):
         raise InvalidInput(f"{node_type}: retries {retries!r} must be a whole number from 0 to {MOST_RETRIES:,}")
+
+
+def check_always(node_type: str, always: Any) -> None:
+    """Check whether a node runs always. Raises InvalidInput."""
+    if not isinstance(always, bool):
+        raise InvalidInput(f"{node_type}: always {always!r} must be True or False")
 
 
 def refuse_unknown(node_type: str, unknown: Iterable[str]) -> None:

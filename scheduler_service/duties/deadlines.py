@@ -75,7 +75,7 @@ class Deadlines:
     def _end(self, run: Watched) -> None:
         try:
             node = self._database.read(partial(deadlines.running_node, instance_id=run.id))
-            if node is None:
+            if node is None or node.always:
                 return
             report = deadlines.overdue(run, node, self._grace)
             self._database.write(partial(deadlines.end_overdue, run=run, node=node, report=report))

@@ -152,6 +152,10 @@ class NodeStatus(StrEnum):
     SKIPPED = "skipped"
 
 
+LEFT = (NodeStatus.PENDING, NodeStatus.RUNNING)
+"""Nodes in these states are left to run. Behind one that has ended its run they run always (``always=True``)."""
+
+
 class WorkerState(StrEnum):
     """The states of a worker.
 
@@ -206,7 +210,7 @@ class Move:
     Move("fail", (RUNNING,), FAILED, {RUNNING: FAILED, PENDING: CANCELED})
 
     An instance in one of the ``sources`` goes to ``target``. Its nodes whose state is a key of ``nodes`` go to the
-    state beside it; then its first node that has not succeeded goes to ``first_node``. Other nodes stay as they are.
+    state beside it; then its first node that is left to run goes to ``first_node``. Other nodes stay as they are.
     """
 
     name: str

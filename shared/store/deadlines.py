@@ -231,6 +231,8 @@ class RunningNode:
     gmt_started: Any
     own_retry: Mapping[str, Any]
     worker: str | None
+    always: bool
+    """Whether it runs always: no limit of the run ends it."""
 
 
 _running_node = by_index(
@@ -246,8 +248,9 @@ _running_node = by_index(
 def running_node(connection: Connection, instance_id: int) -> RunningNode | None:
     """The node that runs; None if there is none any more."""
     for node_id, name, failures, started, defaults, worker in connection.execute(_running_node, {"ids": [instance_id]}):
-        own = {f: v for f, v in object_in(defaults).items() if f in RetryPolicy.__dataclass_fields__}
-        return RunningNode(node_id, name, failures, started, own, worker)
+        declared = object_in(defaults)
+        own = {f: v for f, v in declared.items() if f in RetryPolicy.__dataclass_fields__}
+        return RunningNode(node_id, name, failures, started, own, worker, declared.get("always") is True)
     return None
 
 

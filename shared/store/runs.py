@@ -24,7 +24,7 @@ from sqlalchemy import (
 
 from rota.shared.database.constructs import UtcNow, UtcTime, among, by_index, read_by
 from rota.shared.domain.retry import RetryPolicy
-from rota.shared.domain.states import InstanceStatus, NodeStatus
+from rota.shared.domain.states import LEFT, InstanceStatus, NodeStatus
 from rota.shared.domain.times import is_time
 from rota.shared.store import params
 from rota.shared.store.node_terms import NODE_TERMS, parsed_node
@@ -143,11 +143,11 @@ class Wanted:
 
     @property
     def first_node(self) -> int | None:
-        """The id of the first node that has not succeeded; None if there is none."""
+        """The id of the first node that is left to run; else of the first that has not succeeded; None without one."""
         for node in self.nodes:
-            if node.status != NodeStatus.SUCCEED:
+            if node.status in LEFT:
                 return node.id
-        return None
+        return next((node.id for node in self.nodes if node.status != NodeStatus.SUCCEED), None)
 
     @property
     def origin(self) -> str:

@@ -86,14 +86,22 @@ def holders_are_alive(cluster: Cluster) -> Iterator[str]:
 def nodes_agree(cluster: Cluster, instances: Instances) -> Iterator[str]:
     """The states of the nodes, in their order, are those that the state of their instance allows."""
     nodes: dict[int, list[str]] = defaultdict(list)
-    for row in cluster.rows("SELECT * FROM schedule_task_node ORDER BY schedule_instance_id, sequence"):
+    cleaning: set[int] = set()
+    for row in cluster.rows(
+        """SELECT n.schedule_instance_id, n.status, t.defaults LIKE '%"always"%' AS runs_always
+        FROM schedule_task_node n LEFT JOIN schedule_task_node_type t ON t.id = n.schedule_task_node_type_id
+        ORDER BY n.schedule_instance_id, n.sequence"""
+    ):
         nodes[row["schedule_instance_id"]].append(row["status"])
+        if row["runs_always"]:
+            cleaning.add(row["schedule_instance_id"])
     for instance_id, row in instances.items():
         found = nodes.get(instance_id, [])
+        fits = _nodes_fit_with_always if instance_id in cleaning else _nodes_fit
         if row["schedule_worker_node_id"] == 0:  # it runs as its shards
             if found:
                 yield f"instance {instance_id} runs as its shards, and has nodes: {found}"
-        elif not _nodes_fit(row["status"], found):
+        elif not fits(row["status"], found):
             yield f"instance {instance_id} is {row['status']} ({row['reason']}), its nodes are {found}"
 
 
@@ -114,6 +122,23 @@ def _nodes_fit(status: str, nodes: Sequence[str]) -> bool:
             return after[:1] == ["failed"] and set(after[1:]) <= {"canceled"}
         case _:
             return set(after) <= {"canceled", "failed"}
+
+
+def _nodes_fit_with_always(status: str, nodes: Sequence[str]) -> bool:
+    """As ``_nodes_fit``, where some of the nodes run always: behind one that has ended the run, too."""
+    live = [node for node in nodes if node in ("pending", "running")]
+    ends = [node for node in nodes if node in ("failed", "canceled", "skipped")]
+    match status:
+        case "succeed":
+            return not live and set(ends) <= {"skipped"}
+        case "failed":
+            return not live and "failed" in ends
+        case "canceled":
+            return not live and (not ends or ends[0] != "skipped")
+        case "running":
+            return live.count("running") == 1 and live[0] == "running"
+        case _:
+            return set(live) <= {"pending"}
 
 
 def transitions_are_legal(journal: Iterable[Row]) -> Iterator[str]:

@@ -1504,3 +1504,341 @@ def test_whoever_drops_a_run_those_who_wait_for_it_are_told_once() -> None:
     runner.drop(one.id)
     runner.drop(one.id)
     assert told == [one]
+
+
+# Nodes that run always
+
+
+CLEANUPS = {
+    node.type: node for node in (node_type("CLEANUP", always=True, timeout=30), node_type("NOTIFY", always=True))
+}
+ORDER = ("EXTRACT", "SEND", "CLEANUP", "LOG", "NOTIFY")
+
+
+@pytest.fixture
+def cleaning() -> World:
+    return World({**NODES, **CLEANUPS})
+
+
+def now_runs(world: World, name: str, status: str, why: str = "") -> NodeContext[Any]:
+    """Commit what was reported: then this node runs, and is told how the run has ended."""
+    world.reports.commit()
+    context = world.executor.calls[-1].context
+    assert (context.node_type, context.run_status) == (f"REPORT_{name}", status)
+    assert why in (context.run_reason or "")
+    return context
+
+
+def test_after_a_failure_the_nodes_that_run_always_run_in_order_and_the_failure_stays(cleaning: World) -> None:
+    cleaning.start(run(*ORDER))
+    cleaning.ended({"rows": 42})
+    cleaning.reports.commit()
+    decided = cleaning.ended(failure=Fail("no mail server"))
+    assert states(decided) == [(102, "failed"), (104, "canceled"), (103, "running")]
+    assert instance(decided).status is InstanceStatus.RUNNING
+    context = now_runs(cleaning, "CLEANUP", "failed", "node REPORT_SEND failed: Fail: no mail server")
+    assert (dict(context.results), context.cancel_requested) == (
+        {"EXTRACT": {"rows": 42}, "REPORT_EXTRACT": {"rows": 42}},
+        False,
+    )
+    assert states(cleaning.ended({"removed": 1})) == [(103, "succeed"), (105, "running")]
+    assert now_runs(cleaning, "NOTIFY", "failed", "no mail server").results["CLEANUP"] == {"removed": 1}
+    report = cleaning.ended()
+    assert states(report) == [(102, "failed"), (105, "succeed")]
+    end = instance(report)
+    assert (end.status, end.failures, report.has_failed) == (InstanceStatus.FAILED, 1, True)
+    assert end.reason == "node REPORT_SEND failed: Fail: no mail server"
+    assert json.loads(end.result or "") == {"error": end.reason, "node": "REPORT_SEND"}
+    cleaning.reports.commit()
+    assert (len(cleaning.runner), cleaning.slots.busy) == (0, 0)
+
+
+def test_they_do_not_run_before_a_retry_but_at_the_end_of_the_last_attempt(cleaning: World) -> None:
+    cleaning.start(run("LOG", "CLEANUP", retries=1))
+    assert states(cleaning.ended(failure=ValueError("no"))) == [(101, "pending")]
+    cleaning.reports.commit()
+    once_failed = NodeRun(101, "REPORT_LOG", "REPORT", 1, "pending", None, None, failures=1)
+    cleanup = NodeRun(102, "REPORT_CLEANUP", "REPORT", 2, "pending", None, None)
+    cleaning.start(run(nodes=(once_failed, cleanup), retries=1, attempt=2, failures=1))
+    assert states(cleaning.ended(failure=ValueError("no"))) == [(101, "failed"), (102, "running")]
+    now_runs(cleaning, "CLEANUP", "failed")
+    assert instance(cleaning.ended()).failures == 2
+
+
+def test_where_all_goes_well_they_run_as_the_others_and_the_result_stays_that_of_the_last_other(
+    cleaning: World,
+) -> None:
+    cleaning.start(run("LOG", "CLEANUP"))
+    assert states(cleaning.ended({"sent": 3})) == [(101, "succeed"), (102, "running")]
+    now_runs(cleaning, "CLEANUP", "running")
+    report = cleaning.ended({"removed": 1})
+    assert report.is_plain_success
+    assert (report.nodes[0].result, instance(report).result) == ('{"removed":1}', '{"sent":3}')
+
+
+def test_after_an_early_end_they_run_and_it_is_a_success_with_its_own_result(cleaning: World) -> None:
+    cleaning.start(run(*ORDER))
+    assert states(cleaning.ended(EndRun({"new": 0}))) == [
+        (101, "succeed"), (102, "skipped"), (104, "skipped"), (103, "running"),
+    ]  # fmt: skip
+    now_runs(cleaning, "CLEANUP", "succeed")
+    cleaning.ended({"removed": 1})
+    now_runs(cleaning, "NOTIFY", "succeed")
+    end = instance(cleaning.ended(RunAgain(in_=60)))
+    assert (end.status, end.result, end.reason) == (InstanceStatus.SUCCEED, '{"new":0}', None)
+    assert end.again == NOON + timedelta(seconds=60)
+
+
+def test_an_early_end_that_skips_no_node_goes_on_as_any_run(cleaning: World) -> None:
+    cleaning.start(run("LOG", "CLEANUP"))
+    assert cleaning.ended(EndRun({"new": 0})).is_plain_step
+    now_runs(cleaning, "CLEANUP", "running")
+    assert instance(cleaning.ended({"removed": 1})).result == '{"new":0}'
+
+
+def test_one_of_them_that_fails_makes_a_success_a_failure_and_the_others_run_all_the_same(cleaning: World) -> None:
+    cleaning.start(run(*ORDER))
+    cleaning.ended(EndRun({"new": 0}))
+    cleaning.reports.commit()
+    assert states(cleaning.ended(failure=Fail("disk"))) == [(103, "failed"), (105, "running")]
+    now_runs(cleaning, "NOTIFY", "failed", "node REPORT_CLEANUP failed: Fail: disk")
+    end = instance(cleaning.ended(RunAgain(in_=60)))
+    assert (end.status, end.reason, end.again) == ("failed", "node REPORT_CLEANUP failed: Fail: disk", None)
+
+
+def test_one_of_them_that_fails_does_not_hide_the_failure_before_it(cleaning: World) -> None:
+    cleaning.start(run("LOG", "CLEANUP"))
+    cleaning.ended(failure=Fail("first"))
+    cleaning.reports.commit()
+    report = cleaning.ended(failure=Fail("second"))
+    assert states(report) == [(101, "failed"), (102, "failed")]
+    end = instance(report)
+    assert end.reason == "node REPORT_LOG failed: Fail: first; then node REPORT_CLEANUP failed: Fail: second"
+    assert json.loads(end.result or "")["node"] == "REPORT_LOG"
+
+
+def test_one_of_them_that_fails_in_a_run_that_goes_well_ends_it_as_any_node(cleaning: World) -> None:
+    cleaning.start(run("CLEANUP", "LOG", "NOTIFY"))
+    assert states(cleaning.ended(failure=Fail("disk"))) == [(101, "failed"), (102, "canceled"), (103, "running")]
+    now_runs(cleaning, "NOTIFY", "failed", "disk")
+
+
+def test_a_cancel_stops_the_node_that_runs_and_none_that_runs_always(cleaning: World) -> None:
+    cleaning.start(run(*ORDER))
+    cleaning.runner.stop(7, 1, "canceled", canceled=True)
+    assert cleaning.executor.calls[0].stopped
+    assert states(cleaning.ended(stopped=True)) == [
+        (101, "canceled"), (102, "canceled"), (104, "canceled"), (103, "running"),
+    ]  # fmt: skip
+    context = now_runs(cleaning, "CLEANUP", "canceled", "canceled")
+    cleaning.runner.stop(7, 1, "canceled", canceled=True)  # as at each comparison with the rows
+    assert (cleaning.executor.calls[-1].stopped, context.cancel_requested) == (False, False)
+    cleaning.ended()
+    now_runs(cleaning, "NOTIFY", "canceled", "canceled")
+    end = instance(cleaning.ended(failure=ConnectionError("no mail server")))
+    assert (end.status, end.failures) == (InstanceStatus.CANCELED, 0)
+    assert end.reason == "canceled; then node REPORT_NOTIFY failed: ConnectionError: no mail server"
+    assert end.note == "; then node REPORT_NOTIFY failed: ConnectionError: no mail server"
+
+
+def test_a_cancel_that_comes_while_one_of_them_runs_cancels_the_next_other_node(cleaning: World) -> None:
+    cleaning.start(run("CLEANUP", "LOG", "NOTIFY"))
+    cleaning.runner.stop(7, 1, "canceled", canceled=True)
+    assert not cleaning.executor.calls[0].stopped
+    cleaning.ended({"removed": 1})
+    cleaning.reports.commit()
+    assert states(cleaning.reports.seen[-1]) == [(102, "canceled"), (103, "running")]
+    now_runs(cleaning, "NOTIFY", "canceled")
+    assert instance(cleaning.ended()).status is InstanceStatus.CANCELED
+
+
+def test_a_cancel_that_finds_no_other_node_to_cancel_leaves_a_success(cleaning: World) -> None:
+    cleaning.start(run("LOG", "CLEANUP"))
+    cleaning.ended({"sent": 1})
+    cleaning.reports.commit()
+    cleaning.runner.stop(7, 1, "canceled", canceled=True)
+    assert instance(cleaning.ended()).status is InstanceStatus.SUCCEED
+
+
+def test_a_cancel_between_two_nodes_lets_the_next_run_in_a_slot_if_it_runs_always() -> None:
+    world = World({**NODES, **CLEANUPS}, capacity=1)
+    world.start(run("EXTRACT", "CLEANUP", id=1))
+    world.executor.calls[-1].end(1)
+    world.start(run("EXTRACT", id=2))
+    world.runner.stop(1, 1, "canceled", canceled=True)
+    world.reports.commit()
+    assert (world.executor.started, world.slots.line) == (["EXTRACT", "EXTRACT"], 1)
+    world.executor.calls[1].end(2)
+    assert world.slots.next_in_line() is not None
+
+
+def test_a_run_that_is_canceled_before_any_handler_was_entered_has_nothing_to_clean_up(cleaning: World) -> None:
+    one = run("CLEANUP", "LOG", "NOTIFY")
+    cleaning.runner.accept([one])
+    cleaning.runner.stop(7, 1, "canceled", canceled=True)
+    cleaning.runner.start([one])
+    [report] = cleaning.reports.seen
+    assert states(report) == [(101, "canceled"), (102, "canceled"), (103, "canceled")]
+    assert (instance(report).status, cleaning.executor.calls) == (InstanceStatus.CANCELED, [])
+
+
+def test_the_limit_of_the_run_ends_no_node_that_runs_always_but_its_own_does(cleaning: World) -> None:
+    cleaning.start(run("LOG", "CLEANUP", run_timeout_seconds=10))
+    cleaning.clock.advance(10)
+    cleaning.runner.expire()
+    assert states(cleaning.ended(stopped=True)) == [(101, "failed"), (102, "running")]
+    now_runs(cleaning, "CLEANUP", "failed", "the run timed out after 10 s in REPORT_LOG")
+    cleaning.clock.advance(29.9)
+    cleaning.runner.expire()
+    assert not cleaning.executor.calls[-1].stopped
+    cleaning.clock.advance(0.1)
+    cleaning.runner.expire()
+    assert cleaning.executor.calls[-1].stopped
+    end = instance(cleaning.ended(stopped=True))
+    assert "the run timed out after 10 s" in str(end.reason)
+    assert "; then REPORT_CLEANUP timed out after 30 s" in str(end.reason)
+
+
+def test_the_limit_of_the_run_waits_for_a_node_that_runs_always_and_ends_the_next_other(cleaning: World) -> None:
+    cleaning.start(run("NOTIFY", "LOG", run_timeout_seconds=10))
+    cleaning.clock.advance(60)
+    cleaning.runner.expire()
+    assert not cleaning.executor.calls[-1].stopped
+    cleaning.ended()
+    cleaning.runner.expire()
+    cleaning.reports.commit()
+    assert states(cleaning.reports.seen[-1]) == [(102, "failed")]
+    assert cleaning.executor.started == ["NOTIFY"]
+
+
+def test_they_wait_for_a_handler_that_does_not_return_within_its_grace(cleaning: World) -> None:
+    cleaning.start(run("LOG", "CLEANUP"))
+    cleaning.runner.stop(7, 1, "canceled", canceled=True)
+    running = cleaning.executor.calls[0]
+    running.linger()
+    cleaning.clock.advance(GRACE)
+    cleaning.runner.expire()
+    waiting = cleaning.reports.commit()
+    assert (states(waiting), instance(waiting).status) == ([(101, "running")], InstanceStatus.RUNNING)
+    assert len(cleaning.executor.calls) == 1
+    assert states(cleaning.ended(stopped=True)) == [(101, "canceled"), (102, "running")]
+    now_runs(cleaning, "CLEANUP", "canceled")
+    assert instance(cleaning.ended()).status is InstanceStatus.CANCELED
+    assert cleaning.slots.busy == 0
+
+
+def node(number: int, name: str, status: str, result: Any = None, failures: int = 0) -> NodeRun:
+    return NodeRun(100 + number, f"REPORT_{name}", "REPORT", number, status, None, result, failures)
+
+
+def test_another_worker_goes_on_with_those_that_are_left(cleaning: World) -> None:
+    """As after the loss of the worker that ran them."""
+    nodes = (
+        node(1, "EXTRACT", "succeed", {"rows": 42}),
+        node(2, "SEND", "failed", {"error": "Fail: no mail server"}, failures=4),
+        node(3, "CLEANUP", "running"),
+        node(4, "LOG", "canceled"),
+        node(5, "NOTIFY", "pending"),
+    )
+    cleaning.start(run(nodes=nodes, attempt=2, run_timeout_seconds=10, on_retry="restart"))
+    context = cleaning.executor.calls[-1].context
+    assert (context.node_type, context.run_status) == ("REPORT_CLEANUP", "failed")
+    assert context.run_reason == "node REPORT_SEND failed: Fail: no mail server"
+    assert context.results["EXTRACT"] == {"rows": 42}
+    cleaning.clock.advance(20)
+    cleaning.runner.expire()
+    assert not cleaning.executor.calls[-1].stopped, "the limit of the run does not count"
+    assert states(cleaning.ended()) == [(103, "succeed"), (105, "running")]
+    now_runs(cleaning, "NOTIFY", "failed")
+    report = cleaning.ended()
+    assert states(report) == [(105, "succeed")]
+    assert (instance(report).status, instance(report).reason) == ("failed", context.run_reason)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "status", "result"),
+    [
+        (("succeed", "skipped", "running"), "succeed", '{"new":0}'),
+        (("canceled", "canceled", "pending"), "canceled", '{"error":"canceled"}'),
+        (("skipped", "failed", "pending"), "failed", None),
+        (("canceled", "failed", "pending"), "canceled", '{"error":"canceled"}'),
+    ],
+)
+def test_how_a_run_has_ended_is_read_from_its_nodes(
+    cleaning: World, statuses: tuple[str, str, str], status: str, result: str | None
+) -> None:
+    names = ("LOG", "CLEANUP", "NOTIFY") if "failed" in statuses else ("LOG", "SEND", "NOTIFY")
+    nodes = tuple(
+        node(at, name, one, {"new": 0} if one == "succeed" else {"error": "disk"} if one == "failed" else None)
+        for at, (name, one) in enumerate(zip(names, statuses, strict=True), start=1)
+    )
+    cleaning.start(run(nodes=nodes, attempt=2))
+    assert cleaning.executor.calls[-1].context.run_status == status
+    end = instance(cleaning.ended())
+    assert end.status == status
+    assert end.result == result or status == "failed"
+
+
+def test_a_run_that_sql_has_revived_begins_at_the_node_that_failed(cleaning: World) -> None:
+    nodes = (node(1, "EXTRACT", "succeed"), node(2, "SEND", "failed"), node(3, "LOG", "canceled"))
+    cleaning.start(run(nodes=nodes, attempt=2))
+    context = cleaning.executor.calls[-1].context
+    assert (context.node_type, context.run_status) == ("REPORT_SEND", "running")
+
+
+def test_one_of_them_is_retried_as_any_node_and_the_next_attempt_begins_with_it(cleaning: World) -> None:
+    cleaning.start(run("LOG", "NOTIFY"))
+    cleaning.ended(failure=Fail("first"))
+    cleaning.reports.commit()
+    report = cleaning.ended(failure=Retry("later", in_=5))
+    assert states(report) == [(101, "failed"), (102, "failed")], "it has no retries"
+    cleaning.reports.commit()
+    cleaning.start(run("EXTRACT", "NOTIFY", retries=2, id=8))
+    cleaning.ended(failure=Fail("first"))
+    cleaning.reports.commit()
+    report = cleaning.ended(failure=Retry("later", in_=5))
+    assert (states(report), instance(report).status) == ([(102, "pending")], InstanceStatus.PENDING)
+
+
+def test_in_a_run_that_was_canceled_none_of_them_is_retried(cleaning: World) -> None:
+    cleaning.start(run("LOG", "NOTIFY", retries=2))
+    cleaning.runner.stop(7, 1, "canceled", canceled=True)
+    cleaning.ended(stopped=True)
+    cleaning.reports.commit()
+    assert instance(cleaning.ended(failure=Retry("later", in_=5))).status is InstanceStatus.CANCELED
+
+
+def at_grace_end(world: World) -> Report:
+    [active] = world.runner.detach_unfinished()
+    active.calls = 0
+    return world.runner.failed_at_grace_end(active, still_runs=False)
+
+
+def test_what_may_run_once_and_is_cut_by_its_workers_stop_leaves_them_to_another_worker(cleaning: World) -> None:
+    cleaning.start(run("LOG", "CLEANUP", "SEND", "NOTIFY", on_worker_lost="fail"))
+    cleaning.reports.commit()
+    report = at_grace_end(cleaning)
+    assert states(report) == [(101, "failed"), (103, "canceled")]
+    assert (instance(report).status, instance(report).due_at, report.has_failed) == ("pending", NOON, False)
+
+
+def test_what_may_run_once_and_is_cut_in_the_last_of_them_ends_as_it_had_ended(cleaning: World) -> None:
+    cleaning.start(run("LOG", "NOTIFY", on_worker_lost="fail"))
+    cleaning.reports.commit()
+    cleaning.ended(failure=Fail("first"))
+    cleaning.reports.commit()
+    report = at_grace_end(cleaning)
+    assert states(report) == [(102, "failed")]
+    assert instance(report).status is InstanceStatus.FAILED
+    assert str(instance(report).reason).startswith("node REPORT_LOG failed: Fail: first; then its worker stopped")
+
+
+def test_a_worker_that_stops_keeps_an_early_end_and_leaves_them_to_another_worker(cleaning: World) -> None:
+    cleaning.start(run("LOG", "SEND", "NOTIFY"))
+    [active] = cleaning.runner.detach_unfinished()
+    cleaning.executor.calls[0].end(EndRun({"new": 0}))
+    assert active.last is not None
+    assert (states(active.last), active.last.is_over) == (
+        [(101, "succeed"), (102, "skipped"), (103, "running")],
+        False,
+    )

@@ -222,6 +222,8 @@ def _portable(call: Call) -> dict[str, Any]:
         "origin": context.origin,
         "shard_index": context.shard_index,
         "shard_total": context.shard_total,
+        "run_status": context.run_status,
+        "run_reason": context.run_reason,
     }
 
 

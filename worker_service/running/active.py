@@ -5,12 +5,14 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
+from rota.shared.domain.states import NodeStatus
 from rota.shared.domain.triggers.zones import load_zone
 from rota.shared.store.reports import Report
 from rota.shared.store.runs import NodeRun, Run
 from rota.worker_service.context import Cancellation, NodeContext
 from rota.worker_service.executors.base import Running
 from rota.worker_service.pulling.slots import Slot
+from rota.worker_service.running.always import RunEnd, end_of
 from rota.worker_service.running.endings import Stop
 
 TIMES_KEPT = 1_000
@@ -24,7 +26,7 @@ class Active(Slot):
     run: Run
     results: dict[str, Any] = field(default_factory=dict)
     done: int = 0
-    """How many of the instance's nodes have succeeded, in this attempt or an earlier one."""
+    """How many of the instance's nodes are over, in this attempt or an earlier one: the place of the present one."""
 
     deadline: float | None = None
     """When the node that runs now times out, or its grace is over, in seconds of the clock's ``monotonic``."""
@@ -41,6 +43,12 @@ class Active(Slot):
     running: Running | None = None
     cancellation: Cancellation = field(default_factory=Cancellation)
     stop: Stop | None = None
+    asked: Stop | None = None
+    """The cancel that somebody asked for while a node ran that runs always: the next other node is canceled."""
+
+    run_end: RunEnd | None = None
+    """How the run has ended, but for its nodes that run always, which run now."""
+
     detached: bool = False
     """Whether the runner reports nothing of it any more: the worker is stopping."""
 
@@ -57,7 +65,7 @@ class Active(Slot):
     """Whether it has ended for the runner, although its handler lingered."""
 
     failed: bool = False
-    """Whether the failure of this attempt is logged. A handler that lingers is reported twice."""
+    """Whether the failure of the present node is logged. A handler that lingers is reported twice."""
 
     calls: int = 0
     """How many of its calls may be running: 1 from just before a call is started until its handler has ended."""
@@ -73,6 +81,33 @@ class Active(Slot):
             return self.over_at
         return now + seconds if self.over_at is None else min(now + seconds, self.over_at)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether any handler of the run may have been entered, in this attempt or an earlier one."""
+        return self.run.attempt > 1 or self.calls > 0 or self.entered is not None
+
+    def end_but_for(self, end: RunEnd) -> None:
+        """The run has ended so, but for the nodes that are left: neither its limit nor a cancel stops these."""
+        self.run_end, self.stop, self.over_at, self.deadline = end, None, None, None
+        self.cancellation, self.failed = Cancellation(), False
+        self.done = next(at for at, node in enumerate(self.run.nodes) if node is end.left[0])
+
+    def begin(self, now: float) -> None:
+        """This attempt begins, ``now`` by ``monotonic``: the run has its limit, or goes on after its end."""
+        if limit := self.run.run_timeout_seconds:
+            self.over_at = now + limit
+        if len(self.run.nodes) > 1 and (end := end_of(self.run)) is not None:
+            for node in self.run.nodes:
+                if node.status == NodeStatus.SUCCEED:
+                    keep_result(self, node, node.result)
+            self.end_but_for(end)
+
+    def put_off_stop(self) -> None:
+        """The next node runs always: a cancel is put off until another node is to run, and so is the run's limit."""
+        if self.stop is not None:
+            self.asked = self.stop if self.stop.canceled else self.asked
+            self.stop, self.cancellation = None, Cancellation()
+
     def __post_init__(self) -> None:
         """It takes room from its claim on."""
         self.large = self.run.large
@@ -85,7 +120,7 @@ def keep_result(active: Active, node: NodeRun, result: Any) -> None:
 
 
 def context_of(active: Active, node: NodeRun, param: Any) -> NodeContext[Any]:
-    run, context = active.run, NodeContext.__new__(NodeContext)
+    run, end, context = active.run, active.run_end, NodeContext.__new__(NodeContext)
     vars(context).update(  # all fields at once: the __init__ of a frozen dataclass takes thrice as long
         param=param,
         schedule_datetime=_in_zone(run.schedule_datetime, run.timezone),
@@ -99,6 +134,8 @@ def context_of(active: Active, node: NodeRun, param: Any) -> NodeContext[Any]:
         origin=run.origin,
         shard_index=run.shard.index,
         shard_total=run.shard.total,
+        run_status="running" if end is None else end.status.value,
+        run_reason=None if end is None else end.reason,
         cancellation=active.cancellation,
     )
     return context

@@ -10,7 +10,7 @@ from rota.shared.domain import times
 from rota.shared.domain.errors import InvalidInput
 from rota.shared.domain.jsontext import json_text, storable
 from rota.shared.domain.retry import OF_A_TIMEOUT, RetryPolicy
-from rota.shared.domain.states import REASON_LIMIT, InstanceStatus, NodeStatus, WorkerLostPolicy
+from rota.shared.domain.states import LEFT, REASON_LIMIT, InstanceStatus, NodeStatus, WorkerLostPolicy
 from rota.shared.store.deadlines import WAITS_FOR_HANDLER
 from rota.shared.store.reports import InstanceReport, NodeReport, Report
 from rota.shared.store.runs import NodeRun, Run
@@ -120,7 +120,7 @@ def report(run: Run, node: NodeRun, ending: Ending, span: Span, policy: RetryPol
 
     ``policy`` is how this node is retried. Only its own failures count, not those of other nodes.
     """
-    rest = _after(run, node)
+    rest = after(run, node)
     retried = ending.retry and node.failures < policy.retries
     if retried and (refusal := policy.why_not(ending.kinds)) is not None:
         retried, ending = False, _not_retried(node, ending, refusal)
@@ -138,7 +138,7 @@ def report(run: Run, node: NodeRun, ending: Ending, span: Span, policy: RetryPol
     if retried:
         return Report(run.id, run.attempt, [reported], _instance_retry(run, node, ending, span, policy))
     canceled = [NodeReport(n.id, NodeStatus.CANCELED) for n in rest]
-    return Report(run.id, run.attempt, [reported, *canceled], _instance_end(run, node, ending, span))
+    return Report(run.id, run.attempt, [reported, *canceled], instance_end(run, node, ending, span))
 
 
 def _not_retried(node: NodeRun, ending: Ending, refusal: str) -> Ending:
@@ -149,7 +149,8 @@ def _not_retried(node: NodeRun, ending: Ending, refusal: str) -> Ending:
     return replace(ending, why=f"{str(ending.why)[:room]}{end}")
 
 
-def _after(run: Run, node: NodeRun) -> Sequence[NodeRun]:
+def after(run: Run, node: NodeRun) -> Sequence[NodeRun]:
+    """The nodes behind this one."""
     if run.nodes[-1] is node:
         return ()
     return run.nodes[next(at for at, one in enumerate(run.nodes) if one is node) + 1 :]
@@ -166,7 +167,8 @@ def first_of_once(run: Run) -> NodeRun | None:
     """The node with which a run begins that may run at most once; None for any other run."""
     if run.on_worker_lost != WorkerLostPolicy.FAIL:
         return None
-    return next((node for node in run.nodes if node.status != NodeStatus.SUCCEED), None)
+    to_run = [node for node in run.nodes if node.status in LEFT]
+    return next((node for node in to_run or run.nodes if node.status != NodeStatus.SUCCEED), None)
 
 
 def restarts(run: Run) -> bool:
@@ -236,13 +238,15 @@ def stopped_at_grace_end(run: Run, done: int, span: Span, *, still_runs: bool = 
 
 
 def waiting_for_its_handler(retry: Report, end: InstanceReport) -> Report:
-    """The report of a run that is to be retried, while its handler still runs: it has failed, and holds all.
+    """The report of a run that is to be retried, or to run its nodes that run always, while its handler still runs.
+
+    It has failed, or was canceled, and holds all.
 
     If the worker ends before the handler does, the retry begins when the worker is dead.
     """
     reason = f"{WAITS_FOR_HANDLER}: {end.reason}"[:REASON_LIMIT]
     waiting = replace(end, status=InstanceStatus.RUNNING, reason=reason, due_at=None)
-    nodes = [replace(node, status=NodeStatus.RUNNING, gmt_completed=None) for node in retry.nodes]
+    nodes = [replace(node, status=NodeStatus.RUNNING, gmt_completed=None) for node in retry.nodes[:1]]
     return replace(retry, nodes=nodes, instance=waiting)
 
 
@@ -250,7 +254,7 @@ def while_its_handler_runs(report: Report, end: InstanceReport, execution: Execu
     """The report of a run that has ended although its handler still runs: its overlap slot stays taken."""
     note = f"; its {HANDLERS[execution]} did not end within the grace and still ran on worker {worker!r}"
     reason = f"{(end.reason or '')[: REASON_LIMIT - len(note)]}{note}"
-    return replace(report, instance=replace(end, reason=reason, lingers=True, note=note))
+    return replace(report, instance=replace(end, reason=reason, lingers=True, note=f"{end.note or ''}{note}"))
 
 
 def refused(original: Report, why: str) -> Report:
@@ -278,7 +282,13 @@ def _from_failure(failure: Failure) -> Ending:
     return Ending(NodeStatus.FAILED, told, failure.error, again, failure.kinds, failure.retry_in)
 
 
-def _instance_end(run: Run, node: NodeRun, ending: Ending, span: Span) -> InstanceReport:
+def error_of(sentence: str) -> str:
+    """The result of what ended so, as JSON text."""
+    return json_text({"error": sentence})
+
+
+def instance_end(run: Run, node: NodeRun, ending: Ending, span: Span) -> InstanceReport:
+    """How an instance ends whose node has failed for good, or was canceled."""
     canceled = ending.status is NodeStatus.CANCELED
     reason = _reason(node, ending)
     return InstanceReport(

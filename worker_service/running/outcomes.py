@@ -7,14 +7,16 @@ from dataclasses import replace
 
 from rota.shared.clock import NOISE, Clock
 from rota.shared.domain.errors import RotaError
-from rota.shared.domain.states import NodeStatus
+from rota.shared.domain.jsontext import UnreadableJson, json_text
+from rota.shared.domain.nodes import given_param
+from rota.shared.domain.states import InstanceStatus, NodeStatus
 from rota.shared.domain.triggers.zones import load_zone
 from rota.shared.store.reports import Report
 from rota.shared.store.runs import NodeRun
 from rota.worker_service.contents import Node
-from rota.worker_service.executors.base import Outcome
-from rota.worker_service.running import endings
-from rota.worker_service.running.active import Active, keep_result
+from rota.worker_service.executors.base import Call, Outcome
+from rota.worker_service.running import always, endings
+from rota.worker_service.running.active import Active, context_of, keep_result
 from rota.worker_service.running.deadlines import DEADLINE_SECONDS, LONGEST_LOOK_SECONDS
 from rota.worker_service.running.endings import Ending, Span, Stop
 from rota.worker_service.running.failures import log_failure
@@ -28,11 +30,49 @@ class Outcomes:
 
     def __init__(self, nodes: Mapping[str, Node], clock: Clock, result_limit_bytes: int) -> None:
         self._nodes = nodes
+        self._always = frozenset(node.type for node in nodes.values() if node.always)
         self._clock = clock
         self._result_limit_bytes = result_limit_bytes
 
+    def is_uncut(self, active: Active) -> bool:
+        """Whether the present node of a run runs always: neither the limit of the run nor a cancel stops it."""
+        if active.run_end is not None or not self._always:
+            return active.run_end is not None
+        return active.done < len(active.run.nodes) and active.run.nodes[active.done].type in self._always
+
+    def call(self, active: Active, node: NodeRun) -> Call | Ending:
+        """The call of a node; or how the node ends, if it cannot be called."""
+        known = self._nodes.get(node.type)
+        if known is None:
+            return endings.failed(f"this worker cannot run {node.type}")
+        param = given_param(node.param, active.run.param)
+        if isinstance(param, UnreadableJson):
+            return endings.failed(f"param of {node.type}: {param}")
+        return Call(known, context_of(active, node, param))
+
+    def until(self, active: Active, node: Node) -> float | None:
+        """When the call of a node that begins now times out, in seconds of ``monotonic``; None: it does not."""
+        now, seconds = self._clock.monotonic(), node.timeout or active.run.timeout_seconds
+        if self.is_uncut(active):
+            return now + seconds if seconds else None
+        return active.until(now, seconds)
+
+    def not_started(self, active: Active, error: BaseException) -> Ending:
+        """How a node ends that could not be started: for what its task's row says, such as a time zone of SQL's."""
+        if isinstance(error, RotaError):
+            return endings.failed(str(error))
+        log.error("instance %d could not be started", active.run.id, exc_info=error)
+        return endings.failed(f"{type(error).__name__}: {error}")
+
     def ending(self, active: Active, node: NodeRun, outcome: Outcome) -> Ending:
-        """How the node ended. Its result is kept for the next one."""
+        """How the node ended, whatever its result is. Its result is kept for the next one."""
+        try:
+            return self._ending(active, node, outcome)
+        except BaseException as error:  # the code of a result's class may raise anything: the run must end all the same
+            log.exception("the end of %s of instance %d could not be read from its outcome", node.type, active.run.id)
+            return endings.failed(f"{type(error).__name__}: {error}")
+
+    def _ending(self, active: Active, node: NodeRun, outcome: Outcome) -> Ending:
         if outcome.stopped:
             return endings.stopped(active.stop, outcome)
         again, has_next = outcome.result, active.done + 1 < len(active.run.nodes)
@@ -61,7 +101,7 @@ class Outcomes:
     def timed_out(self, active: Active, deadline: float) -> Stop:
         """Why a run is stopped whose node has not ended at its deadline: the limit, where it stands, and since when."""
         node = active.run.nodes[active.done]
-        if active.over_at is not None and deadline >= active.over_at:
+        if active.over_at is not None and deadline >= active.over_at and not self.is_uncut(active):
             return self._run_timed_out(active, node, active.over_at)
         known = self._nodes.get(node.type)
         limit = (known.timeout if known else None) or active.run.timeout_seconds or 0
@@ -98,23 +138,52 @@ class Outcomes:
         if active.stop is not None or active.abandoned or not (outcome.finished or not outcome.stopped):
             return None
         try:
-            ending = self.ending(active, node, replace(outcome, stopped=False))
+            ending = self._ending(active, node, replace(outcome, stopped=False))
             return self.report(active, node, ending, outcome) if ending.status is NodeStatus.SUCCEED else None
         except BaseException:
             log.exception("the end of %s of instance %d could not be read", node.type, active.run.id)
             return None
 
-    def report(self, active: Active, node: NodeRun, ending: Ending, outcome: Outcome | None) -> Report:
-        """The report of a node that ended so. Without an outcome its handler was not entered, or still runs."""
-        run, span = active.run, self.span(active, outcome)
+    def report(
+        self, active: Active, node: NodeRun, ending: Ending, outcome: Outcome | None, *, moves_on: bool = True
+    ) -> Report:
+        """The report of a node that ended so. Without an outcome its handler was not entered, or still runs.
+
+        If the run has ended with it but for nodes that run always, the run ``moves_on`` to these.
+        """
+        run, span, end = active.run, self.span(active, outcome), active.run_end
         known = self._nodes.get(node.type)
         policy = endings.policy_of(run, known.own_retry if known else {}) if ending.retry else run.retry
+        if end is not None and (end.status is InstanceStatus.CANCELED or active.asked is not None):
+            policy = replace(policy, retries=0)  # a run that is to be canceled waits for no further attempt
         reported = endings.report(run, node, ending, span, policy)
-        reported.turn_of = run.turn_of
         if ending.status is NodeStatus.FAILED and not active.failed:
             active.failed = True
             log_failure(run, node, reported, outcome.failure if outcome and not outcome.stopped else None)
+        if end is not None:
+            reported, end = always.continued(run, reported, end, span)
+        elif self._always:
+            self._keep_own_result(active, node, reported)
+            reported, end = always.decided(run, node, reported, self._always, span)
+        if end is not None and moves_on and not reported.is_over:
+            active.end_but_for(end)
+        reported.turn_of = run.turn_of
         return reported
+
+    def _keep_own_result(self, active: Active, node: NodeRun, reported: Report) -> None:
+        """A node that runs always is the last to succeed: the run's result stays that of the last other node."""
+        run, instance = active.run, reported.instance
+        if instance is None or instance.status is not InstanceStatus.SUCCEED or node.type not in self._always:
+            return
+        others = [one.type for one in run.nodes if one.type not in self._always]
+        if others and run.nodes[-1] is node:
+            instance.result = json_text(active.results[others[-1]])
+
+    def failed_at_grace_end(self, active: Active, *, still_runs: bool) -> Report:
+        """The report of a run that may run at most once and still runs when its worker's grace time is over."""
+        span = self.span(active, None)
+        failure = endings.stopped_at_grace_end(active.run, active.done, span, still_runs=still_runs)
+        return always.handed_over(active.run, failure, active.run_end, self._always, active.done)
 
     def span(self, active: Active, outcome: Outcome | None) -> Span:
         """When the handler of the present node was entered and left. Without an outcome, it is left now."""

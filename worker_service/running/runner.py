@@ -12,19 +12,16 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from rota.shared.clock import Clock
-from rota.shared.domain.errors import RotaError
-from rota.shared.domain.jsontext import UnreadableJson
-from rota.shared.domain.nodes import given_param
 from rota.shared.domain.states import InstanceStatus, NodeStatus
 from rota.shared.store.reports import Report
 from rota.shared.store.runs import NodeRun, Run
 from rota.worker_service.contents import Node
 from rota.worker_service.executors.base import Call, Executor, NoThread, Outcome, Running
-from rota.worker_service.pulling.slots import CLAIMED, Slots
+from rota.worker_service.pulling.slots import BETWEEN, CLAIMED, Slots
 from rota.worker_service.running import endings
-from rota.worker_service.running.active import Active, context_of, keep_result
+from rota.worker_service.running.active import Active, keep_result
 from rota.worker_service.running.deadlines import Deadlines
-from rota.worker_service.running.endings import Ending, Span, Stop
+from rota.worker_service.running.endings import Ending, Stop
 from rota.worker_service.running.failures import log_failure
 from rota.worker_service.running.lingering import Lingering
 from rota.worker_service.running.lost import LostAttempts
@@ -114,14 +111,18 @@ class Runner:
         active = self._active.get(instance_id)
         if active is None or active.run.attempt != attempt:
             return
-        if active.stop is not None:
-            if canceled and active.lingers and not active.stop.canceled:  # nobody waits for its retry any more
-                active.stop = Stop(reason, canceled)
-                self.deadlines.within(active, 0)
-            return
-        active.stop = Stop(reason, canceled)
+        with self._lock:
+            if active.has_begun and self._outcomes.is_uncut(active):
+                active.asked = Stop(reason, canceled)
+                return
+            if active.stop is not None:
+                if canceled and active.lingers and not active.stop.canceled:  # nobody waits for its retry any more
+                    active.stop = Stop(reason, canceled)
+                    self.deadlines.within(active, 0)
+                return
+            active.stop, running = Stop(reason, canceled), active.running
         active.cancellation.request()
-        if (running := active.running) is not None:  # it may end now
+        if running is not None:  # it may end now
             self._stop_call(active, running)
         else:
             self.proceeding.stop(active)
@@ -152,7 +153,8 @@ class Runner:
     def _stop_between(self, active: Active) -> None:
         """The run's time is over while it waits: for a slot, or for a commit."""
         at, active.deadline = active.over_at, None
-        if at is not None and active.stop is None and active.done < len(active.run.nodes):
+        may_stop = active.done < len(active.run.nodes) and not self._outcomes.is_uncut(active)
+        if at is not None and active.stop is None and may_stop:
             active.stop = self._outcomes.timed_out(active, at)
             self.proceeding.stop(active)
 
@@ -176,9 +178,9 @@ class Runner:
         for running in filter(None, [active.running for active in detached if active.calls]):
             running.kill()
 
-    def span(self, active: Active) -> Span:
-        """When the handler of the present node was entered; it counts as left now."""
-        return self._outcomes.span(active, None)
+    def failed_at_grace_end(self, active: Active, *, still_runs: bool) -> Report:
+        """The report of a detached run that has begun and may run at most once."""
+        return self._outcomes.failed_at_grace_end(active, still_runs=still_runs)
 
     def drop(self, instance_id: int) -> None:
         """Forget an instance: it has ended, or was not started, or does not belong to this worker any more."""
@@ -194,9 +196,8 @@ class Runner:
 
     def _begin(self, active: Active) -> None:
         """Start the first node. If the run may run at most once, or anew, the database must know of it before."""
-        if limit := active.run.run_timeout_seconds:
-            active.over_at = self._clock.monotonic() + limit
-        if endings.restarts(active.run):
+        active.begin(self._clock.monotonic())
+        if active.run_end is None and endings.restarts(active.run):
             active.run = endings.anew(active.run)
             self._queue_report(active, endings.begun_anew(active.run, self._clock.now()))
         elif (first := endings.first_of_once(active.run)) is not None:
@@ -217,37 +218,39 @@ class Runner:
             self._start_node(active, nodes[active.done], later)
         except NoThread as error:
             log.warning("instance %d could not be started, and is handed back: %s", active.run.id, error)
-            node = nodes[active.done]
-            self._queue_report(active, endings.not_begun(active.run, node, str(error), self._clock.now()))
-        except RotaError as error:  # of its task's row: a time zone that SQL made up
-            self._report_node(active, nodes[active.done], endings.failed(str(error)), None)
-        except BaseException as error:  # the start and report threads run this: no instance may end them
-            log.exception("instance %d could not be started", active.run.id)
-            self._report_node(active, nodes[active.done], endings.failed(f"{type(error).__name__}: {error}"), None)
+            self._queue_report(active, endings.not_begun(active.run, nodes[active.done], str(error), self._clock.now()))
+        except BaseException as error:  # noqa: BLE001 - the start and report threads run this: no instance may end them
+            self._report_node(active, nodes[active.done], self._outcomes.not_started(active, error), None)
 
     def _start_node(self, active: Active, node: NodeRun, later: bool) -> None:
-        if active.detached:
+        if active.detached or not self._may_start(active, node):
             return
-        if active.stop is None and active.over_at is not None and active.over_at <= self._clock.monotonic():
-            active.stop = self._outcomes.timed_out(active, active.over_at)  # the node before it ended in its grace
-        if active.stop is not None:
-            self._report_node(active, node, endings.stopped(active.stop), None)
+        call = self._outcomes.call(active, node)
+        if isinstance(call, Ending):
+            self._report_node(active, node, call, None)
             return
-        known = self._nodes.get(node.type)
-        if known is None:
-            self._report_node(active, node, endings.failed(f"this worker cannot run {node.type}"), None)
-            return
-        param = given_param(node.param, active.run.param)
-        if isinstance(param, UnreadableJson):
-            self._report_node(active, node, endings.failed(f"param of {node.type}: {param}"), None)
-            return
-        if (until := active.until(self._clock.monotonic(), known.timeout or active.run.timeout_seconds)) is not None:
+        if (until := self._outcomes.until(active, call.node)) is not None:
             self.deadlines.at(active, until)
         active.calls = 1
         if active.detached:  # since the first look; who detaches looks at ``calls`` afterwards
             active.calls = 0
             return
-        self._call(active, node, Call(known, context_of(active, node, param)), later)
+        self._call(active, node, call, later)
+
+    def _may_start(self, active: Active, node: NodeRun) -> bool:
+        """Whether the handler of the next node may be entered. If the run was to stop, the node ends so instead."""
+        if (active.stop is None or active.has_begun) and self._outcomes.is_uncut(active):
+            with self._lock:
+                active.put_off_stop()
+            if has_no_slot := active.stage == BETWEEN:  # who stopped it has let it go on without one
+                self.proceeding.go_on(active)
+            return not has_no_slot
+        active.stop = active.stop or active.asked
+        if active.stop is None and active.over_at is not None and active.over_at <= self._clock.monotonic():
+            active.stop = self._outcomes.timed_out(active, active.over_at)  # the node before it ended in its grace
+        if (stop := active.stop) is not None:
+            self._report_node(active, node, endings.stopped(stop), None)
+        return stop is None
 
     def _call(self, active: Active, node: NodeRun, call: Call, later: bool) -> None:
         try:
@@ -258,7 +261,8 @@ class Runner:
             raise
         with self._lock:
             active.running = running if active.calls else None  # a quick handler has ended by now
-        if active.stop is not None or active.detached:  # that came before active.running was set, and missed it
+        is_stopped = active.stop is not None and not self._outcomes.is_uncut(active)
+        if is_stopped or active.detached:  # that came before active.running was set, and missed it
             self._stop_call(active, running)
 
     def _stop_call(self, active: Active, running: Running) -> None:
@@ -287,12 +291,7 @@ class Runner:
             active.running, active.deadline, active.killed = None, active.over_at, False
             if not outcome.stopped and active.stop is not None and not active.stop.canceled:
                 active.stop = None  # the handler ended by itself just as it timed out: its own ending counts
-        try:
-            ending = self._outcomes.ending(active, node, outcome)
-        except BaseException as error:  # the code of a result's class may raise anything: the run must end all the same
-            log.exception("the end of %s of instance %d could not be read from its outcome", node.type, active.run.id)
-            ending = endings.failed(f"{type(error).__name__}: {error}")
-        self._report_node(active, node, ending, outcome)
+        self._report_node(active, node, self._outcomes.ending(active, node, outcome), outcome)
 
     def _linger(self, active: Active) -> None:
         """Under the lock: its call was stopped, and its handler still runs."""
@@ -309,10 +308,10 @@ class Runner:
                 return
             active.deadline = None
             node = active.run.nodes[active.done]
-            report = self._outcomes.report(active, node, endings.stopped(active.stop), None)
+            report = self._outcomes.report(active, node, endings.stopped(active.stop), None, moves_on=False)
             if (end := report.instance) is None:  # a stopped node ends its run, or lets it be retried
                 return
-            if end.status is InstanceStatus.PENDING:
+            if end.status in (InstanceStatus.PENDING, InstanceStatus.RUNNING):
                 self._reports.put(endings.waiting_for_its_handler(report, end), partial(self._noted, active))
                 return
             active.abandoned = True

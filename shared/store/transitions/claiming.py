@@ -32,6 +32,7 @@ from rota.shared.database.constructs import (
 from rota.shared.database.later import Later, execute_later
 from rota.shared.domain.states import (
     CLAIM,
+    LEFT,
     PLANNED_ORIGINS,
     NodeStatus,
     OverlapPolicy,
@@ -138,9 +139,11 @@ _claim_by_policy = unread_claim(
 )
 _claim_for_slot = unread_claim(bindparam("slot"), HAS_NO_LIMIT)
 
+_is_left = _node.status.in_([status.value for status in LEFT])
+_first = func.coalesce(func.min(case((_is_left, _node.sequence))), func.min(_node.sequence))
 _unsucceeded = (
     read_by(
-        select(_node.schedule_instance_id, _node.instance_gmt_create, func.min(_node.sequence).label("sequence")),
+        select(_node.schedule_instance_id, _node.instance_gmt_create, _first.label("sequence")),
         schedule_task_node,
         NODES_IN_ORDER,
     )
