@@ -235,7 +235,7 @@ class Engine:
         again = [(a.run.id, a.run.attempt) for a in left if a not in once and a in over]
         attempt(lambda: self._rows.hand_back(again, "its worker stopped"))
         if once:
-            failures = [self._runner.failed_at_grace_end(a, still_runs=a not in over) for a in once]
+            failures = [self._runner.outcomes.failed_at_grace_end(a, still_runs=a not in over) for a in once]
             for active, failure in zip(once, failures, strict=True):
                 log_failure(active.run, next(iter(active.run.nodes[active.done :]), None), failure)
             attempt(lambda: self._report_last(failures))

@@ -74,10 +74,10 @@ class Deadlines:
 
     def _end(self, run: Watched) -> None:
         try:
-            node = self._database.read(partial(deadlines.running_node, instance_id=run.id))
+            node, cleanup = self._database.read(partial(deadlines.cut_off, instance_id=run.id))
             if node is None or node.always:
                 return
-            report = deadlines.overdue(run, node, self._grace)
+            report = deadlines.overdue(run, node, self._grace, cleanup)
             self._database.write(partial(deadlines.end_overdue, run=run, node=node, report=report))
             said = None if report.instance is None else report.instance.reason
             log.warning("deadlines: instance %d, attempt %d: %s", run.id, report.attempt, said)

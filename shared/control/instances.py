@@ -10,6 +10,7 @@ from rota.shared.control.actor import Actor
 from rota.shared.control.acts import Act, perform
 from rota.shared.control.documents import Document, instance_document, instance_in_list, plain, values_of
 from rota.shared.database.transactions import Database
+from rota.shared.domain.states import InstanceStatus
 from rota.shared.store import instances, tasks, workers
 from rota.shared.store.failed_attempts import workers_in
 from rota.shared.store.transitions import run_again
@@ -71,7 +72,8 @@ def show(database: Database, instance_id: int) -> Document:
 def cancel(database: Database, actor: Actor, instance_ids: Sequence[int], why: str | None = None) -> list[Document]:
     """Cancel all of these instances, or none.
 
-    An instance that waits is ``canceled`` at once. For one that runs, its worker is ``asked`` to stop it. Raises
+    An instance that waits is ``canceled`` at once. For one that runs, its worker is ``asked`` to stop it. Neither is
+    true of one that waits for another attempt and has nodes that run always: it ends when these have. Raises
     NotFound, or NotPossible if one has ended.
     """
     now = database.clock.now()
@@ -81,8 +83,8 @@ def cancel(database: Database, actor: Actor, instance_ids: Sequence[int], why: s
         new = {name: plain(value) for name, value in changed.items() if getattr(before, name) != value}
         if new:
             audit.on_instance(connection, act, "instance.cancel", before, old=values_of(before, new), new=new)
-        at_once = "status" in changed
-        return {"id": before.id, "canceled": at_once, "asked": not at_once}
+        asked = before.status == InstanceStatus.RUNNING
+        return {"id": before.id, "canceled": "status" in changed, "asked": asked}
 
     def work(connection: Connection, act: Act) -> list[Document]:
         in_order = sorted(set(instance_ids))  # all acts lock in one order

@@ -245,6 +245,9 @@ RECOVER = Move("recover", (_RUNNING,), _PENDING, _RUN_AGAIN)
 FAIL_LOST = Move("fail lost", (_RUNNING,), _FAILED, _FAIL)
 CANCEL_LOST = Move("cancel lost", (_RUNNING,), _CANCELED, _FAIL)
 
+# As "fail lost" or "cancel lost", but nodes that run always are left, pending: another worker runs them.
+CLEAN_UP = Move("clean up", (_RUNNING,), _PENDING, _FAIL)
+
 # Somebody asks for another time of what waits under a business key.
 RESCHEDULE = Move("reschedule", (_PENDING,), _PENDING)
 
@@ -253,9 +256,12 @@ REFUSE = Move("refuse", (_PENDING,), _CANCELED, _NEVER_RUN)
 SKIP = Move("skip", (_ASSIGNED,), _CANCELED, _NEVER_RUN)
 CANCEL = Move("cancel", (_PENDING, _ASSIGNED), _CANCELED, _NEVER_RUN)
 
+# Or it waits for another attempt, and has nodes that run always: they are left, pending, and a worker runs them.
+CALL_OFF = Move("call off", (_PENDING, _ASSIGNED), _PENDING, _NEVER_RUN)
+
 MOVES = (
     GIVE, TAKE_BACK, SPREAD, CLAIM, BEGIN, RESTART, PROCEED, SUCCEED, FAIL, RETRY, STOP, HAND_BACK,
-    RECOVER, FAIL_LOST, CANCEL_LOST, RESCHEDULE, REFUSE, SKIP, CANCEL,
+    RECOVER, FAIL_LOST, CANCEL_LOST, CLEAN_UP, RESCHEDULE, REFUSE, SKIP, CANCEL, CALL_OFF,
 )  # fmt: skip
 
 TRANSITIONS: Mapping[InstanceStatus, frozenset[InstanceStatus]] = {

@@ -29,7 +29,8 @@ from rota.shared.domain import times
 from rota.shared.domain.jsontext import json_text, object_in
 from rota.shared.domain.retry import OF_A_TIMEOUT, RetryPolicy
 from rota.shared.domain.states import REASON_LIMIT, InstanceStatus, NodeStatus, WorkerLostPolicy
-from rota.shared.store import reports, retry_policies
+from rota.shared.store import cleanups, reports, retry_policies
+from rota.shared.store.cleanups import Cleanup
 from rota.shared.store.limits import YEAR_SECONDS
 from rota.shared.store.reports import InstanceReport, NodeReport, Report
 from rota.shared.store.tables import (
@@ -245,24 +246,32 @@ _running_node = by_index(
 )
 
 
+def cut_off(connection: Connection, instance_id: int) -> tuple[RunningNode | None, Cleanup | None]:
+    """The node that runs, and what is left to clean up behind it."""
+    return running_node(connection, instance_id), cleanups.of_runs(connection, [instance_id]).get(instance_id)
+
+
 def running_node(connection: Connection, instance_id: int) -> RunningNode | None:
     """The node that runs; None if there is none any more."""
     for node_id, name, failures, started, defaults, worker in connection.execute(_running_node, {"ids": [instance_id]}):
         declared = object_in(defaults)
         own = {f: v for f, v in declared.items() if f in RetryPolicy.__dataclass_fields__}
-        return RunningNode(node_id, name, failures, started, own, worker, declared.get("always") is True)
+        return RunningNode(node_id, name, failures, started, own, worker, cleanups.runs_always(declared))
     return None
 
 
-def overdue(run: Watched, node: RunningNode, grace_seconds: float) -> Report:
-    """The report that its worker should have sent: the run timed out in this node."""
+def overdue(run: Watched, node: RunningNode, grace_seconds: float, cleanup: Cleanup | None = None) -> Report:
+    """The report that its worker should have sent: the run timed out in this node.
+
+    Another worker runs the nodes that run always and are left (``cleanup``).
+    """
     words = f"the run timed out after {run.limit_seconds} s in {node.type}"
     why = f"{words}; worker {node.worker!r} beats, and did not end it within {grace_seconds:g} s: the scheduler did"
     started = node.gmt_started if times.is_time(node.gmt_started) else None
     result = json_text({"error": why})
     if run.is_cancel_requested:
         end = InstanceReport(InstanceStatus.CANCELED, None, f"canceled; {why}"[:REASON_LIMIT], None, run.now)
-        return _report(run, NodeReport(node.id, NodeStatus.CANCELED, None, started, run.now), end)
+        return _report(run, NodeReport(node.id, NodeStatus.CANCELED, None, started, run.now), end, cleanup)
     policy = replace(run.retry, **node.own_retry)
     may_retry = run.on_worker_lost != WorkerLostPolicy.FAIL and policy.why_not(OF_A_TIMEOUT) is None
     failures, of_instance = node.failures + 1, (run.failures or 0) + 1
@@ -273,11 +282,15 @@ def overdue(run: Watched, node: RunningNode, grace_seconds: float) -> Report:
         end = InstanceReport(InstanceStatus.PENDING, None, said, None, None, of_instance, at)
         return _report(run, NodeReport(node.id, NodeStatus.PENDING, result, started, run.now, failures), end)
     end = InstanceReport(InstanceStatus.FAILED, result, why[:REASON_LIMIT], None, run.now, of_instance)
-    return _report(run, NodeReport(node.id, NodeStatus.FAILED, result, started, run.now, failures), end)
+    return _report(run, NodeReport(node.id, NodeStatus.FAILED, result, started, run.now, failures), end, cleanup)
 
 
-def _report(run: Watched, node: NodeReport, end: InstanceReport) -> Report:
-    return Report(run.id, run.attempt or 0, [node], end)
+def _report(run: Watched, node: NodeReport, end: InstanceReport, cleanup: Cleanup | None = None) -> Report:
+    nodes = [node]
+    if cleanup is not None and cleanup.left:
+        nodes += [NodeReport(one, NodeStatus.CANCELED) for one in cleanup.ended if one != node.id]
+        end = InstanceReport(InstanceStatus.PENDING, None, end.reason, None, None, None, run.now)
+    return Report(run.id, run.attempt or 0, nodes, end)
 
 
 def end_overdue(connection: Connection, run: Watched, node: RunningNode, report: Report) -> None:

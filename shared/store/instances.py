@@ -12,7 +12,7 @@ from rota.shared.domain.errors import NotFound, NotPossible
 from rota.shared.domain.jsontext import UnreadableJson
 from rota.shared.domain.replaying import start_of
 from rota.shared.domain.states import TERMINAL, InstanceStatus, Origin
-from rota.shared.store import params, replays
+from rota.shared.store import cleanups, params, replays
 from rota.shared.store.tables import (
     owns_node,
     schedule_instance,
@@ -197,12 +197,15 @@ def cancel(
 ) -> dict[str, Any]:
     """Cancel an instance that was read, or ask its worker to stop it; returns the columns that this sets.
 
+    If it had begun and waits for another attempt, its nodes that run always are left: a worker runs them.
     ``now`` is naive UTC. The transaction raises Unexpected if the instance has another status by then. Raises
     NotPossible for an instance that has ended.
     """
     if instance.status in TERMINAL:
         raise NotPossible(f"instance {instance.id} has ended already: {instance.status}")
     if instance.status != InstanceStatus.RUNNING:
+        if cleanups.call_off(connection, instance, reason, by):
+            return {"reason": reason}
         canceling.cancel_as_read(connection, instance, reason, by)
         return {"status": InstanceStatus.CANCELED.value, "reason": reason}
     if instance.gmt_cancel_requested is not None:

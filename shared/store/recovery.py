@@ -1,6 +1,6 @@
 """Recovery: the scheduler decides about instances whose worker died while it ran them."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -10,8 +10,10 @@ from sqlalchemy import Connection, and_, bindparam, case, func, select
 from rota.shared.database.constructs import UtcNow, among, by_index, unindexed, written
 from rota.shared.database.later import read_before
 from rota.shared.domain.jsontext import json_text
-from rota.shared.domain.states import CANCEL_LOST, FAIL_LOST, RECOVER, Move, NodeStatus, WorkerLostPolicy
+from rota.shared.domain.states import CANCEL_LOST, CLEAN_UP, FAIL_LOST, RECOVER, Move, NodeStatus, WorkerLostPolicy
 from rota.shared.domain.times import is_time
+from rota.shared.store import cleanups
+from rota.shared.store.cleanups import Cleanup
 from rota.shared.store.failed_attempts import attempt_end
 from rota.shared.store.tables import (
     owns_node,
@@ -109,6 +111,7 @@ def recover(connection: Connection, worker_id: int, limit: int) -> int:
         else _judge(row, policies.get(row.schedule_task_id), loss, int(row.id in counted))
         for row in rows
     ]
+    verdicts = _with_cleanups(connection, verdicts, rows, policies)
     recovering.recover(connection, verdicts, worker_id, name, by="scheduler")
     return len(rows)
 
@@ -146,6 +149,7 @@ def disown(connection: Connection, worker_id: int, held: Collection[tuple[int, i
     loss = Loss(worker_id, reason, _entered_of(connection, at_most_once))
     waiting = _not_begun(at_most_once, policies, loss)
     verdicts = [_judge(row, WorkerLostPolicy.FAIL, loss) for row in at_most_once if row.id not in waiting]
+    verdicts = _with_cleanups(connection, verdicts, rows, policies)
     recovering.recover(connection, verdicts, worker_id, "", by="worker")
     return {verdict.id for verdict in verdicts}
 
@@ -188,6 +192,26 @@ def _judge(row: Any, policy: str | None, loss: Loss, losses: int = 1) -> Verdict
         poison = f"it is the {POISON_AFTER_LOSSES}rd worker that this instance lost: poison"
         move, why = (FAIL_LOST, f"{loss.words}; {poison}") if is_poison else (RECOVER, f"{loss.words}; it runs again")
     return replace(_verdict(row, move, why, losses), attempt_end=loss.attempt_end(row, why))
+
+
+def _with_cleanups(
+    connection: Connection, verdicts: list[Verdict], rows: Sequence[Any], policies: Mapping[int, str]
+) -> list[Verdict]:
+    """The verdicts; but what would end, and has nodes left that run always, is given to another worker for these."""
+    ends = [v.id for v in verdicts if v.move in (FAIL_LOST, CANCEL_LOST) and not v.waits]
+    found = cleanups.of_runs(connection, ends)
+    read = {row.id: row for row in rows}
+    return [_with_cleanup(v, found[v.id], read[v.id], policies) if v.id in found else v for v in verdicts]
+
+
+def _with_cleanup(verdict: Verdict, cleanup: Cleanup, row: Any, policies: Mapping[int, str]) -> Verdict:
+    is_poison = row.worker_losses + verdict.losses >= POISON_AFTER_LOSSES
+    may_rerun = policies.get(row.schedule_task_id) != WorkerLostPolicy.FAIL and not is_poison
+    if cleanup.had_ended and may_rerun:  # the cancel that was asked for has been carried out before
+        return replace(verdict, move=RECOVER, reason=f"{verdict.reason}; its nodes that run always go on elsewhere")
+    if not cleanup.left:
+        return verdict
+    return replace(verdict, move=CLEAN_UP, ended=cleanup.ended)
 
 
 def _verdict(row: Any, move: Move, reason: str, losses: int, *, waits: bool = False) -> Verdict:

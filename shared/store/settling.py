@@ -8,6 +8,7 @@ from sqlalchemy import Connection, case, literal_column, select
 
 from rota.shared.domain.states import PLANNED_ORIGINS, SKIP, TaskStatus
 from rota.shared.domain.times import is_time
+from rota.shared.store import cleanups
 from rota.shared.store.overlap import (
     IS_OF_THE_PAST,
     OFF,
@@ -54,7 +55,8 @@ def settle(
     unwanted = {row.id: why for row in lost if row.id in states and (why := _unwanted(row, *states[row.id]))}
     wanted = states.keys() - unwanted.keys()
     judged = judge(connection, [row for row in lost if row.id in wanted], now, skip_candidates)
-    canceling.skip(connection, worker_id, unwanted | judged.skipped)
+    canceled = {row.id: row.attempt for row in lost if row.attempt and row.id in states and states[row.id][0]}
+    cleanups.skip(connection, worker_id, unwanted | judged.skipped, canceled)
     # Those that somebody has locked are asked by a later claim.
     canceling.request_cancel_of_free(connection, judged.replaced, REPLACED)
     return judged.waiting, judged.skipped

@@ -5,27 +5,19 @@ from datetime import timedelta
 import pytest
 
 from rota.scheduler_service.duties.deadlines import Deadlines
-from rota.shared.database.transactions import Database
+from rota.shared.control import instances as control
+from rota.shared.control.actor import Actor
 from rota.shared.domain.states import InstanceStatus, NodeStatus
 from rota.shared.settings import Settings
-from rota.shared.store import node_types, recovery
+from rota.shared.store import node_types, recovery, reports
 from rota.shared.store.reports import InstanceReport, NodeReport, Report
 from rota.shared.store.runs import Run
+from rota.worker_service.running import always
 from tests.harness.scenario import NODE_TYPES, Scenario
 
 WHY = "node REPORT_EXTRACT failed: no"
+ANN = Actor("ann", "cli")
 FAILED = '{"error":"no"}'
-
-
-class AfarScenario(Scenario):
-    is_far = True
-
-
-@pytest.fixture(params=[Scenario, AfarScenario])
-def rows(database: Database, request: pytest.FixtureRequest) -> Scenario:
-    """Claimed with and without reading before."""
-    made: Scenario = request.param(database)
-    return made
 
 
 def failed_in_first(run: Run) -> Report:
@@ -65,7 +57,9 @@ def test_the_run_goes_on_with_the_reason_of_its_failure_and_then_has_failed(rows
     assert rows.broken() == {}
 
 
-def test_when_its_worker_is_lost_another_one_begins_with_what_is_left(rows: Scenario) -> None:
+@pytest.mark.parametrize("is_far", [False, True], ids=["near", "afar"])
+def test_when_its_worker_is_lost_another_one_begins_with_what_is_left(rows: Scenario, is_far: bool) -> None:
+    rows.is_far = is_far
     worker, heir = rows.worker(), rows.worker()
     run = rows.running(worker)
     rows.report(worker, failed_in_first(run))
@@ -99,13 +93,199 @@ def declare_always(rows: Scenario) -> None:
     rows.database.write(lambda c: node_types.register(c, [extract, send], "test"))
 
 
-@pytest.mark.parametrize("always", [False, True])
-def test_the_scheduler_ends_no_overdue_run_while_a_node_runs_that_runs_always(rows: Scenario, always: bool) -> None:
-    if always:
+def recover(rows: Scenario, worker: int, run: Run, *, losses: int = 0, cancel: bool = False) -> tuple[str, list[str]]:
+    """Its worker dies, and the scheduler decides: the state of the instance, and those of its nodes."""
+    if losses:
+        rows.sql("UPDATE schedule_instance SET worker_losses = :n WHERE id = :id", n=losses, id=run.id)
+    if cancel:
+        rows.sql("UPDATE schedule_instance SET gmt_cancel_requested = due_at WHERE id = :id", id=run.id)
+    rows.bury(worker)
+    rows.database.write(lambda c: recovery.recover(c, worker, 10))
+    assert rows.broken() == {}
+    return rows.status(run.id), rows.node_statuses(run.id)
+
+
+def go_on(rows: Scenario, run: Run) -> Run:
+    heir = rows.worker()
+    rows.give(heir, run.id)
+    [again] = rows.claim(heir, run.id).runs
+    assert rows.broken() == {}
+    return again
+
+
+@pytest.mark.parametrize(
+    ("fields", "losses", "said"),
+    [({"on_worker_lost": "fail"}, 0, "on_worker_lost = fail"), ({}, 2, "poison")],
+    ids=["at most once", "poison"],
+)
+def test_what_fails_with_its_worker_is_cleaned_up_by_another(
+    rows: Scenario, fields: dict[str, str], losses: int, said: str
+) -> None:
+    declare_always(rows)
+    worker = rows.worker("lost")
+    run = rows.begun(worker, rows.task(**fields))
+    assert recover(rows, worker, run, losses=losses) == ("pending", ["failed", "pending"])
+    row = rows.row(run.id)
+    assert (row.lost_by, row.gmt_started, row.gmt_completed) == ("lost", None, None)
+    again = go_on(rows, run)
+    assert rows.node_statuses(run.id) == ["failed", "running"]
+    end = always.end_of(again)
+    assert end is not None
+    assert said in str(end.reason)
+    assert str(end.reason).startswith("node REPORT_EXTRACT failed: worker 'lost' was lost while it ran this")
+
+
+def test_what_was_to_be_canceled_and_lost_its_worker_is_cleaned_up_by_another(rows: Scenario) -> None:
+    declare_always(rows)
+    worker = rows.worker("lost")
+    run = rows.running(worker)
+    assert recover(rows, worker, run, cancel=True) == ("pending", ["canceled", "pending"])
+    end = always.end_of(go_on(rows, run))
+    assert end is not None
+    assert (end.status, end.reason) == ("canceled", "canceled; worker 'lost' was lost while it ran this")
+
+
+def test_a_run_without_such_nodes_ends_with_its_worker(rows: Scenario) -> None:
+    worker = rows.worker()
+    run = rows.running(worker)
+    assert recover(rows, worker, run, cancel=True) == ("canceled", ["failed", "canceled"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "losses", "becomes"),
+    [({}, 0, ("pending", ["failed", "pending"])), ({}, 2, ("canceled", ["failed", "failed"])),
+     ({"on_worker_lost": "fail"}, 0, ("canceled", ["failed", "failed"]))],
+)  # fmt: skip
+def test_a_cancel_of_what_is_cleaned_up_ends_it_only_if_its_worker_is_lost_and_it_may_not_run_again(
+    rows: Scenario, fields: dict[str, str], losses: int, becomes: tuple[str, list[str]]
+) -> None:
+    declare_always(rows)
+    worker = rows.worker()
+    run = rows.begun(worker, rows.task(**fields))
+    rows.report(worker, failed_in_first(run))
+    assert recover(rows, worker, run, losses=losses, cancel=True) == becomes
+
+
+def test_a_late_worker_that_was_given_up_changes_nothing_of_the_cleanup(rows: Scenario) -> None:
+    declare_always(rows)
+    worker = rows.worker()
+    run = rows.begun(worker, rows.task(on_worker_lost="fail"))
+    recover(rows, worker, run)
+    assert rows.report(worker, failed_in_first(run)) == {run.id}
+    assert rows.node_statuses(run.id) == ["failed", "pending"]
+
+
+def waits_for_a_retry(rows: Scenario, days: int = 0) -> Run:
+    worker = rows.worker()
+    run = rows.running(worker)
+    first = run.nodes[0]
+    failed = NodeReport(first.id, NodeStatus.PENDING, FAILED, run.due_at, run.due_at, 1)
+    end = InstanceReport(InstanceStatus.PENDING, None, "retry", None, None, 1, run.due_at + timedelta(days=days))
+    assert rows.report(worker, Report(run.id, run.attempt, [failed], end)) == set()
+    return run
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_what_is_canceled_while_it_waits_for_a_retry_is_cleaned_up_at_once(rows: Scenario, given: bool) -> None:
+    declare_always(rows)
+    run = waits_for_a_retry(rows, days=9)
+    if given:
+        rows.give(rows.worker(), run.id)
+    told = control.cancel(rows.database, ANN, [run.id])
+    assert told == [{"id": run.id, "canceled": False, "asked": False}]
+    assert (rows.status(run.id), rows.node_statuses(run.id)) == ("pending", ["canceled", "pending"])
+    assert rows.row(run.id).due_at <= rows.now()
+    end = always.end_of(go_on(rows, run))
+    assert end is not None
+    assert (end.status, end.reason) == ("canceled", "canceled by hand")
+
+
+def test_canceled_once_more_it_ends_at_once(rows: Scenario) -> None:
+    declare_always(rows)
+    run = waits_for_a_retry(rows)
+    control.cancel(rows.database, ANN, [run.id])
+    assert control.cancel(rows.database, ANN, [run.id]) == [{"id": run.id, "canceled": True, "asked": False}]
+    assert (rows.status(run.id), rows.node_statuses(run.id), rows.broken()) == ("canceled", ["canceled"] * 2, {})
+
+
+def test_what_never_began_or_has_no_such_node_is_canceled_at_once(rows: Scenario) -> None:
+    before = waits_for_a_retry(rows)
+    assert control.cancel(rows.database, ANN, [before.id]) == [{"id": before.id, "canceled": True, "asked": False}]
+    declare_always(rows)
+    new = rows.assigned(rows.worker())
+    assert control.cancel(rows.database, ANN, [new]) == [{"id": new, "canceled": True, "asked": False}]
+
+
+def asked_to_cancel(rows: Scenario, run: Run) -> None:
+    rows.sql("UPDATE schedule_instance SET gmt_cancel_requested = due_at WHERE id = :id", id=run.id)
+
+
+def test_a_cancel_that_its_worker_did_not_carry_out_is_by_the_next_claim(rows: Scenario) -> None:
+    """The run was handed back by a worker that stopped, or its node had just failed and is to be retried."""
+    declare_always(rows)
+    run, worker = waits_for_a_retry(rows), rows.worker()
+    asked_to_cancel(rows, run)
+    rows.give(worker, run.id)
+    assert rows.claim(worker, run.id).runs == []
+    assert (rows.status(run.id), rows.node_statuses(run.id)) == ("pending", ["canceled", "pending"])
+    end = always.end_of(go_on(rows, run))
+    assert end is not None
+    assert end.status == "canceled"
+
+
+def test_a_cancel_that_was_carried_out_before_holds_up_no_claim_of_what_is_left(rows: Scenario) -> None:
+    declare_always(rows)
+    first, second = rows.worker(), rows.worker()
+    run = rows.running(first)
+    asked_to_cancel(rows, run)
+    canceled = [NodeReport(run.nodes[0].id, NodeStatus.CANCELED), NodeReport(run.nodes[1].id, NodeStatus.RUNNING)]
+    said = InstanceReport(InstanceStatus.RUNNING, None, "canceled", run.due_at, None)
+    assert rows.report(first, Report(run.id, run.attempt, canceled, said)) == set()
+    rows.database.write(lambda c: reports.hand_back(c, first, [(run.id, run.attempt)], "its worker stopped"))
+    rows.give(second, run.id)
+    assert rows.claim(second, run.id).runs == []
+    assert (rows.status(run.id), rows.node_statuses(run.id)) == ("assigned", ["canceled", "pending"])
+    [again] = rows.claim(second, run.id).runs
+    assert again.nodes[0].status == "canceled"
+    assert rows.broken() == {}
+
+
+def test_a_claim_skips_what_is_canceled_and_has_nothing_to_clean_up(rows: Scenario) -> None:
+    run, worker = waits_for_a_retry(rows), rows.worker()
+    asked_to_cancel(rows, run)
+    rows.give(worker, run.id)
+    assert rows.claim(worker, run.id).runs == []
+    assert (rows.status(run.id), rows.node_statuses(run.id)) == ("canceled", ["canceled"] * 2)
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_the_scheduler_ends_no_overdue_run_while_a_node_runs_that_runs_always(rows: Scenario, declared: bool) -> None:
+    if declared:
         declare_always(rows)
     worker = rows.worker()
     run = rows.running(worker, rows.task(run_timeout_seconds=60))
     rows.report(worker, failed_in_first(run))
+    overdue(rows, run)
+    assert rows.status(run.id) == ("running" if declared else "failed")
+
+
+@pytest.mark.parametrize("cancel", [False, True])
+def test_what_the_scheduler_ends_as_overdue_is_cleaned_up_by_another_worker(rows: Scenario, cancel: bool) -> None:
+    declare_always(rows)
+    run = rows.running(rows.worker("hangs"), rows.task(run_timeout_seconds=60))
+    if cancel:
+        rows.sql("UPDATE schedule_instance SET gmt_cancel_requested = due_at WHERE id = :id", id=run.id)
+    overdue(rows, run)
+    state = "canceled" if cancel else "failed"
+    assert (rows.status(run.id), rows.node_statuses(run.id)) == ("pending", [state, "pending"])
+    assert rows.row(run.id).lost_by == "hangs"
+    end = always.end_of(go_on(rows, run))
+    assert end is not None
+    assert end.status == state
+
+
+def overdue(rows: Scenario, run: Run) -> None:
+    """The run is long over its limit, and the scheduler looks at it."""
     at = rows.now() - timedelta(seconds=3600)
     rows.sql("UPDATE schedule_instance SET gmt_started = :at WHERE id = :i", i=run.id, at=f"{at:%F %T.%f}")
     rows.sql(
@@ -116,4 +296,3 @@ def test_the_scheduler_ends_no_overdue_run_while_a_node_runs_that_runs_always(ro
     duty = Deadlines(rows.database, Settings.load(overdue_seconds=30))
     duty._wait_until = float("-inf")
     duty.step()
-    assert rows.status(run.id) == ("running" if always else "failed")

@@ -14,9 +14,11 @@ from rota.scheduler_service.duties.assigner import Assigner
 from rota.shared.database.later import Unexpected
 from rota.shared.domain.states import (
     BEGIN,
+    CALL_OFF,
     CANCEL,
     CANCEL_LOST,
     CLAIM,
+    CLEAN_UP,
     FAIL,
     FAIL_LOST,
     GIVE,
@@ -40,10 +42,11 @@ from rota.shared.domain.states import (
     NodeStatus,
 )
 from rota.shared.settings import Settings
-from rota.shared.store import reports
+from rota.shared.store import instances, reports
 from rota.shared.store.reports import InstanceReport, NodeReport, Report
 from rota.shared.store.tables import schedule_instance, schedule_task_node
 from rota.shared.store.transitions import canceling, claiming, giving, recovering, rescheduling, spreading
+from rota.shared.store.transitions.canceling import CalledOff
 from rota.shared.store.transitions.recovering import Verdict
 from rota.shared.store.transitions.rescheduling import Rescheduled
 from rota.shared.store.transitions.spreading import Parent
@@ -96,6 +99,17 @@ def lost(move: Move) -> Make:
     return lambda c, i: recovering.recover(c, [Verdict(i.id, i.attempt, move, "test")], i.worker, "worker", "test")
 
 
+def cleaned_up(connection: Connection, staged: Staged) -> None:
+    verdict = Verdict(staged.id, staged.attempt, CLEAN_UP, "test", ended=staged.nodes[1:])
+    recovering.recover(connection, [verdict], staged.worker, "worker", "test")
+
+
+def called_off(connection: Connection, staged: Staged) -> None:
+    """Read while it waits."""
+    was = instances.find(connection, staged.id).status
+    canceling.call_off(connection, CalledOff(staged.id, was, staged.attempt, staged.nodes[1:]), "test", "test")
+
+
 def moved(connection: Connection, staged: Staged) -> Rescheduled:
     """It is due tomorrow, so that no scheduler has looked at it."""
     its_own = schedule_instance.c.id == staged.id
@@ -129,9 +143,11 @@ WAYS: Sequence[tuple[str, Move, Make]] = (
     ("lost", RECOVER, lost(RECOVER)),
     ("lost", FAIL_LOST, lost(FAIL_LOST)),
     ("lost", CANCEL_LOST, lost(CANCEL_LOST)),
+    ("lost", CLEAN_UP, cleaned_up),
     ("by its key", RESCHEDULE, lambda c, i: rescheduling.reschedule(c, [moved(c, i)], "test")),
     ("refused", REFUSE, lambda c, i: canceling.refuse(c, {i.id: "test"})),
     ("skipped", SKIP, lambda c, i: canceling.skip(c, i.worker, {i.id: "test"})),
+    ("called off", CALL_OFF, called_off),
     ("canceled", CANCEL, lambda c, i: canceling.cancel(c, i.id, "test", "test")),
 )
 

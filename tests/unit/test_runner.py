@@ -357,7 +357,7 @@ def test_before_some_runs_have_ended_no_more_begin_than_there_are_slots(world: W
 
 def test_large_results_of_runs_that_have_begun_bound_how_many_begin(world: World) -> None:
     live_through(world, number=FEWEST_ENDS, took=0.001)
-    world.runner._outcomes._result_limit_bytes = 10**9
+    world.runner.outcomes._result_limit_bytes = 10**9
     began = 0
     while world.slots.idle() > 0:
         world.start(run("EXTRACT", "SEND", id=1000 + began))
@@ -1811,7 +1811,7 @@ def test_in_a_run_that_was_canceled_none_of_them_is_retried(cleaning: World) -> 
 def at_grace_end(world: World) -> Report:
     [active] = world.runner.detach_unfinished()
     active.calls = 0
-    return world.runner.failed_at_grace_end(active, still_runs=False)
+    return world.runner.outcomes.failed_at_grace_end(active, still_runs=False)
 
 
 def test_what_may_run_once_and_is_cut_by_its_workers_stop_leaves_them_to_another_worker(cleaning: World) -> None:

@@ -113,7 +113,8 @@ def end_of(run: Run) -> RunEnd | None:
         return None
     end = RunEnd(InstanceStatus.SUCCEED, json_text(run.nodes[at - 1].result) if at else None, None, left)
     if run.nodes[at].status == NodeStatus.CANCELED:
-        end = replace(end, status=InstanceStatus.CANCELED, result=endings.error_of("canceled"), reason="canceled")
+        why = _said_by(run.nodes[at]) or "canceled"
+        end = replace(end, status=InstanceStatus.CANCELED, result=endings.error_of(why), reason=why)
     for node in run.nodes[at:]:
         if node.status == NodeStatus.FAILED:
             end = end.with_failure(endings.instance_end(run, node, _failure_of(node), Span(None, run.due_at, None)))
@@ -121,8 +122,13 @@ def end_of(run: Run) -> RunEnd | None:
 
 
 def _failure_of(node: NodeRun) -> Ending:
+    return endings.failed(_said_by(node) or "its result does not say why")
+
+
+def _said_by(node: NodeRun) -> str:
+    """Why a node has ended, as its result says."""
     said = node.result.get("error") if isinstance(node.result, dict) else None
-    return endings.failed(str(said or "its result does not say why"))
+    return str(said or "")[:REASON_LIMIT]
 
 
 def handed_over(run: Run, reported: Report, end: RunEnd | None, always: Collection[str], done: int) -> Report:

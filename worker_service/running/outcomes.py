@@ -14,7 +14,7 @@ from rota.shared.domain.triggers.zones import load_zone
 from rota.shared.store.reports import Report
 from rota.shared.store.runs import NodeRun
 from rota.worker_service.contents import Node
-from rota.worker_service.executors.base import Call, Outcome
+from rota.worker_service.executors.base import Call, NoThread, Outcome
 from rota.worker_service.running import always, endings
 from rota.worker_service.running.active import Active, context_of, keep_result
 from rota.worker_service.running.deadlines import DEADLINE_SECONDS, LONGEST_LOOK_SECONDS
@@ -63,6 +63,11 @@ class Outcomes:
             return endings.failed(str(error))
         log.error("instance %d could not be started", active.run.id, exc_info=error)
         return endings.failed(f"{type(error).__name__}: {error}")
+
+    def not_begun(self, active: Active, error: NoThread) -> Report:
+        """The report of a run whose machine had no room for its handler. It is handed back."""
+        log.warning("instance %d could not be started, and is handed back: %s", active.run.id, error)
+        return endings.not_begun(active.run, active.run.nodes[active.done], str(error), self._clock.now())
 
     def ending(self, active: Active, node: NodeRun, outcome: Outcome) -> Ending:
         """How the node ended, whatever its result is. Its result is kept for the next one."""

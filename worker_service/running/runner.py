@@ -61,7 +61,7 @@ class Runner:
         self._slots = slots
         self._clock = clock
         self._grace_seconds, self._worker = grace_seconds, worker
-        self._outcomes = Outcomes(nodes, clock, result_limit_bytes)
+        self.outcomes = Outcomes(nodes, clock, result_limit_bytes)
         self._gone = gone
         self._lock = threading.Lock()
         self._active: dict[int, Active] = {}
@@ -112,7 +112,7 @@ class Runner:
         if active is None or active.run.attempt != attempt:
             return
         with self._lock:
-            if active.has_begun and self._outcomes.is_uncut(active):
+            if active.has_begun and self.outcomes.is_uncut(active):
                 active.asked = Stop(reason, canceled)
                 return
             if active.stop is not None:
@@ -140,7 +140,7 @@ class Runner:
         if active.running is None or active.deadline is None:
             return partial(self._stop_between, active)
         if active.stop is None:
-            active.stop = self._outcomes.timed_out(active, active.deadline)
+            active.stop = self.outcomes.timed_out(active, active.deadline)
             self.deadlines.within(active, self._grace_seconds)
             return partial(active.running.stop, asks=True)
         if not active.lingers and not active.killed:
@@ -153,9 +153,9 @@ class Runner:
     def _stop_between(self, active: Active) -> None:
         """The run's time is over while it waits: for a slot, or for a commit."""
         at, active.deadline = active.over_at, None
-        may_stop = active.done < len(active.run.nodes) and not self._outcomes.is_uncut(active)
+        may_stop = active.done < len(active.run.nodes) and not self.outcomes.is_uncut(active)
         if at is not None and active.stop is None and may_stop:
-            active.stop = self._outcomes.timed_out(active, at)
+            active.stop = self.outcomes.timed_out(active, at)
             self.proceeding.stop(active)
 
     def detach_unfinished(self) -> list[Active]:
@@ -177,10 +177,6 @@ class Runner:
         """Kill the calls of detached instances that still run."""
         for running in filter(None, [active.running for active in detached if active.calls]):
             running.kill()
-
-    def failed_at_grace_end(self, active: Active, *, still_runs: bool) -> Report:
-        """The report of a detached run that has begun and may run at most once."""
-        return self._outcomes.failed_at_grace_end(active, still_runs=still_runs)
 
     def drop(self, instance_id: int) -> None:
         """Forget an instance: it has ended, or was not started, or does not belong to this worker any more."""
@@ -217,19 +213,18 @@ class Runner:
         try:
             self._start_node(active, nodes[active.done], later)
         except NoThread as error:
-            log.warning("instance %d could not be started, and is handed back: %s", active.run.id, error)
-            self._queue_report(active, endings.not_begun(active.run, nodes[active.done], str(error), self._clock.now()))
+            self._queue_report(active, self.outcomes.not_begun(active, error))
         except BaseException as error:  # noqa: BLE001 - the start and report threads run this: no instance may end them
-            self._report_node(active, nodes[active.done], self._outcomes.not_started(active, error), None)
+            self._report_node(active, nodes[active.done], self.outcomes.not_started(active, error), None)
 
     def _start_node(self, active: Active, node: NodeRun, later: bool) -> None:
         if active.detached or not self._may_start(active, node):
             return
-        call = self._outcomes.call(active, node)
+        call = self.outcomes.call(active, node)
         if isinstance(call, Ending):
             self._report_node(active, node, call, None)
             return
-        if (until := self._outcomes.until(active, call.node)) is not None:
+        if (until := self.outcomes.until(active, call.node)) is not None:
             self.deadlines.at(active, until)
         active.calls = 1
         if active.detached:  # since the first look; who detaches looks at ``calls`` afterwards
@@ -239,7 +234,7 @@ class Runner:
 
     def _may_start(self, active: Active, node: NodeRun) -> bool:
         """Whether the handler of the next node may be entered. If the run was to stop, the node ends so instead."""
-        if (active.stop is None or active.has_begun) and self._outcomes.is_uncut(active):
+        if (active.stop is None or active.has_begun) and self.outcomes.is_uncut(active):
             with self._lock:
                 active.put_off_stop()
             if has_no_slot := active.stage == BETWEEN:  # who stopped it has let it go on without one
@@ -247,7 +242,7 @@ class Runner:
             return not has_no_slot
         active.stop = active.stop or active.asked
         if active.stop is None and active.over_at is not None and active.over_at <= self._clock.monotonic():
-            active.stop = self._outcomes.timed_out(active, active.over_at)  # the node before it ended in its grace
+            active.stop = self.outcomes.timed_out(active, active.over_at)  # the node before it ended in its grace
         if (stop := active.stop) is not None:
             self._report_node(active, node, endings.stopped(stop), None)
         return stop is None
@@ -261,7 +256,7 @@ class Runner:
             raise
         with self._lock:
             active.running = running if active.calls else None  # a quick handler has ended by now
-        is_stopped = active.stop is not None and not self._outcomes.is_uncut(active)
+        is_stopped = active.stop is not None and not self.outcomes.is_uncut(active)
         if is_stopped or active.detached:  # that came before active.running was set, and missed it
             self._stop_call(active, running)
 
@@ -279,7 +274,7 @@ class Runner:
             if active.abandoned:
                 words = "instance %d: its handler has returned after the run had ended; that is not recorded"
                 log.warning(words, active.run.id)
-            if active.detached and (kept := self._outcomes.kept(active, node, outcome)) is not None:
+            if active.detached and (kept := self.outcomes.kept(active, node, outcome)) is not None:
                 active.last, active.running = kept, None  # the handler of the next node is not entered here
             active.calls = 0  # the last: who detached it waits for that
             if active.lingers:
@@ -287,11 +282,11 @@ class Runner:
                 self.lingering.end(active, active.run.id)
             if active.detached or active.abandoned:
                 return
-            outcome = self._outcomes.or_timed_out(active, node, outcome)
+            outcome = self.outcomes.or_timed_out(active, node, outcome)
             active.running, active.deadline, active.killed = None, active.over_at, False
             if not outcome.stopped and active.stop is not None and not active.stop.canceled:
                 active.stop = None  # the handler ended by itself just as it timed out: its own ending counts
-        self._report_node(active, node, self._outcomes.ending(active, node, outcome), outcome)
+        self._report_node(active, node, self.outcomes.ending(active, node, outcome), outcome)
 
     def _linger(self, active: Active) -> None:
         """Under the lock: its call was stopped, and its handler still runs."""
@@ -308,7 +303,7 @@ class Runner:
                 return
             active.deadline = None
             node = active.run.nodes[active.done]
-            report = self._outcomes.report(active, node, endings.stopped(active.stop), None, moves_on=False)
+            report = self.outcomes.report(active, node, endings.stopped(active.stop), None, moves_on=False)
             if (end := report.instance) is None:  # a stopped node ends its run, or lets it be retried
                 return
             if end.status in (InstanceStatus.PENDING, InstanceStatus.RUNNING):
@@ -325,7 +320,7 @@ class Runner:
             self.drop(active.run.id)
 
     def _report_node(self, active: Active, node: NodeRun, ending: Ending, outcome: Outcome | None) -> None:
-        self._queue_report(active, self._outcomes.report(active, node, ending, outcome))
+        self._queue_report(active, self.outcomes.report(active, node, ending, outcome))
 
     def _queue_report(self, active: Active, report: Report) -> None:
         if is_over := report.is_over:

@@ -106,7 +106,8 @@ def cancel(shell: Shell, instance_ids: Sequence[int], why: str | None, as_json: 
         show_json(canceled)
         return
     for one in canceled:
-        done = "is canceled" if one["canceled"] else "runs; its worker is asked to stop it"
+        waits = "runs; its worker is asked to stop it" if one["asked"] else "ends when its nodes that run always have"
+        done = "is canceled" if one["canceled"] else waits
         click.echo(f"instance {one['id']} {done}")
 
 

@@ -1,15 +1,16 @@
 """Cancel an instance that has not started, with its nodes; or ask the worker that runs an instance to stop it."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Update, bindparam, func, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Update, bindparam, exists, func, select, update
 
-from rota.shared.database.constructs import UtcNow, among, bound, by_index, json_rows
+from rota.shared.database.constructs import Json, UtcNow, among, bound, by_index, json_rows
 from rota.shared.database.later import execute_later
-from rota.shared.domain.states import CANCEL, REASON_LIMIT, REFUSE, SKIP, STOP, Move
-from rota.shared.store.tables import schedule_instance
+from rota.shared.domain.states import CALL_OFF, CANCEL, REASON_LIMIT, REFUSE, SKIP, STOP, Move, NodeStatus
+from rota.shared.store.tables import owns_node, schedule_instance, schedule_task_node
 from rota.shared.store.transitions.guards import leaves
 from rota.shared.store.transitions.nodes import follow
 
@@ -17,6 +18,7 @@ NOTE_LIMIT = 400
 """How long a note may be that is added to a reason; it names a worker."""
 
 _instance = schedule_instance.c
+_node = schedule_task_node.c
 _canceled = json_rows("canceled", id="id", reason="str")
 
 
@@ -120,6 +122,74 @@ def request_cancel_of_free(connection: Connection, instance_ids: Collection[int]
     """Ask the workers that run these instances to stop them, but for the rows that somebody has locked."""
     if instance_ids:
         execute_later(connection, _request_cancel_of_free, {"ids": sorted(instance_ids), "why": reason})
+
+
+_forget_requests = (
+    update(schedule_instance)
+    .where(among(_instance.id), leaves(SKIP), _instance.schedule_worker_node_id == bindparam("worker"))
+    .values(gmt_cancel_requested=None)
+)
+
+
+def forget_requests(connection: Connection, worker_id: int, instance_ids: Collection[int]) -> None:
+    """The cancels of these instances, which are assigned to this worker, are carried out: it may claim what is left."""
+    if instance_ids:
+        execute_later(connection, _forget_requests, {"ids": sorted(instance_ids), "worker": worker_id})
+
+
+_call_off = (
+    update(schedule_instance)
+    .where(
+        _instance.id == bindparam("instance"),
+        leaves(CALL_OFF),
+        _instance.status == bindparam("was"),
+        _instance.attempt == bindparam("attempt_read"),
+    )
+    .values(
+        status=CALL_OFF.target.value,
+        schedule_worker_node_id=None,
+        gmt_assigned=None,
+        gmt_cancel_requested=None,
+        due_at=UtcNow(),
+        reason=bindparam("why"),
+        gmt_modified=UtcNow(),
+        modifier=bindparam("by"),
+    )
+)
+_is_called_off = exists(
+    select(_instance.id)
+    .where(owns_node, _instance.status == CALL_OFF.target.value, _instance.attempt == bindparam("attempt_read"))
+    .correlate(schedule_task_node)
+)
+_call_off_nodes = (
+    update(schedule_task_node)
+    .where(among(_node.id, "nodes"), _node.status.in_([status.value for status in CALL_OFF.nodes]), _is_called_off)
+    .values(status=CALL_OFF.nodes[NodeStatus.PENDING].value, execution_result=bindparam("result", type_=Json))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CalledOff:
+    """An instance that had begun, and waits in this state, after so many attempts; and its nodes that are canceled.
+
+    Its other nodes run always: a worker runs them.
+    """
+
+    id: int
+    was: str
+    attempt: int
+    nodes: Collection[int]
+
+
+def call_off(connection: Connection, one: CalledOff, reason: str, by: str, *, expected: int | None = None) -> None:
+    """Cancel an instance but for its nodes that run always, if it is as it was read.
+
+    With ``expected=1`` the transaction relies on that.
+    """
+    values = {"instance": one.id, "was": one.was, "attempt_read": one.attempt, "why": reason, "by": by}
+    execute_later(connection, _call_off, values, expected=expected)
+    given = {"nodes": sorted(one.nodes), "attempt_read": one.attempt, "result": {"error": reason}}
+    execute_later(connection, _call_off_nodes, given)
 
 
 _noted = json_rows("noted", id="id", note="str")

@@ -194,7 +194,11 @@ def report(connection: Connection, worker_id: int, nodes: Sequence[NodeRow], ins
 _blame = (
     update(schedule_instance)
     .where(among(_instance.id), _instance.status == RETRY.target.value)
-    .values(lost_by=func.coalesce(bindparam("worker"), _instance.lost_by), modifier=bindparam("by"))
+    .values(
+        lost_by=func.coalesce(bindparam("worker"), _instance.lost_by),
+        gmt_cancel_requested=None,
+        modifier=bindparam("by"),
+    )
 )
 
 
@@ -216,7 +220,8 @@ def expect_running(connection: Connection, node_id: int, failures: int) -> None:
 
 
 def blame(connection: Connection, instance_id: int, worker: str | None, by: str) -> None:
-    """Let a run that this transaction has put back to pending avoid this worker."""
+    """Let a run that this transaction has put back to pending avoid this worker. If a cancel was asked for, that is
+    carried out: what is to be cleaned up may be claimed."""
     execute_later(connection, _blame, {"ids": [instance_id], "worker": worker, "by": by})
 
 

@@ -45,6 +45,18 @@ WHERE (schedule_instance.id IN (:ids))
   AND schedule_task_node.gmt_started IS NOT NULL
 GROUP BY schedule_instance.id;
 
+-- cleanups._read
+SELECT STRAIGHT_JOIN schedule_instance.id, schedule_task_node.id AS id_1, schedule_task_node.status,
+    schedule_task_node_type.defaults
+FROM schedule_instance FORCE INDEX (PRIMARY)
+INNER JOIN schedule_task_node
+  ON schedule_task_node.schedule_instance_id = schedule_instance.id
+  AND schedule_task_node.instance_gmt_create = schedule_instance.gmt_create
+LEFT OUTER JOIN schedule_task_node_type
+  ON schedule_task_node_type.id = schedule_task_node.schedule_task_node_type_id
+WHERE schedule_instance.id IN (:ids)
+ORDER BY schedule_instance.id, schedule_task_node.sequence;
+
 -- transitions.recovering.recover
 UPDATE schedule_instance FORCE INDEX (PRIMARY)
 SET attempt=schedule_instance.attempt
@@ -79,7 +91,10 @@ SET schedule_instance.status=lost.status,
     ) THEN schedule_instance.gmt_started END,
     schedule_instance.gmt_completed=CASE WHEN (
         lost.status != 'pending'
-    ) THEN (UTC_TIMESTAMP(6)) END, schedule_instance.reason=lost.reason,
+    ) THEN (UTC_TIMESTAMP(6)) END,
+    schedule_instance.gmt_cancel_requested=CASE WHEN (
+        lost.status != 'pending'
+    ) THEN schedule_instance.gmt_cancel_requested END, schedule_instance.reason=lost.reason,
     schedule_instance.execution_result=lost.result,
     schedule_instance.failed_attempts=CASE WHEN (lost.attempt_end IS NULL) THEN schedule_instance.failed_attempts ELSE JSON_ARRAY_APPEND(
         COALESCE(

@@ -43,6 +43,18 @@ WHERE (schedule_instance.id IN (SELECT value FROM json_each(:ids)))
   AND schedule_task_node.gmt_started IS NOT NULL
 GROUP BY schedule_instance.id;
 
+-- cleanups._read
+SELECT schedule_instance.id, schedule_task_node.id AS id_1, schedule_task_node.status,
+    schedule_task_node_type.defaults
+FROM schedule_instance
+JOIN schedule_task_node
+  ON schedule_task_node.schedule_instance_id = schedule_instance.id
+  AND schedule_task_node.instance_gmt_create = schedule_instance.gmt_create
+LEFT OUTER JOIN schedule_task_node_type
+  ON schedule_task_node_type.id = schedule_task_node.schedule_task_node_type_id
+WHERE schedule_instance.id IN (SELECT value FROM json_each(:ids))
+ORDER BY schedule_instance.id, schedule_task_node.sequence;
+
 -- transitions.recovering.recover
 UPDATE schedule_instance
 SET attempt=schedule_instance.attempt
@@ -62,7 +74,11 @@ SET status=lost.status,
     gmt_started=CASE WHEN (lost.status != 'pending') THEN schedule_instance.gmt_started END,
     gmt_completed=CASE WHEN (lost.status != 'pending') THEN (
         strftime('%Y-%m-%d %H:%M:%f000', 'now')
-    ) END, reason=lost.reason, execution_result=lost.result,
+    ) END,
+    gmt_cancel_requested=CASE WHEN (
+        lost.status != 'pending'
+    ) THEN schedule_instance.gmt_cancel_requested END, reason=lost.reason,
+    execution_result=lost.result,
     failed_attempts=CASE WHEN (lost.attempt_end IS NULL) THEN schedule_instance.failed_attempts ELSE json_insert(
         coalesce(
             CASE WHEN json_valid(schedule_instance.failed_attempts) THEN CASE WHEN json_array_length(schedule_instance.failed_attempts) >= 10 THEN json_remove(
