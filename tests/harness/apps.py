@@ -277,3 +277,40 @@ async def latecomer(ctx: Context) -> dict[str, int]:
     """Ends at once."""
     with recorded(ctx):
         return {"attempt": ctx.attempt}
+
+
+cleaned = app.task_type("CLEANED")
+
+
+@cleaned.node("WORK")
+async def work(ctx: Context) -> dict[str, int]:
+    """Runs until its gate is open, and fails if it is told."""
+    with recorded(ctx):
+        while not is_open(ctx.param["work"]):  # noqa: ASYNC110 - the gate is opened by another process
+            await asyncio.sleep(LOOK_SECONDS)
+        if ctx.param.get("fails"):
+            raise Fail("it is meant to fail")
+        return {"attempt": ctx.attempt}
+
+
+@cleaned.node("DELIVER")
+async def deliver(ctx: Context) -> dict[str, int]:
+    """Ends at once."""
+    with recorded(ctx):
+        return {"attempt": ctx.attempt}
+
+
+@cleaned.node("CLEANUP", always=True)
+async def clean_up(ctx: Context) -> dict[str, Any]:
+    """Runs until its gate is open, and tells how the run has ended before."""
+    with recorded(ctx):
+        while not is_open(ctx.param["clean"]):  # noqa: ASYNC110 - the gate is opened by another process
+            await asyncio.sleep(LOOK_SECONDS)
+        return {"status": ctx.run_status, "reason": ctx.run_reason}
+
+
+@cleaned.node("NOTIFY", always=True, execution="process")
+def notify(ctx: Context) -> dict[str, Any]:
+    """The same at once, in a process of its own."""
+    with recorded(ctx):
+        return {"status": ctx.run_status, "cleaned": "CLEANUP" in ctx.results}

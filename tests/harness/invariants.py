@@ -88,7 +88,7 @@ def nodes_agree(cluster: Cluster, instances: Instances) -> Iterator[str]:
     nodes: dict[int, list[str]] = defaultdict(list)
     cleaning: set[int] = set()
     for row in cluster.rows(
-        """SELECT n.schedule_instance_id, n.status, t.defaults LIKE '%"always"%' AS runs_always
+        """SELECT n.schedule_instance_id, n.status, LOCATE('"always"', t.defaults) > 0 AS runs_always
         FROM schedule_task_node n LEFT JOIN schedule_task_node_type t ON t.id = n.schedule_task_node_type_id
         ORDER BY n.schedule_instance_id, n.sequence"""
     ):
