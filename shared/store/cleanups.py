@@ -91,6 +91,8 @@ def _read(connection: Connection, ids: Collection[int], present: NodeStatus) -> 
             one.ended.append(node_id)
         elif one.ran is None:
             one.had_ended = one.had_ended or (status != NodeStatus.SUCCEED and status not in LEFT)
+        elif status == NodeStatus.SKIPPED:  # a node before what ran has ended the run early
+            one.had_ended = True
         elif status in LEFT:
             (one.left if runs_always(defaults) else one.ended).append(node_id)
     return {i: one for i, one in found.items() if one.ran is not None and (one.left or one.had_ended)}

@@ -17,6 +17,7 @@ from tests.harness.scenario import NODE_TYPES, Scenario
 
 WHY = "node REPORT_EXTRACT failed: no"
 ANN = Actor("ann", "cli")
+ALWAYS = frozenset({"REPORT_SEND"})
 FAILED = '{"error":"no"}'
 
 
@@ -129,7 +130,7 @@ def test_what_fails_with_its_worker_is_cleaned_up_by_another(
     assert (row.lost_by, row.gmt_started, row.gmt_completed) == ("lost", None, None)
     again = go_on(rows, run)
     assert rows.node_statuses(run.id) == ["failed", "running"]
-    end = always.end_of(again)
+    end = always.end_of(again, ALWAYS)
     assert end is not None
     assert said in str(end.reason)
     assert str(end.reason).startswith("node REPORT_EXTRACT failed: worker 'lost' was lost while it ran this")
@@ -140,7 +141,7 @@ def test_what_was_to_be_canceled_and_lost_its_worker_is_cleaned_up_by_another(ro
     worker = rows.worker("lost")
     run = rows.running(worker)
     assert recover(rows, worker, run, cancel=True) == ("pending", ["canceled", "pending"])
-    end = always.end_of(go_on(rows, run))
+    end = always.end_of(go_on(rows, run), ALWAYS)
     assert end is not None
     assert (end.status, end.reason) == ("canceled", "canceled; worker 'lost' was lost while it ran this")
 
@@ -195,7 +196,7 @@ def test_what_is_canceled_while_it_waits_for_a_retry_is_cleaned_up_at_once(rows:
     assert told == [{"id": run.id, "canceled": False, "asked": False}]
     assert (rows.status(run.id), rows.node_statuses(run.id)) == ("pending", ["canceled", "pending"])
     assert rows.row(run.id).due_at <= rows.now()
-    end = always.end_of(go_on(rows, run))
+    end = always.end_of(go_on(rows, run), ALWAYS)
     assert end is not None
     assert (end.status, end.reason) == ("canceled", "canceled by hand")
 
@@ -228,7 +229,7 @@ def test_a_cancel_that_its_worker_did_not_carry_out_is_by_the_next_claim(rows: S
     rows.give(worker, run.id)
     assert rows.claim(worker, run.id).runs == []
     assert (rows.status(run.id), rows.node_statuses(run.id)) == ("pending", ["canceled", "pending"])
-    end = always.end_of(go_on(rows, run))
+    end = always.end_of(go_on(rows, run), ALWAYS)
     assert end is not None
     assert end.status == "canceled"
 
@@ -279,7 +280,7 @@ def test_what_the_scheduler_ends_as_overdue_is_cleaned_up_by_another_worker(rows
     state = "canceled" if cancel else "failed"
     assert (rows.status(run.id), rows.node_statuses(run.id)) == ("pending", [state, "pending"])
     assert rows.row(run.id).lost_by == "hangs"
-    end = always.end_of(go_on(rows, run))
+    end = always.end_of(go_on(rows, run), ALWAYS)
     assert end is not None
     assert end.status == state
 

@@ -2,11 +2,13 @@
 
 import json
 import math
+import random
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import pytest
 from pydantic import BaseModel, ConfigDict
@@ -1779,6 +1781,25 @@ def test_how_a_run_has_ended_is_read_from_its_nodes(
     assert end.result == result or status == "failed"
 
 
+@pytest.mark.parametrize("cleanup", ["running", "succeed"])
+def test_an_early_end_is_known_also_where_nodes_that_run_always_stand_before_what_it_skipped(
+    cleaning: World, cleanup: str
+) -> None:
+    nodes = (
+        node(1, "EXTRACT", "succeed", {"new": 0}),
+        node(2, "CLEANUP", cleanup, {"removed": 1} if cleanup == "succeed" else None),
+        node(3, "SEND", "skipped"),
+        node(4, "NOTIFY", "pending"),
+    )
+    cleaning.start(run(nodes=nodes, attempt=2))
+    if cleanup == "running":
+        assert states(cleaning.ended({"removed": 1})) == [(102, "succeed"), (104, "running")]
+        cleaning.reports.commit()
+    end = instance(cleaning.ended())
+    assert cleaning.executor.started[-1] == "NOTIFY"
+    assert (end.status, end.result) == (InstanceStatus.SUCCEED, '{"new":0}')
+
+
 def test_a_run_that_sql_has_revived_begins_at_the_node_that_failed(cleaning: World) -> None:
     nodes = (node(1, "EXTRACT", "succeed"), node(2, "SEND", "failed"), node(3, "LOG", "canceled"))
     cleaning.start(run(nodes=nodes, attempt=2))
@@ -1842,3 +1863,65 @@ def test_a_worker_that_stops_keeps_an_early_end_and_leaves_them_to_another_worke
         [(101, "succeed"), (102, "skipped"), (103, "running")],
         False,
     )
+
+
+# Random runs, whose worker is lost at random, and what a model says of them
+
+
+MARKED = {f"REPORT_{name}": node_type(name, always=name.startswith("ALWAYS")) for name in ("STEP", "ALWAYS")}
+
+
+def foretold(names: list[str], does: list[str]) -> tuple[str, list[str], int]:
+    """How a run ends of which each node does what it is told: its status, those of its nodes, and which one says so."""
+    status, cut, nodes = "succeed", "", []
+    says = max((at for at, name in enumerate(names) if name == "STEP"), default=len(names) - 1)
+    for at, (name, does_it) in enumerate(zip(names, does, strict=True)):
+        if cut and name == "STEP":
+            nodes.append(cut)
+            continue
+        nodes.append({"fail": "failed", "cancel": "canceled"}.get(does_it, "succeed"))
+        if nodes[-1] != "succeed" and status == "succeed":
+            status, says, cut = nodes[-1], at, cut or "canceled"
+        elif does_it == "end" and not cut and "STEP" in names[at + 1 :]:
+            says, cut = at, "skipped"
+    return status, nodes, says
+
+
+def lived(names: list[str], does: list[str], rng: random.Random) -> tuple[str, list[str], int]:
+    """The same of a real runner, whose worker is lost now and then; another one then goes on by the nodes' rows."""
+    rows = [node(at, name, "pending") for at, name in enumerate(names, start=1)]
+    attempt = 1
+    end: InstanceReport | None = None
+    while end is None:
+        world = World(MARKED)
+        world.start(run(nodes=tuple(replace(row) for row in rows), attempt=attempt))
+        while end is None and (attempt > 5 or rng.random() > 0.2):
+            call = world.executor.calls[-1]
+            at = cast("partial[None]", call.done).args[1].sequence - 1
+            if does[at] == "cancel":
+                world.runner.stop(7, attempt, "canceled", canceled=True)
+                call.end(stopped=True)
+            else:
+                call.end(EndRun(at) if does[at] == "end" else at, failure=Fail("no") if does[at] == "fail" else None)
+            report = world.reports.seen[-1]
+            for said in report.nodes:
+                row = next(row for row in rows if row.id == said.id)
+                row.status, row.result = said.status.value, json.loads(said.result or "null")
+            end = report.instance if report.is_over else None
+            world.reports.commit()
+        attempt += 1
+        for row in rows:
+            row.status = "pending" if row.status == "running" else row.status
+    result = json.loads(end.result or "null")
+    if end.status != "succeed":
+        result = next(at for at, row in enumerate(rows) if row.status in ("failed", "canceled"))
+    return end.status.value, [row.status for row in rows], result
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_a_run_ends_as_a_model_says_wherever_its_workers_are_lost(seed: int) -> None:
+    rng = random.Random(seed)
+    names = [rng.choice(["STEP", "STEP", "ALWAYS"]) for _ in range(rng.randint(1, 6))]
+    does = [rng.choice(["succeed", "succeed", "succeed", "fail", "end", "cancel"]) for _ in names]
+    does = ["succeed" if one == "cancel" and name == "ALWAYS" else one for one, name in zip(does, names, strict=True)]
+    assert lived(names, does, rng) == foretold(names, does), (names, does)

@@ -1,5 +1,6 @@
 """An instance that a worker holds, and what its handlers are given."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -92,11 +93,14 @@ class Active(Slot):
         self.cancellation, self.failed = Cancellation(), False
         self.done = next(at for at, node in enumerate(self.run.nodes) if node is end.left[0])
 
-    def begin(self, now: float) -> None:
-        """This attempt begins, ``now`` by ``monotonic``: the run has its limit, or goes on after its end."""
+    def begin(self, now: float, always: Collection[str]) -> None:
+        """This attempt begins, ``now`` by ``monotonic``: the run has its limit, or goes on after its end.
+
+        ``always``: the node types that run always.
+        """
         if limit := self.run.run_timeout_seconds:
             self.over_at = now + limit
-        if len(self.run.nodes) > 1 and (end := end_of(self.run)) is not None:
+        if len(self.run.nodes) > 1 and (end := end_of(self.run, always)) is not None:
             for node in self.run.nodes:
                 if node.status == NodeStatus.SUCCEED:
                     keep_result(self, node, node.result)

@@ -1,10 +1,10 @@
 """Nodes that run always: after a failure, a cancel or an early end of their run, too, which ends when they have ended.
 
-The rows of the nodes say it all, so that another worker can go on. A node that failed, was canceled or skipped has
-ended the run; what is still ``pending`` behind it are the nodes that run always.
+The rows of the nodes say it all, so that another worker can go on. Where a node has failed, was canceled or skipped,
+the run has ended; what is still ``pending`` are the nodes that run always.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -103,15 +103,20 @@ def _ended(run: Run, node: NodeReport, end: RunEnd, span: Span, again: datetime 
     return Report(run.id, run.attempt, [*first, node], instance)
 
 
-def end_of(run: Run) -> RunEnd | None:
-    """How a run had ended before this attempt, as its nodes say; None: it had not, or none of its nodes is left."""
+def end_of(run: Run, always: Collection[str]) -> RunEnd | None:
+    """How a run had ended before this attempt, as its nodes say; None: it had not, or none of its nodes is left.
+
+    What was skipped may stand behind nodes that are left. What was canceled may not: SQL has revived such a run, and it
+    goes on as any other.
+    """
     at = next((at for at, node in enumerate(run.nodes) if node.status in OVER), None)
     if at is None:
         return None
-    left = tuple(node for node in run.nodes[at + 1 :] if node.status in LEFT)
+    is_early = run.nodes[at].status == NodeStatus.SKIPPED
+    left = tuple(node for node in run.nodes[0 if is_early else at :] if node.status in LEFT)
     if not left:
         return None
-    end = RunEnd(InstanceStatus.SUCCEED, json_text(run.nodes[at - 1].result) if at else None, None, left)
+    end = RunEnd(InstanceStatus.SUCCEED, _result_before(run.nodes[:at], always), None, left)
     if run.nodes[at].status == NodeStatus.CANCELED:
         why = _said_by(run.nodes[at]) or "canceled"
         end = replace(end, status=InstanceStatus.CANCELED, result=endings.error_of(why), reason=why)
@@ -119,6 +124,13 @@ def end_of(run: Run) -> RunEnd | None:
         if node.status == NodeStatus.FAILED:
             end = end.with_failure(endings.instance_end(run, node, _failure_of(node), Span(None, run.due_at, None)))
     return end
+
+
+def _result_before(nodes: Sequence[NodeRun], always: Collection[str]) -> str | None:
+    """The result of the node that ended the run early."""
+    done = [node for node in nodes if node.status == NodeStatus.SUCCEED]
+    others = [node for node in done if node.type not in always] or done
+    return json_text(others[-1].result) if others else None
 
 
 def _failure_of(node: NodeRun) -> Ending:

@@ -30,15 +30,17 @@ class Outcomes:
 
     def __init__(self, nodes: Mapping[str, Node], clock: Clock, result_limit_bytes: int) -> None:
         self._nodes = nodes
-        self._always = frozenset(node.type for node in nodes.values() if node.always)
+        self.always = frozenset(node.type for node in nodes.values() if node.always)
+        """The node types that run always."""
+
         self._clock = clock
         self._result_limit_bytes = result_limit_bytes
 
     def is_uncut(self, active: Active) -> bool:
         """Whether the present node of a run runs always: neither the limit of the run nor a cancel stops it."""
-        if active.run_end is not None or not self._always:
+        if active.run_end is not None or not self.always:
             return active.run_end is not None
-        return active.done < len(active.run.nodes) and active.run.nodes[active.done].type in self._always
+        return active.done < len(active.run.nodes) and active.run.nodes[active.done].type in self.always
 
     def call(self, active: Active, node: NodeRun) -> Call | Ending:
         """The call of a node; or how the node ends, if it cannot be called."""
@@ -167,9 +169,9 @@ class Outcomes:
             log_failure(run, node, reported, outcome.failure if outcome and not outcome.stopped else None)
         if end is not None:
             reported, end = always.continued(run, reported, end, span)
-        elif self._always:
+        elif self.always:
             self._keep_own_result(active, node, reported)
-            reported, end = always.decided(run, node, reported, self._always, span)
+            reported, end = always.decided(run, node, reported, self.always, span)
         if end is not None and moves_on and not reported.is_over:
             active.end_but_for(end)
         reported.turn_of = run.turn_of
@@ -178,9 +180,9 @@ class Outcomes:
     def _keep_own_result(self, active: Active, node: NodeRun, reported: Report) -> None:
         """A node that runs always is the last to succeed: the run's result stays that of the last other node."""
         run, instance = active.run, reported.instance
-        if instance is None or instance.status is not InstanceStatus.SUCCEED or node.type not in self._always:
+        if instance is None or instance.status is not InstanceStatus.SUCCEED or node.type not in self.always:
             return
-        others = [one.type for one in run.nodes if one.type not in self._always]
+        others = [one.type for one in run.nodes if one.type not in self.always]
         if others and run.nodes[-1] is node:
             instance.result = json_text(active.results[others[-1]])
 
@@ -188,7 +190,7 @@ class Outcomes:
         """The report of a run that may run at most once and still runs when its worker's grace time is over."""
         span = self.span(active, None)
         failure = endings.stopped_at_grace_end(active.run, active.done, span, still_runs=still_runs)
-        return always.handed_over(active.run, failure, active.run_end, self._always, active.done)
+        return always.handed_over(active.run, failure, active.run_end, self.always, active.done)
 
     def span(self, active: Active, outcome: Outcome | None) -> Span:
         """When the handler of the present node was entered and left. Without an outcome, it is left now."""

@@ -192,7 +192,7 @@ class Runner:
 
     def _begin(self, active: Active) -> None:
         """Start the first node. If the run may run at most once, or anew, the database must know of it before."""
-        active.begin(self._clock.monotonic())
+        active.begin(self._clock.monotonic(), self.outcomes.always)
         if active.run_end is None and endings.restarts(active.run):
             active.run = endings.anew(active.run)
             self._queue_report(active, endings.begun_anew(active.run, self._clock.now()))
