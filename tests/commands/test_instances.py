@@ -174,6 +174,16 @@ def test_cancel_is_at_once_for_what_waits_and_a_request_for_what_runs(url: str, 
     assert "its worker was asked to stop it" in invoke("instance", "show", str(running), url=url).stdout
 
 
+def test_cancel_tells_that_nodes_are_left_which_run_always(url: str, database: Database) -> None:
+    always = NodeTypeDeclaration("REPORT_SEND", "REPORT", 2, {"always": True})
+    database.write(lambda c: node_types.register(c, [NodeTypeDeclaration("REPORT_EXTRACT", "REPORT"), always], "test"))
+    retried = asked(database, attempt=1)
+    with_nodes(database, retried, ("pending", None), ("pending", None))
+    said = f"instance {retried} ends when its nodes that run always have\n"
+    assert invoke("instance", "cancel", str(retried), url=url).stdout == said
+    assert [n["status"] for n in shown(url, "show", str(retried))["nodes"]] == ["canceled", "pending"]
+
+
 @pytest.mark.parametrize(
     ("command", "status", "sentence"),
     [
