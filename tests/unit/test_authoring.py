@@ -444,3 +444,18 @@ def test_a_schedule_is_refused_with_every_fault(app: Rota) -> None:
     lines = str(refused.value).splitlines()
     assert len(lines) == 3
     assert all(line.startswith("task 'daily': ") for line in lines)
+
+
+def test_a_node_that_runs_always_is_registered_so_and_no_other_nodes_version_changes() -> None:
+    plain, marked = (Rota().task_type("REPORT") for _ in range(2))
+    plain.node("CLEANUP")(lambda ctx: None)
+    marked.node("CLEANUP", always=True)(lambda ctx: None)
+    of_plain, of_marked = (one._app.nodes["REPORT_CLEANUP"].declaration() for one in (plain, marked))
+    assert of_plain.defaults == {"execution": "thread"}
+    assert of_marked.defaults == {"execution": "thread", "always": True}
+
+
+@pytest.mark.parametrize("always", [1, "yes", None])
+def test_what_says_neither_that_a_node_runs_always_nor_that_it_does_not_is_refused(always: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"REPORT_CLEANUP: always .* must be True or False"):
+        Rota().task_type("REPORT").node("CLEANUP", always=always)
