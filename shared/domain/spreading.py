@@ -113,8 +113,8 @@ def _why(wrong: Sequence[Shard], missing: int, total: int) -> str:
         said.append(f"the rows of {missing} of {total} shards are gone")
     if wrong:
         first = min(wrong, key=lambda shard: shard.index)
-        said.append(f"the first is shard {first.index}, instance {first.id}")
-        said += [first.reason] if first.reason else []
+        why = f": {first.reason}" if first.reason else ""
+        said.append(f"the first is shard {first.index}, instance {first.id}{why}")
     return "; ".join(said)
 
 

@@ -4,7 +4,18 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, func, literal_column, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    String,
+    and_,
+    bindparam,
+    case,
+    func,
+    literal_column,
+    select,
+    type_coerce,
+)
 
 from rota.shared.database.constructs import among, by_index, read_by
 from rota.shared.domain.spreading import ITS_SHARDS, Shard
@@ -69,7 +80,7 @@ _shards = by_index(
         _shard.c.shard_index,
         _shard.c.status,
         _worker.name,
-        params.small(_shard.c.execution_result),
+        params.small(type_coerce(_shard.c.execution_result, String)),
         _shard.c.reason,
     )
     .select_from(schedule_instance)

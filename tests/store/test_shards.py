@@ -102,7 +102,7 @@ def test_a_fire_runs_as_its_shards_and_ends_after_the_last(spread: Spread) -> No
     spread.step()
     row = spread.rows.row(parent)
     assert row.status == "succeed"
-    assert [one["shard"] for one in row.execution_result] == [0, 1, 2]
+    assert [(one["shard"], one["result"]) for one in row.execution_result] == [(0, 42), (1, 42), (2, 42)]
 
 
 def test_a_broadcast_runs_once_on_each_worker_that_is_live(spread: Spread) -> None:

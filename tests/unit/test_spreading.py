@@ -53,7 +53,7 @@ def test_the_parent_fails_with_any_of_its_shards_and_says_how_many_and_which_was
     assert end.status is InstanceStatus.FAILED
     assert end.reason == (
         "1 of 4 shards were canceled; 1 of 4 shards failed; the rows of 1 of 4 shards are gone;"
-        " the first is shard 1, instance 101; it broke"
+        " the first is shard 1, instance 101: it broke"
     )
 
 

@@ -125,7 +125,7 @@ def _show_failed(attempt: Document, now: datetime) -> None:
 def _show_shards(shards: Document, instance_id: int) -> None:
     """Print how many shards are in which state, and the first of them."""
     states = [f"{shards[status]} {coloured(status)}" for status in InstanceStatus if status in shards]
-    click.echo(f"\n{shards['total']} shards: {', '.join(states)}")
+    click.echo(f"\n{shards['total']} shard{'' if shards['total'] == 1 else 's'}: {', '.join(states)}")
     rows = [
         (str(one["shard_index"]), str(one["id"]), one["status"], one["worker"], shortened(one["reason"] or "", 60))
         for one in shards["first"]
