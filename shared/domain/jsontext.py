@@ -44,6 +44,17 @@ def object_in(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def is_text(value: Any) -> bool:
+    """Whether a value that was read from JSON is a text that can be written again, or be a parameter of a statement.
+
+    Half of a surrogate pair, which JSON can escape, is in no text that a database takes.
+
+    is_text("1f2e3d")      # True
+    is_text(chr(0xD800))   # False
+    """
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
+
+
 def texts_in(value: Any) -> list[str]:
     """The texts of a JSON list as it was read, without what else SQL wrote; [] if it is no list.
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, func, insert, or_, select, update
 
 from rota.shared.database.constructs import UtcNow, ignore_conflicts
 from rota.shared.database.later import execute_later, read_before
-from rota.shared.domain.jsontext import object_in
+from rota.shared.domain.jsontext import is_text, object_in
 from rota.shared.domain.nodes import Catalog, NodeList, NodeType
 from rota.shared.domain.states import WorkerState
 from rota.shared.domain.versions import version_of
@@ -157,7 +157,7 @@ def lists(connection: Connection, wanted: Collection[Version]) -> dict[Version, 
 
 def read_versions(stored: Any) -> dict[str, str]:
     """The versions in ``schedule_worker_node.type_versions``, by task type; none if SQL has spoiled them."""
-    return {category: version for category, version in object_in(stored).items() if isinstance(version, str)}
+    return {category: version for category, version in object_in(stored).items() if is_text(version)}
 
 
 def versions_of(declarations: Iterable[NodeTypeDeclaration]) -> dict[str, str]:

@@ -245,3 +245,16 @@ def test_built_in_types_that_another_process_registers_meanwhile_are_no_crash(
     monkeypatch.setattr(node_types, "registered", read_too_early)
     builtin.register(database, "this one")
     assert {"HTTP_REQUEST", "SHELL_COMMAND"} <= {one.type for one in database.read(registered)}
+
+
+def test_a_version_that_sql_has_made_no_text_holds_up_nobody(rows: Scenario) -> None:
+    """JSON can escape half of a surrogate pair. No statement takes that as a parameter."""
+    spoiled, good = rows.worker(), rows.worker()
+    rows.sql(
+        "UPDATE schedule_worker_node SET type_versions = :versions WHERE id = :id",
+        versions='{"REPORT": "\\ud800"}',
+        id=spoiled,
+    )
+    seen = FleetCache(rows.database).current()
+    _, needs = seen.wanted("REPORT", None, {})
+    assert seen.fleet.fitting(needs) == [good]
