@@ -5,6 +5,7 @@
 
 import asyncio
 import json
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from tempfile import NamedTemporaryFile
@@ -16,7 +17,7 @@ from asgiref.sync import async_to_sync
 from django.contrib.auth.models import Permission, User
 from django.core.exceptions import SynchronousOnlyOperation
 from django.core.management import CommandError, call_command
-from django.db import connection, models, transaction
+from django.db import OperationalError, connection, models, transaction
 from django.db.models.functions import TruncDay
 from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 from django.test.testcases import DatabaseOperationForbidden
@@ -95,6 +96,18 @@ class Committed(TransactionTestCase):
             promote(2)
         assert [one.number for one in Request.objects.all()] == ["product-2"]
         connection.cursor().execute("DELETE FROM schedule_request")
+
+    def test_a_transaction_that_read_first_may_write_after_others_have(self) -> None:
+        other = connection.copy()
+        self.addCleanup(other.close)
+        if other.vendor == "sqlite":
+            other.settings_dict = {**other.settings_dict, "OPTIONS": {"timeout": 0}}
+        with transaction.atomic():
+            assert Promotion.objects.count() == 0
+            with suppress(OperationalError), other.cursor() as cursor:  # SQLite has one writer
+                cursor.execute("DELETE FROM django_session")
+            Promotion.objects.create(product=1, until=LATER)
+        assert Promotion.objects.count() == 1
 
     def test_outside_of_a_transaction_the_run_is_there_at_once(self) -> None:
         told = promote(5)

@@ -4,6 +4,7 @@ import importlib.util
 import os
 from pathlib import Path
 
+import django
 import pymysql
 from django.core.management.utils import get_random_secret_key
 
@@ -34,7 +35,14 @@ if name := os.environ.get("SHOP_DB_NAME"):
     }
 else:
     file = os.environ.get("SHOP_DB_FILE") or Path(__file__).parents[1] / "shop.sqlite3"
-    DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": file, "TEST": {"NAME": f"{file}.test"}}}
+    DATABASES = {
+        "default": {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": file,
+            "OPTIONS": {"transaction_mode": "IMMEDIATE"} if django.VERSION >= (5, 1) else {},
+            "TEST": {"NAME": f"{file}.test"},
+        }
+    }
 
 INSTALLED_APPS = [
     "django.contrib.admin",
