@@ -20,6 +20,8 @@ class Shard:
 
     index: int = 0
     total: int = 1
+    is_part: bool = False
+    """Whether it is a shard at all, or the replay of one."""
 
 
 WHOLE = Shard()
@@ -36,4 +38,5 @@ def read(value: Any) -> Shard:
         return WHOLE
     parent_id, index, total = json.loads(value) if isinstance(value, str) else value
     is_counted = isinstance(index, int) and isinstance(total, int)
-    return Shard(parent_id if isinstance(parent_id, int) else None, *((index, total) if is_counted else (0, 1)))
+    index, total = (index, total) if is_counted else (0, 1)
+    return Shard(parent_id if isinstance(parent_id, int) else None, index, total, is_part=True)

@@ -20,6 +20,7 @@ from rota.shared.domain.states import REASON_LIMIT, InstanceStatus, NodeStatus
 from rota.shared.settable_clock import SettableClock
 from rota.shared.store.reports import InstanceReport, NodeReport, Report
 from rota.shared.store.runs import NodeRun, Run
+from rota.shared.store.shards import Shard
 from rota.worker_service.contents import Node
 from rota.worker_service.context import NodeContext
 from rota.worker_service.executors.base import Call, Done, Failure, NoThread, Outcome, Refused
@@ -1338,6 +1339,14 @@ def test_another_node_may_not_say_it(world: World) -> None:
     assert end.reason == (
         "node REPORT_EXTRACT failed: REPORT_EXTRACT returned RunAgain: only the last node of an instance may"
     )
+
+
+@pytest.mark.parametrize("parent", [3, None], ids=["a shard", "the replay of one"])
+def test_a_shard_may_not_say_it(world: World, parent: int | None) -> None:
+    world.start(run("SEND", shard=Shard(parent, 0, 2, is_part=True)))
+    end = instance(world.ended(RunAgain(in_=60)))
+    assert (end.status, end.again) == (InstanceStatus.FAILED, None)
+    assert "a shard may not, its task would run as a whole" in str(end.reason)
 
 
 @pytest.mark.parametrize(

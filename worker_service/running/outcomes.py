@@ -98,7 +98,7 @@ class Outcomes:
         again, left = said
         if active.done + 1 < len(active.run.nodes):
             return endings.failed(f"{node.type} returned RunAgain: only the last node of an instance may")
-        if active.run.shard.parent_id is not None:
+        if active.run.shard.is_part:
             return endings.failed(f"{node.type} returned RunAgain: a shard may not, its task would run as a whole")
         try:
             return replace(ending, again=again.moment(self._clock.at(left), load_zone(active.run.timezone)))
