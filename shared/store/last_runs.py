@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, case, literal_column, select, union_all
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, case, literal_column, or_, select, union_all
 
 from rota.shared.database.constructs import UtcNow, among, by_index, read_by
 from rota.shared.domain.states import InstanceStatus
@@ -21,10 +21,13 @@ FIRES_LOOKED_AT = 200
 
 TASKS_IN_STATEMENT = 50
 
+_IS_NO_SHARD = or_(_newest.c.fire_key < "shard/", _newest.c.fire_key >= "shard0")
+"""It is no shard, nor the replay of one. The index tells it: of a thousand shards no row is read."""
+
 _IN_ORDER = ("schedule_datetime", "fire_key", "run_number")
 _newest_id = (
     read_by(select(_newest.c.id), _newest, "uq_schedule_instance_fire")
-    .where(_newest.c.schedule_task_id == _task.id, _newest.c.parent_id.is_(None))
+    .where(_newest.c.schedule_task_id == _task.id, _IS_NO_SHARD)
     .order_by(*(_newest.c[name].desc() for name in _IN_ORDER))
     .limit(literal_column("1"))
     .correlate(schedule_task)
@@ -58,7 +61,7 @@ def _begun(task_id: int) -> Select[Any]:
     """The id of the newest fire of a task that has begun, if it is among those that are looked at."""
     columns = (_newest.c.id, _newest.c.status, _newest.c.due_at, *(_newest.c[name] for name in _IN_ORDER))
     own = read_by(select(*columns), _newest, "uq_schedule_instance_fire")
-    own = own.where(_newest.c.schedule_task_id == task_id, _newest.c.parent_id.is_(None))
+    own = own.where(_newest.c.schedule_task_id == task_id, _IS_NO_SHARD)
     looked_at = own.order_by(*(_newest.c[name].desc() for name in _IN_ORDER)).limit(FIRES_LOOKED_AT).subquery().c
     begun = select(looked_at.id).where(looked_at.status.not_in(WAITS), ~_is_skipped(looked_at))
     return select(begun.order_by(*(looked_at[name].desc() for name in _IN_ORDER)).limit(1).subquery().c.id)
