@@ -17,18 +17,20 @@ from rota.scheduler_service.limit_places import LimitPlaces, hand_on, unused_pla
 from rota.scheduler_service.notices import Notices
 from rota.scheduler_service.out_of_reach import OutOfReach
 from rota.scheduler_service.params import portions, with_lists, with_params
+from rota.scheduler_service.parting import is_new, stranded, to_spread, unwanted_of
 from rota.scheduler_service.placement import FULL, NOBODY
-from rota.scheduler_service.placing import place, why_never
+from rota.scheduler_service.placing import place
 from rota.scheduler_service.stretches import LONGEST, LOOK_SECONDS, Line, Stretches, in_turn
 from rota.scheduler_service.urgent import Given, is_urgent, wake_workers
 from rota.shared.clock import TICK_PHASE_SECONDS, seconds_to_next
 from rota.shared.database.later import Unexpected, then_read
 from rota.shared.database.transactions import Database, sentence
-from rota.shared.domain.states import REASON_LIMIT, TaskStatus
+from rota.shared.domain.nodes import PlannedNode
+from rota.shared.domain.states import REASON_LIMIT
 from rota.shared.domain.times import is_time, why_no_time
 from rota.shared.domain.waiting import superseded
 from rota.shared.settings import Settings
-from rota.shared.store import assignments, chain_runs, fires, locks, overlap, pauses, workers
+from rota.shared.store import assignments, chain_runs, fires, locks, overlap, pauses
 from rota.shared.store.assignments import Cursor, Pending
 from rota.shared.store.transitions import canceling, giving
 from rota.shared.surprises import Surprises
@@ -195,36 +197,33 @@ class Assigner:
 
     def _assign(self, page: Sequence[Pending], done: Pass) -> int:
         """Place what fits; returns how many of the page are settled."""
-        held = [p for p in page if self._is_paused and p.is_planned and p.attempt == 0]
-        if held:
-            page = [p for p in page if not (p.is_planned and p.attempt == 0)]
-        bounded = {p.task_id: p.slots for p in page if p.slots is not None}
-        again = [p.id for p in page if p.may_have_nodes]
-        full, pinned = self._database.read(lambda c: (overlap.full(c, bounded), fires.pinned(c, again)))
+        held = {p.id: pauses.REASON for p in page if self._is_paused and p.is_planned and p.attempt == 0}
+        full, pinned, (lost, early) = self._database.read(partial(_facts, page=[p for p in page if p.id not in held]))
+        held |= early
+        kept_back = [(p, held[p.id]) for p in page if p.id in held]
+        page = [p for p in page if p.id not in held]
         now = self._database.clock.now()
         snapshot = self._fleet_cache.current()
         page = with_lists(self._database, page, snapshot.catalog, pinned)
-        unwanted = _unwanted(page, pinned, now)
+        unwanted = unwanted_of(page, pinned, now) | lost
         wanted = [p for p in page if p.id not in unwanted]
-        if to_spread := {p.id: p for p in wanted if p.is_to_spread and why_never(p) is None}:
-            self._to_spread(to_spread.values())
-            wanted = [p for p in wanted if p.id not in to_spread]
         bound = binding(wanted, snapshot, pinned)
         queued = (p for p in wanted if p.slots is not None or p.limit_name is not None)
         unfit = {p.id for p in queued if not fits(p, snapshot, bound.get(p.id))}
+        if parents := to_spread(wanted):
+            self._to_spread(parents.values())
+            wanted = [p for p in wanted if p.id not in parents]
         self._stretches.look()
         near, later = in_turn(wanted, full, unfit, self._stretches.missing(wanted))
-        for_others = self._for_others(near)
-        near, limited = self._limits.part([p for p in near if p.id not in for_others], unfit)
+        near, limited = self._limits.part(near, unfit)
         line = Line(self._stretches.holders(near, full), later, now)
         placed, waiting, refused = place(near, snapshot, bound, line, self._surprises)
         while limited and (unused := unused_places(near, {one.instance.id for one in placed} | unfit)):
             near, limited = hand_on(unused, limited)
             more, still, bad = place(near, snapshot, bound, line, self._surprises)
             placed, waiting, refused = placed + more, waiting + still, refused | bad
-        refused |= unwanted | for_others | self._missed_in_turn(page, waiting, pinned, now)
+        refused |= unwanted | self._missed_in_turn(page, waiting, pinned, now)
         self._notices.complain(f"task type {p.task_type}: {reason}" for p, reason in waiting)
-        kept_back = [(p, pauses.REASON) for p in held]
         said = self._say(page, unfit, [*waiting, *later, *limited, *kept_back], refused)
         self._limits.give([p for p, *_ in placed])
         self._stretches.give((p, worker) for p, worker, *_ in placed)
@@ -233,14 +232,6 @@ class Assigner:
         done.settled += settled
         done.crowded |= bool(limited) or any(reason == FULL for _, reason in waiting)
         return settled
-
-    def _for_others(self, page: Iterable[Pending]) -> dict[int, str]:
-        """The shards of broadcasts that were for workers which take no more, each with the reason."""
-        only = {p.id: p.only_worker_id for p in page if p.only_worker_id is not None}
-        if not only:
-            return {}
-        gone = self._database.read(lambda c: workers.not_live(c, set(only.values())))
-        return {number: f"it was for worker {gone[one]}" for number, one in only.items() if one in gone}
 
     def _say(
         self,
@@ -272,14 +263,14 @@ class Assigner:
         self, page: Iterable[Pending], waiting: Iterable[tuple[Pending, str]], pinned: Collection[int], now: datetime
     ) -> dict[int, str]:
         """The fires of tasks with turns that were missed: they fell due while no live worker could run them."""
-        unfit = [(p, reason) for p, reason in waiting if p.slots is not None and reason != FULL and _is_new(p, pinned)]
+        unfit = [(p, reason) for p, reason in waiting if p.slots is not None and reason != FULL and is_new(p, pinned)]
         since = self._out_of_reach.note({p.task_id for p, _ in unfit}, now)
         if all(reason != NOBODY for _, reason in unfit):
             page = [p for p, _ in unfit]
         fires = (
             p.waiting_fire
             for p in page
-            if p.task_id in since and _is_new(p, pinned) and since[p.task_id] <= p.due_at <= now
+            if p.task_id in since and is_new(p, pinned) and since[p.task_id] <= p.due_at <= now
         )
         return superseded(fires, now)
 
@@ -335,14 +326,11 @@ class Assigner:
         return given
 
 
-def _is_new(one: Pending, pinned: Collection[int]) -> bool:
-    """Whether it is a fire that no worker has had: one whose nodes are pinned had a worker and lost it."""
-    return one.is_planned and one.attempt == 0 and one.id not in pinned
-
-
-def _unwanted(page: Sequence[Pending], pinned: Collection[int], now: datetime) -> dict[int, str]:
-    """The fires that wait for a worker and that nobody wants any more, each with the reason."""
-    due = [p for p in page if p.is_planned and p.due_at <= now]
-    off = {p.id: overlap.OFF for p in due if p.task_status == TaskStatus.OFF}
-    fires = (p.waiting_fire for p in due if p.id not in off and p.slots is None and _is_new(p, pinned))
-    return superseded(fires, now) | off
+def _facts(
+    connection: Connection, page: Sequence[Pending]
+) -> tuple[set[int], dict[int, list[PlannedNode]], tuple[dict[int, str], dict[int, str]]]:
+    """The tasks of a page whose overlap slots are all taken, the nodes that its instances have, and which of these are
+    shards that nobody runs any more, or not yet."""
+    bounded = {p.task_id: p.slots for p in page if p.slots is not None}
+    again = [p.id for p in page if p.may_have_nodes]
+    return overlap.full(connection, bounded), fires.pinned(connection, again), stranded(connection, page)

@@ -1,9 +1,7 @@
 """Spreading: an instance of a task that is spread runs as its shards, and ends when they have ended."""
 
 import logging
-import threading
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -14,19 +12,22 @@ from sqlalchemy.exc import DBAPIError
 
 from rota.scheduler_service.fitting import needed
 from rota.scheduler_service.fleet import FleetCache, FleetSnapshot
+from rota.scheduler_service.gathering import gather
 from rota.scheduler_service.params import with_lists
+from rota.scheduler_service.parting import is_new
 from rota.scheduler_service.placing import why_never
+from rota.scheduler_service.waiting_parents import WaitingParents
 from rota.shared.database.later import Unexpected, then_read
 from rota.shared.database.transactions import Database, sentence
-from rota.shared.domain.errors import RotaError, UnknownType
-from rota.shared.domain.spreading import check_size, gathered, workers_of
-from rota.shared.domain.states import REASON_LIMIT, InstanceStatus, TaskStatus
+from rota.shared.domain.errors import InvalidInput, RotaError, UnknownType
+from rota.shared.domain.spreading import PARAM_BYTES, check_size, workers_of
+from rota.shared.domain.states import REASON_LIMIT, TaskStatus
+from rota.shared.domain.waiting import superseded
 from rota.shared.settings import Settings
-from rota.shared.store import assignments, chain_runs, fires, locks, overlap, pauses, run_numbers, settling, spreading
+from rota.shared.store import assignments, chain_runs, fires, locks, overlap, params, pauses, run_numbers, settling
 from rota.shared.store.assignments import Pending
 from rota.shared.store.overlap import REPORTED_WITHIN, SkipCandidate
 from rota.shared.store.run_numbers import FireKey
-from rota.shared.store.spreading import Running
 from rota.shared.store.transitions import canceling, giving
 from rota.shared.store.transitions import spreading as moves
 from rota.shared.store.transitions.spreading import Parent
@@ -40,15 +41,19 @@ LOOK_SECONDS = 0.25
 SHARE = 0.1
 """The part of its time that it spends on looking, where that takes long."""
 
-MOST_NOTED = 10_000
-"""So many that wait are kept in mind. The assigner sees the others again."""
-
 PAGE = 200
-OF_ONE_TASK = 20
-"""It looks at so many at once, and at so many of one task at most: the others of that task wait behind these."""
+"""It looks at so many at once."""
 
 SHARDS_IN_WRITE = 2_000
-"""One transaction inserts so many shards, or those of one instance."""
+"""One transaction inserts so many shards, or those of one instance; fewer where their params are large."""
+
+
+Able = tuple[Sequence[int | None], int]
+"""For each shard the only worker that may run it, or None; and how many shards there are."""
+
+
+class NoWorker(RotaError):
+    """No live worker can run an instance now."""
 
 
 @dataclass(slots=True)
@@ -58,7 +63,10 @@ class Decided:
     parents: list[Parent] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
     waiting: dict[int, str] = field(default_factory=dict)
-    """Why these wait, as far as it is not written already."""
+    """Why these wait."""
+
+    unfit: set[int] = field(default_factory=set)
+    """Of those that wait: no live worker can run them."""
 
     replaced: set[int] = field(default_factory=set)
 
@@ -85,8 +93,7 @@ class Spreader:
         self._fleet_cache = fleet_cache
         self._written = written
         self._surprises = Surprises("spreader")
-        self._lock = threading.Lock()
-        self._noted: dict[int, Pending] = {}
+        self._waiting = WaitingParents(database.clock)
         self._skip_candidates: dict[int, SkipCandidate] = {}
 
         self.wake: Callable[[], None] = lambda: None
@@ -94,40 +101,26 @@ class Spreader:
 
     def note(self, found: Iterable[Pending]) -> None:
         """Note instances that wait, due or not. The assigner calls it."""
-        with self._lock:
-            new = [one for one in found if one.id not in self._noted]
-            room = MOST_NOTED - len(self._noted)
-            self._noted.update((one.id, one) for one in new[:room])
-        if new and room > 0:
+        if self._waiting.note(found):
             self.wake()
 
     def step(self) -> float:
         """One look; returns the seconds to rest."""
         clock = self._database.clock
         began = clock.monotonic()
-        some_run = self._gather()
+        some_run = gather(self._database, self._surprises)
         some_wait = self._spread_due()
-        with self._lock:
-            following = min((one.due_at for one in self._noted.values()), default=None)
         rest = LOOK_SECONDS if some_wait or some_run else self._settings.tick_period
-        if following is not None and not some_wait:
-            rest = min(rest, max(0.0, (following - clock.now()).total_seconds()))
-        return rest if rest == 0 else max(rest, (clock.monotonic() - began) * (1 / SHARE - 1))
-
-    # Spreading
+        now = clock.now()
+        if (following := self._waiting.next_due(now)) is not None:
+            rest = min(rest, (following - now).total_seconds())
+        return max(rest, (clock.monotonic() - began) * (1 / SHARE - 1))
 
     def _spread_due(self) -> bool:
-        """Spread what is due, page by page; returns whether some of it waits."""
+        """Spread what is due, page by page; returns whether some of it waits for its slot."""
         now = self._database.clock.now()
-        with self._lock:
-            due = sorted((one.due_at, one.id, one.task_id) for one in self._noted.values() if one.due_at <= now)
-        numbers: Counter[int] = Counter()
-        first: list[int] = []
-        for _, number, task in due:
-            numbers[task] += 1
-            if numbers[task] <= OF_ONE_TASK:
-                first.append(number)
-        waits = [self._spread_page(first[at : at + PAGE], now) for at in range(0, len(first), PAGE)]
+        due = self._waiting.due(now)
+        waits = [self._spread_page(due[at : at + PAGE], now) for at in range(0, len(due), PAGE)]
         return any(waits)
 
     def _spread_page(self, ids: Collection[int], now: datetime) -> bool:
@@ -140,52 +133,42 @@ class Spreader:
         page = list(with_lists(self._database, page, snapshot.catalog, ()))
         decided = self._decide(page, snapshot, now)
         self._write(page, decided)
-        done = decided.refused.keys() | self._spread(page, decided.parents)
+        sizes = {one.id: one.param_size or 0 for one in page}
+        done = decided.refused.keys() | self._spread({one.id: one.task_id for one in page}, sizes, decided.parents)
         self._forget(done)
-        return len(done) < len(page)
+        self._waiting.put_off(decided.unfit - decided.refused.keys())
+        return len(done | decided.unfit) < len(page)
 
     def _forget(self, ids: Collection[int]) -> None:
-        with self._lock:
-            for number in ids:
-                self._noted.pop(number, None)
-                self._skip_candidates.pop(number, None)
+        self._waiting.forget(ids)
+        for number in ids:
+            self._skip_candidates.pop(number, None)
 
     def _decide(self, page: Sequence[Pending], snapshot: FleetSnapshot, now: datetime) -> Decided:
         decided = Decided()
-        able: dict[int, list[int | None]] = {}
+        able: dict[int, Able] = {}
         for one in page:
             try:
-                if (never := why_never(one)) is not None:
-                    decided.refused[one.id] = never
-                else:
-                    able[one.id] = self._workers(one, snapshot)
-            except UnknownType as error:
+                able[one.id] = _able(one, snapshot)
+            except NoWorker as error:
+                decided.unfit.add(one.id)
                 decided.waiting[one.id] = str(error)[:REASON_LIMIT]
             except RotaError as error:
                 decided.refused[one.id] = str(error)[:REASON_LIMIT]
             except Exception as error:  # noqa: BLE001 - perhaps a fault of Rota's: one row must not stop the others
                 words = self._surprises.say(f"task type {one.task_type}", error)
+                decided.unfit.add(one.id)
                 decided.waiting[one.id] = f"the instance could not be spread: {words}"[:REASON_LIMIT]
-        wanted = [one for one in page if able.get(one.id)]
-        decided.waiting |= {one.id: self._nobody(one, snapshot) for one in page if able.get(one.id) == []}
+        missed = (one.waiting_fire for one in page if one.id in decided.unfit and is_new(one, ()))
+        decided.refused |= superseded(missed, now)
+        wanted = [one for one in page if one.id in able]
         slots, numbers = self._database.read(lambda c: self._slots(c, wanted, decided, now))
-        for one in wanted:
-            if one.id in slots:
-                number = one.run_number if one.run_number is not None else numbers.get(one.fire, 0) + 1
-                numbers[one.fire] = max(number, numbers.get(one.fire, 0))
-                decided.parents.append(Parent(one.id, one.attempt, slots[one.id], number, able[one.id]))
+        for one in (one for one in wanted if one.id in slots):
+            number = one.run_number if one.run_number is not None else numbers.get(one.fire, 0) + 1
+            numbers[one.fire] = max(number, numbers.get(one.fire, 0))
+            workers, total = able[one.id]
+            decided.parents.append(Parent(one.id, one.attempt, slots[one.id], number, workers, total))
         return decided
-
-    def _workers(self, one: Pending, snapshot: FleetSnapshot) -> list[int | None]:
-        """For each shard the only worker that may run it, or None; empty if no live worker fits, and one must."""
-        _, needs = needed(one, one.task_type or "", snapshot, None)
-        workers = workers_of(one.spread or "", one.shards, snapshot.fleet.fitting(needs))
-        check_size(one.param_size or 0, len(workers))
-        return workers
-
-    def _nobody(self, one: Pending, snapshot: FleetSnapshot) -> str:
-        _, needs = needed(one, one.task_type or "", snapshot, None)
-        return snapshot.fleet.why_not(needs)
 
     def _slots(
         self, connection: Connection, wanted: Sequence[Pending], decided: Decided, now: datetime
@@ -227,85 +210,72 @@ class Spreader:
 
         self._database.write(write)
 
-    def _spread(self, page: Sequence[Pending], parents: Sequence[Parent]) -> set[int]:
-        """Let these run as their shards; returns those that were tried."""
-        tasks = {one.id: one.task_id for one in page}
-        tried: set[int] = set()
-        for some in _portions(parents):
-            token, lease = locks.new_token(), self._settings.lock_lease_seconds
-            wanted = {tasks[one.id] for one in some}
-            got = self._database.write(
-                then_read(
-                    partial(locks.take_new, token=token, task_ids=wanted, lease_seconds=lease),
-                    partial(locks.held, token=token, task_ids=wanted),
-                )
-            )
-            mine = [one for one in some if tasks[one.id] in got]
-            if not mine:
-                continue
+    def _spread(
+        self, tasks: Mapping[int, int], param_sizes: Mapping[int, int], parents: Sequence[Parent]
+    ) -> Collection[int]:
+        """Let these run as their shards; returns those that wait no more. The others, which somebody has locked or
+        leased, are for the next look.
 
-            def write(connection: Connection, mine: Sequence[Parent], token: str = token) -> None:
-                _write_parents(connection, token, {tasks[one.id] for one in mine}, mine)
+        ``tasks`` and ``param_sizes``: the task of each, and the bytes of its param, by its id.
+        """
 
-            with suppress(Unexpected):  # another scheduler has taken a lease over: it spreads them
-                self._database.write_by_halves(mine, write, self._refuse)
-                tried |= {one.id for one in mine}
-        if tried:
+        def size(one: Parent) -> int:
+            return max(PARAM_BYTES // SHARDS_IN_WRITE, param_sizes[one.id]) * len(one.workers)
+
+        for some in params.in_portions(parents, size, PARAM_BYTES):
+            self._spread_some({one.id: tasks[one.id] for one in some}, some)
+        tried = [one.id for one in parents]
+        latest = self._database.clock.now() + timedelta(days=1)
+        left = {one.id for one in self._database.read(lambda c: assignments.pending_of(c, tried, latest))}
+        done = set(tried) - left
+        if done:
             self._written()
-        return tried
+        return done
+
+    def _spread_some(self, tasks: Mapping[int, int], parents: Sequence[Parent]) -> None:
+        token, lease, wanted = locks.new_token(), self._settings.lock_lease_seconds, set(tasks.values())
+        got = self._database.write(
+            then_read(
+                partial(locks.take_new, token=token, task_ids=wanted, lease_seconds=lease),
+                partial(locks.held, token=token, task_ids=wanted),
+            )
+        )
+
+        def write(connection: Connection, mine: Sequence[Parent]) -> None:
+            _write_parents(connection, token, {tasks[one.id] for one in mine}, mine)
+
+        with suppress(Unexpected):  # another scheduler has taken a lease over: it spreads them
+            self._database.write_by_halves([one for one in parents if tasks[one.id] in got], write, self._refuse)
 
     def _refuse(self, parent: Parent, error: DBAPIError) -> None:
         reason = f"the database refuses the instance: {sentence(error)}"[:REASON_LIMIT]
         log.warning("spreader: instance %d: %s", parent.id, reason)
         self._database.write(lambda c: canceling.refuse(c, {parent.id: reason}))
 
-    # Gathering
 
-    def _gather(self) -> bool:
-        """End those whose shards have ended; returns whether others run on."""
-        after, some_run = 0, False
-        while True:
-            page = self._database.read(partial(spreading.running, after_id=after, limit=PAGE))
-            open_ones = [one for one in page if one.is_open]
-            some_run |= bool(open_ones)
-            if to_stop := [one for one in open_ones if one.gmt_cancel_requested is not None]:
-                self._stop(to_stop)
-            if done := [one for one in page if not one.is_open]:
-                self._end(done)
-            if len(page) < PAGE:
-                return some_run
-            after = page[-1].id
+def _able(one: Pending, snapshot: FleetSnapshot) -> Able:
+    """For each shard of an instance the only worker that may run it, or None, and how many there are.
 
-    def _stop(self, parents: Sequence[Running]) -> None:
-        """Cancel the shards of these, or ask their workers to stop them."""
-        shards = self._database.read(lambda c: spreading.shards_of(c, [one.id for one in parents]))
-        for parent in parents:
-            own = shards[parent.id]
-            running = [one.id for one in own if one.status == InstanceStatus.RUNNING]
-            others = [one.id for one in own if one.status in (InstanceStatus.PENDING, InstanceStatus.ASSIGNED)]
-            why = f"its parent, instance {parent.id}, is canceled"
-            self._database.write(partial(_cancel_shards, running=running, others=others, why=why))
+    What has its shards already gets no others. Raises NoWorker if no live worker fits, and RotaError if it can never
+    run.
+    """
+    if (never := why_never(one)) is not None or (never := _why_unwanted(one)) is not None:
+        raise InvalidInput(never)
+    if one.has_shards:
+        return (), max(1, one.shard_total or 0)
+    try:
+        _, needs = needed(one, one.task_type or "", snapshot, None)
+    except UnknownType as error:
+        raise NoWorker(str(error)) from error
+    workers = workers_of(one.spread or "", one.shards, snapshot.fleet.fitting(needs))
+    if not workers:
+        raise NoWorker(snapshot.fleet.why_not(needs))
+    check_size(one.param_size or 0, len(workers))
+    return workers, len(workers)
 
-    def _end(self, parents: Sequence[Running]) -> None:
-        shards = self._database.read(lambda c: spreading.shards_of(c, [one.id for one in parents]))
-        ends = [
-            (
-                one.id,
-                one.attempt,
-                gathered(
-                    shards[one.id],
-                    one.total,
-                    is_cancel_requested=one.gmt_cancel_requested is not None,
-                    reason=one.reason,
-                ),
-            )
-            for one in parents
-        ]
 
-        def refused(end: moves.End, error: DBAPIError) -> None:
-            self._surprises.say(f"the end of instance {end[0]}", error)
-
-        self._database.write_by_halves(ends, moves.end, refused)
+def _why_unwanted(one: Pending) -> str | None:
+    return None if one.gmt_cancel_requested is None else "canceled before it started"
 
 
 def _write_parents(connection: Connection, token: str, tasks: set[int], parents: Sequence[Parent]) -> None:
@@ -316,21 +286,3 @@ def _write_parents(connection: Connection, token: str, tasks: set[int], parents:
     fires.unpin(connection, [one.id for one in mine], attempt=0)
     moves.spread(connection, mine)
     chain_runs.mark_spread(connection, [one.id for one in mine])
-
-
-def _cancel_shards(connection: Connection, running: Collection[int], others: Collection[int], why: str) -> None:
-    moves.cancel(connection, others, why)
-    canceling.request_cancel_of_free(connection, running, why)
-
-
-def _portions(parents: Sequence[Parent]) -> Iterable[list[Parent]]:
-    portion: list[Parent] = []
-    size = 0
-    for one in parents:
-        if portion and size + len(one.workers) > SHARDS_IN_WRITE:
-            yield portion
-            portion, size = [], 0
-        portion.append(one)
-        size += len(one.workers)
-    if portion:
-        yield portion

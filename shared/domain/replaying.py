@@ -18,7 +18,8 @@ def start_of(instance_id: int, nodes: Sequence[Any], from_node: str) -> int:
         start_of(17, nodes, "SEND")   # 2: REPORT_SEND
     """
     if not nodes:
-        raise NotPossible(f"instance {instance_id} has no nodes: no worker has had it; replay it from its start")
+        why = "no worker has had it, or it ran as its shards; replay it from its start"
+        raise NotPossible(f"instance {instance_id} has no nodes: {why}")
     names = {name: node for node in nodes for name in (str(node.sequence), _short(node), node.type)}
     first = names.get(from_node)
     if first is None:

@@ -26,14 +26,19 @@ RESULTS_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A shard that has ended; ``result`` is JSON text, None if it has none or a large one."""
+    """A shard; ``result`` is JSON text, None if it has none, or if nobody has asked for it."""
 
     id: int
     index: int
     status: str
     worker: str | None
-    result: str | None
     reason: str | None
+    result: str | None = None
+    has_large_result: bool = False
+    """Whether it has a result that stands in its own row alone."""
+
+    is_to_stop: bool = False
+    """Whether somebody has asked to cancel it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +65,12 @@ def together(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def workers_of(spread: str, shards: int | None, fitting: Sequence[int]) -> list[int | None]:
-    """For each shard the only worker that may run it; None: any that fits. Empty: there must be a worker first.
+    """For each shard the only worker that may run it; None: any that fits. Empty: no worker fits, and one must.
 
     workers_of("broadcast", None, [7, 9])   # [7, 9]
     workers_of("workers", None, [7, 9])     # [None, None]
-    workers_of("shards", 3, [])             # [None, None, None]
+    workers_of("shards", 3, [7])            # [None, None, None]
+    workers_of("shards", 3, [])             # []
 
     Raises InvalidInput for what SQL has made of them.
     """
@@ -72,8 +78,8 @@ def workers_of(spread: str, shards: int | None, fitting: Sequence[int]) -> list[
         raise InvalidInput(f"its task has spread {spread!r} with shards {shards!r}; {RIGHT}")
     if spread == Spread.BROADCAST:
         return [*sorted(fitting)[:MOST_SHARDS]]
-    number = len(fitting) if spread == Spread.WORKERS else shards or 0
-    return [None] * min(number, MOST_SHARDS)
+    number = shards if spread == Spread.SHARDS and fitting else len(fitting)
+    return [None] * min(number or 0, MOST_SHARDS)
 
 
 def check_size(param_bytes: int, shards: int) -> None:
@@ -96,12 +102,13 @@ def gathered(shards: Sequence[Shard], total: int | None, *, is_cancel_requested:
     """
     result = json_text(_results(shards))
     wrong = [shard for shard in shards if shard.status != InstanceStatus.SUCCEED]
-    missing = (total or 0) - len(shards)
+    missing = max(0, (total or 0) - len(shards))
     if is_cancel_requested:
         return Gathered(InstanceStatus.CANCELED, reason or "canceled", result)
     if not wrong and not missing and shards:
         return Gathered(InstanceStatus.SUCCEED, None, result)
-    return Gathered(InstanceStatus.FAILED, _why(wrong, missing, total or len(shards))[:REASON_LIMIT], result)
+    number = max(total or 0, len(shards))
+    return Gathered(InstanceStatus.FAILED, _why(wrong, missing, number)[:REASON_LIMIT], result)
 
 
 def _why(wrong: Sequence[Shard], missing: int, total: int) -> str:
@@ -109,7 +116,7 @@ def _why(wrong: Sequence[Shard], missing: int, total: int) -> str:
         return "it has no shards: somebody made it running by SQL"
     counts = Counter(shard.status for shard in wrong)
     said = [f"{number} of {total} shards {_DID.get(status, status)}" for status, number in sorted(counts.items())]
-    if missing > 0:
+    if missing:
         said.append(f"the rows of {missing} of {total} shards are gone")
     if wrong:
         first = min(wrong, key=lambda shard: shard.index)
@@ -128,13 +135,13 @@ def _results(shards: Sequence[Shard]) -> list[dict[str, Any]]:
         said: dict[str, Any] = {
             "shard": shard.index, "instance": shard.id, "worker": shard.worker, "status": shard.status,
         }  # fmt: skip
-        if shard.status == InstanceStatus.SUCCEED:
+        if shard.status == InstanceStatus.SUCCEED and not shard.has_large_result:
             text = shard.result or "null"
             value = json_value(text)
             if len(text) <= room and not isinstance(value, UnreadableJson):
                 room -= len(text)
                 said["result"] = value
-        elif shard.reason is not None:
+        elif shard.status != InstanceStatus.SUCCEED and shard.reason is not None:
             said["reason"] = shard.reason[:200]
         results.append(said)
     return results

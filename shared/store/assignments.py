@@ -81,9 +81,11 @@ class Pending:
     run_timeout_seconds: int | None
     parent_id: int | None
     shard_index: int | None
+    shard_total: int | None
     only_worker_id: int | None
     spread: str | None
     shards: int | None
+    gmt_cancel_requested: datetime | None
     listed: Sequence[PlannedNode] | RotaError | None = None
     """The nodes that its param lists, or why that is a bad list. ``pending`` leaves it None."""
 
@@ -132,8 +134,13 @@ class Pending:
     @property
     def is_to_spread(self) -> bool:
         """Whether it is to run as its shards. What has begun as a whole goes on as a whole."""
-        is_whole = self.shard_index is None and self.attempt == 0 and self.from_sequence is None
-        return self.spread is not None and is_whole
+        is_new = self.spread is not None and self.attempt == 0 and self.from_sequence is None
+        return self.shard_index is None and (is_new or self.has_shards)
+
+    @property
+    def has_shards(self) -> bool:
+        """Whether it has run as its shards, and somebody has put it back: SQL, or a scheduler of an older version."""
+        return self.shard_index is None and self.shard_total is not None
 
     @property
     def schedule_task_id(self) -> int:
@@ -258,9 +265,11 @@ _are_pending: Select[Any] = (
         _task.run_timeout_seconds,
         _instance.parent_id,
         _instance.shard_index,
+        _instance.shard_total,
         _instance.only_worker_node_id,
         _task.spread,
         _task.shards,
+        _instance.gmt_cancel_requested,
     )
     .join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id, isouter=True)
     .where(

@@ -3,10 +3,12 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Select,
     String,
     and_,
     bindparam,
@@ -73,40 +75,48 @@ def running(connection: Connection, after_id: int, limit: int) -> list[Running]:
     ]
 
 
-_shards = by_index(
-    select(
-        _instance.id,
-        _shard.c.id,
-        _shard.c.shard_index,
-        _shard.c.status,
-        _worker.name,
-        params.small(type_coerce(_shard.c.execution_result, String)),
-        _shard.c.reason,
+def _shards(*results: ColumnElement[Any]) -> Select[Any]:
+    columns = (_shard.c.id, _shard.c.shard_index, _shard.c.status, _worker.name, _shard.c.reason)
+    its_parent = (
+        _shard.c.schedule_task_id == _instance.schedule_task_id,
+        _shard.c.schedule_datetime == _instance.schedule_datetime,
+        _shard.c.parent_id == _instance.id,
     )
-    .select_from(schedule_instance)
-    .join(
-        _shard,
-        and_(
-            _shard.c.schedule_task_id == _instance.schedule_task_id,
-            _shard.c.schedule_datetime == _instance.schedule_datetime,
-            _shard.c.parent_id == _instance.id,
-        ),
+    its_worker = func.coalesce(_shard.c.schedule_worker_node_id, _shard.c.only_worker_node_id)
+    found: Select[Any] = by_index(
+        select(_instance.id, _shard.c.gmt_cancel_requested.is_not(None), *columns, *results)
+        .select_from(schedule_instance)
+        .join(_shard, and_(*its_parent))
+        .outerjoin(schedule_worker_node, _worker.id == its_worker)
+        .where(among(_instance.id)),
+        schedule_instance,
     )
-    .outerjoin(
-        schedule_worker_node,
-        _worker.id == func.coalesce(_shard.c.schedule_worker_node_id, _shard.c.only_worker_node_id),
-    )
-    .where(among(_instance.id)),
-    schedule_instance,
-)
+    return found
 
 
-def shards_of(connection: Connection, parent_ids: Collection[int]) -> dict[int, list[Shard]]:
-    """The shards of these instances, by the instance, in their order; without large results."""
+_result = type_coerce(_shard.c.execution_result, String)
+_without_results = _shards()
+_with_results = _shards(params.small(_result), params.size_if_large(_result))
+
+
+def shards_of(connection: Connection, parent_ids: Collection[int], *, results: bool = False) -> dict[int, list[Shard]]:
+    """The shards of these instances, by the instance, in their order; with their small ``results`` if asked for."""
+    statement = _with_results if results else _without_results
     found: dict[int, list[Shard]] = {parent: [] for parent in parent_ids}
-    for parent, number, index, status, worker, result, reason in connection.execute(
-        _shards, {"ids": sorted(parent_ids)}
+    for parent, is_to_stop, number, index, status, worker, reason, *result in connection.execute(
+        statement, {"ids": sorted(parent_ids)}
     ):
-        text = None if result is None else str(result)
-        found[parent].append(Shard(number, index or 0, status, worker, text, reason))
+        small, large = result or (None, None)
+        text = None if small is None else str(small)
+        found[parent].append(
+            Shard(number, index or 0, status, worker, reason, text, large is not None, is_to_stop=bool(is_to_stop))
+        )
     return {parent: sorted(shards, key=lambda one: (one.index, one.id)) for parent, shards in found.items()}
+
+
+_statuses = by_index(select(_instance.id, _instance.status).where(among(_instance.id)), schedule_instance)
+
+
+def statuses_of(connection: Connection, instance_ids: Collection[int]) -> dict[int, str]:
+    """The statuses of these instances, as far as their rows are there."""
+    return dict(map(tuple, connection.execute(_statuses, {"ids": sorted(instance_ids)})))

@@ -1186,6 +1186,6 @@ def test_what_is_to_be_spread_is_read_and_spread_by_id(big: Big, page: list[assi
 
     def move(connection: Connection) -> None:
         found = assignments.pending_of(connection, some, big.horizon)
-        moves.spread(connection, [moves.Parent(one.id, one.attempt, None, 0, [None] * 10) for one in found])
+        moves.spread(connection, [moves.Parent(one.id, one.attempt, None, 0, [None] * 10, 10) for one in found])
 
     big.reads(move, rows=SHARDED * 12, by={PRIMARY})

@@ -126,7 +126,7 @@ WAYS: Sequence[tuple[str, Move, Make]] = (
     ("given", GIVE, lambda c, i: giving.give(c, [(i.id, i.worker, 0, None)])),
     ("of a worker", TAKE_BACK, lambda c, i: giving.take_back_from(c, i.worker, [i.id])),
     ("unstarted", TAKE_BACK, lambda c, i: giving.take_back_unstarted(c, [i.id], later(c))),
-    ("over shards", SPREAD, lambda c, i: spreading.spread(c, [Parent(i.id, i.attempt, None, 0, [None, None])])),
+    ("over shards", SPREAD, lambda c, i: spreading.spread(c, [Parent(i.id, i.attempt, None, 0, [None, None], 2)])),
     ("by policy", CLAIM, lambda c, i: claiming.claim_unread(c, i.worker, [i.id], HOUR_SECONDS)),
     ("for a slot", CLAIM, lambda c, i: claiming.claim_unread(c, i.worker, [i.id], HOUR_SECONDS, [(i.id, 0)])),
     ("reported", BEGIN, reported(BEGIN.target, (1, NodeStatus.RUNNING))),

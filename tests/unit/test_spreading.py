@@ -10,13 +10,13 @@ from rota.shared.domain.states import InstanceStatus
 
 
 def shard(index: int, status: str = "succeed", result: str | None = "1", reason: str | None = None) -> Shard:
-    return Shard(100 + index, index, status, "w", result, reason)
+    return Shard(100 + index, index, status, "w", reason, result)
 
 
 @pytest.mark.parametrize(
     ("spread", "shards", "fitting", "workers"),
     [
-        ("shards", 3, [], [None] * 3),
+        ("shards", 3, [], []),
         ("shards", 3, [7], [None] * 3),
         ("workers", None, [7, 9], [None, None]),
         ("workers", 5, [], []),
@@ -65,13 +65,19 @@ def test_one_that_was_asked_to_stop_is_canceled_whatever_became_of_its_shards() 
 def test_results_are_bounded_and_what_cannot_be_read_is_left_out() -> None:
     large = json.dumps("x" * (RESULTS_BYTES // 2))
     end = gathered(
-        [shard(0, result=large), shard(1, result=large), shard(2, result="{"), shard(3, result="4")],
-        4,
+        [
+            shard(0, result=large),
+            shard(1, result=large),
+            shard(2, result="{"),
+            shard(3, result="4"),
+            Shard(104, 4, "succeed", "w", None, None, has_large_result=True),
+        ],
+        5,
         is_cancel_requested=False,
         reason=None,
     )
     assert len(end.result) < 2 * RESULTS_BYTES
-    assert ["result" in one for one in json.loads(end.result)] == [True, False, False, True]
+    assert ["result" in one for one in json.loads(end.result)] == [True, False, False, True, False]
 
 
 def test_changes_of_the_one_field_bring_those_of_the_other() -> None:
@@ -79,3 +85,7 @@ def test_changes_of_the_one_field_bring_those_of_the_other() -> None:
     assert together({"spread": "broadcast"}) == {"spread": "broadcast", "shards": None}
     assert together({"spread": None}) == {"spread": None, "shards": None}
     assert together({"cron": None}) == {"cron": None}
+
+
+def test_more_shards_than_there_should_be_are_no_reason_to_fail() -> None:
+    assert gathered([shard(0), shard(1)], 1, is_cancel_requested=False, reason=None).status is InstanceStatus.SUCCEED

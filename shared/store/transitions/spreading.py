@@ -47,13 +47,18 @@ _OPEN = [status.value for status in InstanceStatus if status not in TERMINAL]
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """An instance that is to run as its shards: ``workers`` has for each the only worker that may run it, or None."""
+    """An instance that is to run as its shards: ``workers`` has for each the only worker that may run it, or None.
+
+    One that has its shards already, and that somebody has put back to pending, gets no others: ``total`` is their
+    number.
+    """
 
     id: int
     attempt: int
     slot: int | None
     run_number: int
     workers: Sequence[int | None]
+    total: int
 
 
 _parents = json_rows("parents", id="id", attempt="int", slot="int", run_number="int", total="int")
@@ -134,14 +139,15 @@ def spread(connection: Connection, parents: Iterable[Parent]) -> None:
     shards.
     """
     ordered = sorted(parents, key=lambda one: one.id)
-    rows = [(one.id, one.attempt, one.slot, one.run_number, len(one.workers)) for one in ordered]
+    rows = [(one.id, one.attempt, one.slot, one.run_number, one.total) for one in ordered]
     execute_later(connection, _spread, {"rows": bound(rows)})
     shards = [
-        (one.id, one.attempt + 1, index, len(one.workers), worker, f"shard/{one.id}/{index}")
+        (one.id, one.attempt + 1, index, one.total, worker, f"shard/{one.id}/{index}")
         for one in ordered
         for index, worker in enumerate(one.workers)
     ]
-    execute_later(connection, _insert_shards, {"rows": bound(shards)})
+    if shards:
+        execute_later(connection, _insert_shards, {"rows": bound(shards)})
 
 
 has_open_shard = exists(

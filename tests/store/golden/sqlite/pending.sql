@@ -67,8 +67,9 @@ SELECT schedule_instance.id, schedule_instance.schedule_task_id,
     schedule_instance.overlap_slot, schedule_task.status, schedule_task.misfire_grace_seconds,
     schedule_task.misfire_policy, schedule_task.misfire_cap, schedule_instance.from_sequence,
     schedule_task.limit_name, schedule_task.run_timeout_seconds, schedule_instance.parent_id,
-    schedule_instance.shard_index, schedule_instance.only_worker_node_id, schedule_task.spread,
-    schedule_task.shards
+    schedule_instance.shard_index, schedule_instance.shard_total,
+    schedule_instance.only_worker_node_id, schedule_task.spread, schedule_task.shards,
+    schedule_instance.gmt_cancel_requested
 FROM schedule_instance
 LEFT OUTER JOIN schedule_task
   ON schedule_task.id = schedule_instance.schedule_task_id
@@ -101,8 +102,9 @@ SELECT schedule_instance.id, schedule_instance.schedule_task_id,
     schedule_instance.overlap_slot, schedule_task.status, schedule_task.misfire_grace_seconds,
     schedule_task.misfire_policy, schedule_task.misfire_cap, schedule_instance.from_sequence,
     schedule_task.limit_name, schedule_task.run_timeout_seconds, schedule_instance.parent_id,
-    schedule_instance.shard_index, schedule_instance.only_worker_node_id, schedule_task.spread,
-    schedule_task.shards
+    schedule_instance.shard_index, schedule_instance.shard_total,
+    schedule_instance.only_worker_node_id, schedule_task.spread, schedule_task.shards,
+    schedule_instance.gmt_cancel_requested
 FROM schedule_instance
 LEFT OUTER JOIN schedule_task
   ON schedule_task.id = schedule_instance.schedule_task_id

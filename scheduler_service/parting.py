@@ -1,0 +1,57 @@
+"""Parting a page of what is pending: what nobody wants any more, and what runs otherwise than on any worker."""
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from rota.scheduler_service.placing import why_never
+from rota.shared.domain.states import InstanceStatus, TaskStatus
+from rota.shared.domain.waiting import superseded
+from rota.shared.store import overlap, spreading, workers
+from rota.shared.store.assignments import Pending
+
+
+def is_new(one: Pending, pinned: Collection[int]) -> bool:
+    """Whether it is a fire that no worker has had: one whose nodes are pinned had a worker and lost it."""
+    return one.is_planned and one.attempt == 0 and one.id not in pinned
+
+
+def unwanted_of(page: Sequence[Pending], pinned: Collection[int], now: datetime) -> dict[int, str]:
+    """The fires that wait for a worker and that nobody wants any more, each with the reason.
+
+    What is to be spread may wait for its overlap slot instead: the spreader decides about that.
+    """
+    due = [p for p in page if p.is_planned and p.due_at <= now]
+    off = {p.id: overlap.OFF for p in due if p.task_status == TaskStatus.OFF}
+    for_a_worker = (p for p in due if p.id not in off and p.slots is None and not p.is_to_spread)
+    return superseded((p.waiting_fire for p in for_a_worker if is_new(p, pinned)), now) | off
+
+
+def to_spread(page: Iterable[Pending]) -> dict[int, Pending]:
+    """Those that run as their shards, and on no worker, by id."""
+    return {p.id: p for p in page if p.is_to_spread and why_never(p) is None}
+
+
+def stranded(connection: Connection, page: Iterable[Pending]) -> tuple[dict[int, str], dict[int, str]]:
+    """The shards that nobody runs any more, and those that nobody runs yet, each with the reason.
+
+    The parent has ended or the only worker is gone; or SQL has put the parent back, and it waits for its slot.
+    """
+    shards = {p.id: p for p in page if p.parent_id is not None}
+    if not shards:
+        return {}, {}
+    parents = spreading.statuses_of(connection, {p.parent_id for p in shards.values() if p.parent_id is not None})
+    only = {p.only_worker_id for p in shards.values() if p.only_worker_id is not None}
+    gone = workers.not_live(connection, only) if only else {}
+    lost, early = {}, {}
+    for number, shard in shards.items():
+        parent = parents.get(shard.parent_id or 0)
+        if parent == InstanceStatus.RUNNING:
+            if shard.only_worker_id in gone:
+                lost[number] = f"it was for worker {gone[shard.only_worker_id]}"
+        elif parent in (InstanceStatus.PENDING, InstanceStatus.ASSIGNED):
+            early[number] = f"waits for its parent, instance {shard.parent_id}"
+        else:
+            lost[number] = f"its parent, instance {shard.parent_id}, runs no more"
+    return lost, early
