@@ -45,6 +45,9 @@ CLOSING_SECONDS = 5.0
 KILLED_SECONDS = 1.0
 """So long before that it kills the processes that it has stopped."""
 
+QUEUED_SECONDS = 1.0
+"""How long it waits for what is queued, before it reports the rest."""
+
 LAST_SECONDS = 0.02
 """How often a stopping worker looks whether the handlers that it stopped have ended."""
 
@@ -228,6 +231,7 @@ class Engine:
         if stop_now.is_set() and self._rows.away:
             return not any(a.calls for a in left)
         over = {a for a in left if not a.calls}  # what ends from now on counts as still running
+        self._reporter.flush(QUEUED_SECONDS)  # what comes after an earlier report must not be written before it
         if ends := [a.last for a in over if a.last is not None]:
             attempt(lambda: self._report_last(ends))
         left = [a for a in left if a not in over or a.last is None or not a.last.is_over]

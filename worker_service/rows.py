@@ -80,6 +80,10 @@ class WorkerRows:
         """The instances ``running`` under the worker: id, attempt, whether somebody asked to cancel it."""
         return self._database.read(lambda c: recovery.held(c, self.worker_id))
 
+    def why_canceled(self, instance_ids: Sequence[int]) -> dict[int, str]:
+        """Why somebody asked to cancel each of these instances, which run, as far as he has said so."""
+        return self._database.read(lambda c: recovery.why_canceled(c, instance_ids))
+
     def report(self, batch: Sequence[Report]) -> set[int]:
         """Write reports; returns the ids of instances that do not belong to the worker any more."""
         lost = self._at_once(lambda c, at_once: reports.report(c, self.worker_id, batch, at_once=at_once))

@@ -19,7 +19,7 @@ _node = schedule_task_node.c
 _type = schedule_task_node_type.c
 
 _nodes = by_index(
-    select(_instance.id, _node.id, _node.status, _type.defaults)
+    select(_instance.id, _node.id, _node.status, _node.failures, _type.defaults)
     .join_from(schedule_instance, schedule_task_node, owns_node)
     .outerjoin(schedule_task_node_type, _type.id == _node.schedule_task_node_type_id)
     .where(among(_instance.id))
@@ -42,8 +42,16 @@ class Cleanup:
     """The one that ran first."""
 
     left: list[int] = field(default_factory=list)
+    outlives_cancel: bool = False
+    """Whether the one that ran runs always, and does not wait for a retry: a cancel does not end it."""
+
     had_ended: bool = False
-    """Whether a node before it had ended the run: what ran was a node that runs always."""
+    """Whether another node had ended the run before: what ran was a node that runs always."""
+
+    @property
+    def to_cancel(self) -> list[int]:
+        """The nodes that a cancel ends, if what ran may run again."""
+        return self.ended[1:] if self.outlives_cancel else self.ended
 
 
 def of_runs(connection: Connection, ids: Collection[int]) -> dict[int, Cleanup]:
@@ -54,12 +62,13 @@ def of_runs(connection: Connection, ids: Collection[int]) -> dict[int, Cleanup]:
 def call_off(connection: Connection, instance: Row[Any], reason: str, by: str) -> bool:
     """Cancel an instance that was read and waits, but for its nodes that run always; False if it has none.
 
-    Nor has it any if it has ended but for these. The transaction relies on that it waits as it was read.
+    Nor has it any if it has ended but for these. If nothing else is left of it, it goes on. The transaction relies on
+    that it waits as it was read.
     """
     found = _read(connection, [instance.id], NodeStatus.PENDING).get(instance.id) if instance.attempt else None
-    if found is None or found.had_ended or not found.left:
+    if found is None or found.had_ended:
         return False
-    one = CalledOff(instance.id, instance.status, instance.attempt, found.ended)
+    one = CalledOff(instance.id, instance.status, instance.attempt, found.to_cancel)
     canceling.call_off(connection, one, reason, by, expected=1)
     return True
 
@@ -70,13 +79,12 @@ def skip(connection: Connection, worker_id: int, reasons: Mapping[int, str], can
     Those ``canceled`` after they had begun, with their attempts, are called off: nodes that run always are left.
     """
     found = _read(connection, canceled, NodeStatus.PENDING) if canceled else {}
-    kept = {instance_id: one for instance_id, one in found.items() if one.left or (one.had_ended and one.ran)}
-    canceling.forget_requests(connection, worker_id, [i for i, one in kept.items() if one.had_ended])
-    for instance_id, one in sorted(kept.items()):
+    canceling.forget_requests(connection, worker_id, [i for i, one in found.items() if one.had_ended])
+    for instance_id, one in sorted(found.items()):
         if not one.had_ended:
-            called_off = CalledOff(instance_id, InstanceStatus.ASSIGNED.value, canceled[instance_id], one.ended)
+            called_off = CalledOff(instance_id, InstanceStatus.ASSIGNED.value, canceled[instance_id], one.to_cancel)
             canceling.call_off(connection, called_off, "canceled", "worker")
-    canceling.skip(connection, worker_id, {i: why for i, why in reasons.items() if i not in kept})
+    canceling.skip(connection, worker_id, {i: why for i, why in reasons.items() if i not in found})
 
 
 def _read(connection: Connection, ids: Collection[int], present: NodeStatus) -> dict[int, Cleanup]:
@@ -84,15 +92,20 @@ def _read(connection: Connection, ids: Collection[int], present: NodeStatus) -> 
     found: dict[int, Cleanup] = {}
     if not ids:
         return found
-    for instance_id, node_id, status, defaults in read_before(connection, _nodes, {"ids": sorted(ids)}):
+    marked: set[int] = set()
+    for instance_id, node_id, status, failures, defaults in read_before(connection, _nodes, {"ids": sorted(ids)}):
         one = found.setdefault(instance_id, Cleanup())
+        if runs_always(defaults):
+            marked.add(node_id)
         if status == present and one.ran is None:
             one.ran = node_id
             one.ended.append(node_id)
-        elif one.ran is None:
-            one.had_ended = one.had_ended or (status != NodeStatus.SUCCEED and status not in LEFT)
-        elif status == NodeStatus.SKIPPED:  # a node before what ran has ended the run early
-            one.had_ended = True
+            one.outlives_cancel = node_id in marked and (present is NodeStatus.RUNNING or not failures)
         elif status in LEFT:
-            (one.left if runs_always(defaults) else one.ended).append(node_id)
-    return {i: one for i, one in found.items() if one.ran is not None and (one.left or one.had_ended)}
+            if one.ran is not None:
+                (one.left if node_id in marked else one.ended).append(node_id)
+        elif status != NodeStatus.SUCCEED:  # behind a node that is not marked, SQL has revived the run
+            one.had_ended = one.had_ended or one.ran is None or one.ran in marked
+    return {
+        i: one for i, one in found.items() if one.ran is not None and (one.left or one.outlives_cancel or one.had_ended)
+    }

@@ -25,7 +25,7 @@ from sqlalchemy.types import String
 
 from rota.shared.database.constructs import SecondsBefore, UtcNow, among, bound, by_index, ignore_conflicts, json_rows
 from rota.shared.database.later import execute_later
-from rota.shared.domain import times
+from rota.shared.domain import lingering, times
 from rota.shared.domain.jsontext import json_text, object_in
 from rota.shared.domain.retry import OF_A_TIMEOUT, RetryPolicy
 from rota.shared.domain.states import REASON_LIMIT, InstanceStatus, NodeStatus, WorkerLostPolicy
@@ -53,9 +53,6 @@ _worker = schedule_worker_node.c
 
 LONGEST_WAIT_SECONDS = 600
 """A row is looked at this often at least, and deleted when its instance has ended."""
-
-WAITS_FOR_HANDLER = "waits until its handler returns"
-"""The reason of a run begins so that its worker has stopped, and whose thread still runs."""
 
 _scheduler: Any = literal_column("'scheduler'")
 _COLUMNS = ["schedule_instance_id", "run_timeout_seconds", "check_at", "creator", "modifier"]
@@ -129,7 +126,7 @@ class Watched:
     @property
     def runs(self) -> bool:
         """Whether it runs, and its worker has not stopped it."""
-        waits = (self.reason or "").startswith(WAITS_FOR_HANDLER)
+        waits = lingering.waits(self.reason)
         return self.status == InstanceStatus.RUNNING and not waits and self.task_seconds is not None
 
     @property
@@ -270,7 +267,8 @@ def overdue(run: Watched, node: RunningNode, grace_seconds: float, cleanup: Clea
     started = node.gmt_started if times.is_time(node.gmt_started) else None
     result = json_text({"error": why})
     if run.is_cancel_requested:
-        end = InstanceReport(InstanceStatus.CANCELED, None, f"canceled; {why}"[:REASON_LIMIT], None, run.now)
+        said = f"{run.reason or 'canceled'}; {why}"[:REASON_LIMIT]
+        end = InstanceReport(InstanceStatus.CANCELED, None, said, None, run.now)
         return _report(run, NodeReport(node.id, NodeStatus.CANCELED, None, started, run.now), end, cleanup)
     policy = replace(run.retry, **node.own_retry)
     may_retry = run.on_worker_lost != WorkerLostPolicy.FAIL and policy.why_not(OF_A_TIMEOUT) is None
@@ -289,6 +287,7 @@ def _report(run: Watched, node: NodeReport, end: InstanceReport, cleanup: Cleanu
     nodes = [node]
     if cleanup is not None and cleanup.left:
         nodes += [NodeReport(one, NodeStatus.CANCELED) for one in cleanup.ended if one != node.id]
+        node.result = node.result or json_text({"error": end.reason})
         end = InstanceReport(InstanceStatus.PENDING, None, end.reason, None, None, None, run.now)
     return Report(run.id, run.attempt or 0, nodes, end)
 

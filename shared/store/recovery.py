@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, case, func, select
+from sqlalchemy import Connection, and_, bindparam, func, select
 
 from rota.shared.database.constructs import UtcNow, among, by_index, unindexed, written
 from rota.shared.database.later import read_before
+from rota.shared.domain import lingering
 from rota.shared.domain.jsontext import json_text
 from rota.shared.domain.states import CANCEL_LOST, CLEAN_UP, FAIL_LOST, RECOVER, Move, NodeStatus, WorkerLostPolicy
 from rota.shared.domain.times import is_time
@@ -43,7 +44,7 @@ _running_there = select(_instance.id).where(_running)
 _judged = by_index(
     select(
         _instance.id, _instance.attempt, _instance.schedule_task_id, LOSSES.label("worker_losses"),
-        _instance.gmt_cancel_requested, UtcNow().label("time"),
+        _instance.gmt_cancel_requested, _instance.reason, UtcNow().label("time"),
     )
     .where(
         among(_instance.id),
@@ -57,9 +58,9 @@ _judged_free = _judged.with_for_update(skip_locked=True)
 
 _ran = _node.status == NodeStatus.RUNNING.value
 _entered = by_index(
-    select(_instance.id, func.max(case((_ran, _node.id))), func.max(case((_ran, _node.gmt_started))))
+    select(_instance.id, func.max(_node.id), func.max(_node.gmt_started))
     .join_from(schedule_instance, schedule_task_node, owns_node)
-    .where(among(_instance.id), _node.gmt_started.is_not(None))
+    .where(among(_instance.id), _ran, _node.gmt_started.is_not(None))
     .group_by(_instance.id),
     schedule_instance,
 )
@@ -71,12 +72,12 @@ class Loss:
 
     worker_id: int
     words: str
-    entered: Mapping[int, tuple[int | None, datetime | None]]
-    """The node that ran and when it began, by instance: of each instance of which some handler was entered."""
+    entered: Mapping[int, tuple[int, datetime]]
+    """The node that ran and when it began, by instance: of each instance whose present handler was entered."""
 
     def attempt_end(self, row: Any, reason: str) -> str:
         """How the attempt failed, for the column ``failed_attempts``."""
-        node_id, started = self.entered.get(row.id, (None, None))
+        node_id, started = self.entered.get(row.id) or (None, None)
         return attempt_end(
             json_text({"error": self.words}),
             attempt=row.attempt,
@@ -136,6 +137,20 @@ def held(connection: Connection, worker_id: int) -> list[tuple[int, int, bool]]:
     return [(i, attempt, requested is not None) for i, attempt, requested in connection.execute(statement)]
 
 
+_why_canceled_there = by_index(
+    select(_instance.id, _instance.reason).where(
+        among(_instance.id), leaves(RECOVER, unindexed(_instance.status)), _instance.gmt_cancel_requested.is_not(None)
+    ),
+    schedule_instance,
+)
+
+
+def why_canceled(connection: Connection, instance_ids: Collection[int]) -> dict[int, str]:
+    """Why somebody asked to cancel each of these instances, which run, as far as he has said so."""
+    found = connection.execute(_why_canceled_there, {"ids": sorted(instance_ids)})
+    return {number: reason for number, reason in found if reason is not None and not lingering.waits(reason)}
+
+
 def disown(connection: Connection, worker_id: int, held: Collection[tuple[int, int]], reason: str) -> set[int]:
     """Fail instances that a live worker holds but does not run, if they have begun and may run at most once.
 
@@ -160,15 +175,15 @@ def _policies(connection: Connection, rows: list[Any]) -> dict[int, str]:
     return dict(read_before(connection, statement, {}).all())
 
 
-def _entered_of(connection: Connection, rows: list[Any]) -> dict[int, tuple[int | None, datetime | None]]:
+def _entered_of(connection: Connection, rows: list[Any]) -> dict[int, tuple[int, datetime]]:
     found = read_before(connection, _entered, {"ids": [row.id for row in rows]}) if rows else ()
     return {instance_id: (node_id, started) for instance_id, node_id, started in found}
 
 
 def _not_begun(rows: list[Any], policies: Mapping[int, str], loss: Loss) -> set[int]:
-    """Those of these runs that may run at most once and of which no handler was entered.
+    """Those of these runs that may run at most once and whose present node's handler was not entered.
 
-    Their claim left ``gmt_started`` of their nodes empty, and the worker enters no handler before it has committed the
+    Their claim left ``gmt_started`` of that node empty, and the worker enters no handler before it has committed the
     move "begin", which sets it. That move locks the instance, too, and ``recovering.recover`` looks again when it has
     the lock. So "begin" either comes before it, which then sees it, or finds the instance in another state and is
     refused.
@@ -179,19 +194,25 @@ def _not_begun(rows: list[Any], policies: Mapping[int, str], loss: Loss) -> set[
 
 def _judge_waiting(row: Any, lost: str) -> Verdict:
     if row.gmt_cancel_requested is not None:
-        return _verdict(row, CANCEL_LOST, f"canceled; {lost}", 0, waits=True)
+        return _verdict(row, CANCEL_LOST, f"{_why_canceled(row)}; {lost}", 0, waits=True)
     return _verdict(row, RECOVER, f"{lost}; another worker runs it", 0, waits=True)
 
 
 def _judge(row: Any, policy: str | None, loss: Loss, losses: int = 1) -> Verdict:
     if row.gmt_cancel_requested is not None:
-        return _verdict(row, CANCEL_LOST, f"canceled; {loss.words}", losses)
+        return _verdict(row, CANCEL_LOST, f"{_why_canceled(row)}; {loss.words}", losses)
     move, why = FAIL_LOST, f"{loss.words}; its task says on_worker_lost = fail"
-    if policy != WorkerLostPolicy.FAIL:
+    if lingering.has_ended(row.reason):
+        why = f"{lingering.why(row.reason)}; {loss.words}"
+    elif policy != WorkerLostPolicy.FAIL:
         is_poison = row.worker_losses + losses >= POISON_AFTER_LOSSES
         poison = f"it is the {POISON_AFTER_LOSSES}rd worker that this instance lost: poison"
         move, why = (FAIL_LOST, f"{loss.words}; {poison}") if is_poison else (RECOVER, f"{loss.words}; it runs again")
     return replace(_verdict(row, move, why, losses), attempt_end=loss.attempt_end(row, why))
+
+
+def _why_canceled(row: Any) -> str:
+    return "canceled" if row.reason is None else lingering.why(row.reason)
 
 
 def _with_cleanups(
@@ -207,11 +228,13 @@ def _with_cleanups(
 def _with_cleanup(verdict: Verdict, cleanup: Cleanup, row: Any, policies: Mapping[int, str]) -> Verdict:
     is_poison = row.worker_losses + verdict.losses >= POISON_AFTER_LOSSES
     may_rerun = policies.get(row.schedule_task_id) != WorkerLostPolicy.FAIL and not is_poison
-    if cleanup.had_ended and may_rerun:  # the cancel that was asked for has been carried out before
+    runs_again = may_rerun and cleanup.outlives_cancel and verdict.move is CANCEL_LOST
+    ended = cleanup.to_cancel if runs_again else cleanup.ended
+    if (cleanup.had_ended and may_rerun) or not ended:  # nothing is left to cancel
         return replace(verdict, move=RECOVER, reason=f"{verdict.reason}; its nodes that run always go on elsewhere")
-    if not cleanup.left:
+    if not cleanup.left and not runs_again:
         return verdict
-    return replace(verdict, move=CLEAN_UP, ended=cleanup.ended)
+    return replace(verdict, move=CLEAN_UP, ended=ended, runs_again=runs_again)
 
 
 def _verdict(row: Any, move: Move, reason: str, losses: int, *, waits: bool = False) -> Verdict:

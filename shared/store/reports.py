@@ -227,7 +227,7 @@ def _failed_attempt(worker_id: int, report: Report, instance: InstanceReport) ->
     if not report.has_failed:
         return None
     failed = (NodeStatus.FAILED, NodeStatus.PENDING)
-    node = next((n for n in report.nodes if n.status in failed and n.result is not None), None)
+    node = next((n for n in reversed(report.nodes) if n.status in failed and n.result is not None), None)
     return attempt_end(
         instance.result if node is None else node.result,
         attempt=report.attempt,

@@ -757,6 +757,8 @@ def test_what_a_claim_nearby_wants_is_read_by_id_with_its_nodes_by_theirs(big: B
 
 def test_what_a_worker_holds_is_read_by_index(big: Big, running: list[reports.Report]) -> None:
     big.reads(lambda c: recovery.held(c, WORKER), rows=len(running), by={WORK})
+    ids = [report.instance_id for report in running]
+    big.reads(lambda c: recovery.why_canceled(c, ids), rows=len(ids), by={PRIMARY})
 
 
 def test_a_report_reads_its_batch_and_no_more(big: Big, running: list[reports.Report]) -> None:

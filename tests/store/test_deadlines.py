@@ -16,7 +16,7 @@ from rota.shared.settings import Settings
 from rota.shared.store import deadlines
 from rota.shared.store.reports import Report
 from rota.shared.store.runs import Run
-from rota.worker_service.running import endings
+from rota.worker_service.running import cut_short
 from tests.harness.packets import Packets, assert_one_packet_each
 from tests.harness.scenario import Scenario, ended, stepped, to_retry
 from tests.harness.statements import executed
@@ -149,7 +149,7 @@ def test_a_run_whose_thread_does_not_return_is_left_to_its_worker(rows: Scenario
     worker, run = given(rows, retries=1)
     retry = to_retry(run, rows.now())
     assert retry.instance is not None
-    rows.report(worker, endings.waiting_for_its_handler(retry, retry.instance))
+    rows.report(worker, cut_short.waiting_for_its_handler(retry, retry.instance))
     began(rows, run, LIMIT + GRACE + 1)
     look()
     assert rows.status(run.id) == "running"

@@ -1,12 +1,14 @@
 """Nodes that run always: the rows while they run, and how another worker goes on with them."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from rota.scheduler_service.duties.deadlines import Deadlines
 from rota.shared.control import instances as control
 from rota.shared.control.actor import Actor
+from rota.shared.domain import lingering
 from rota.shared.domain.states import InstanceStatus, NodeStatus
 from rota.shared.settings import Settings
 from rota.shared.store import node_types, recovery, reports
@@ -297,3 +299,169 @@ def overdue(rows: Scenario, run: Run) -> None:
     duty = Deadlines(rows.database, Settings.load(overdue_seconds=30))
     duty._wait_until = float("-inf")
     duty.step()
+
+
+# A cancel, and a marked node that was to run in a run that went well
+
+
+def declare_first_always(rows: Scenario) -> None:
+    first = node_types.NodeTypeDeclaration("REPORT_EXTRACT", "REPORT", 1, {"always": True})
+    rows.database.write(lambda c: node_types.register(c, [first], "test"))
+
+
+FIRST = frozenset({"REPORT_EXTRACT"})
+
+
+def at_the_second(rows: Scenario, **fields: Any) -> tuple[int, Run]:
+    """A worker, and its run of which the first node has succeeded and the second runs."""
+    worker = rows.worker("lost")
+    run = rows.begun(worker, rows.task(**fields)) if fields else rows.running(worker, rows.task())
+    first, second = run.nodes
+    done = NodeReport(first.id, NodeStatus.SUCCEED, "1", run.due_at, run.due_at)
+    following = NodeReport(second.id, NodeStatus.RUNNING, gmt_started=run.due_at)
+    assert rows.report(worker, Report(run.id, run.attempt, [done, following])) == set()
+    return worker, run
+
+
+def canceled_by_hand(rows: Scenario, run: Run) -> dict[str, Any]:
+    [told] = control.cancel(rows.database, ANN, [run.id])
+    return told
+
+
+def test_a_cancel_leaves_the_marked_node_that_ran_to_another_worker_and_cancels_the_next(rows: Scenario) -> None:
+    declare_first_always(rows)
+    worker = rows.worker("lost")
+    run = rows.running(worker)
+    assert canceled_by_hand(rows, run)["asked"] is True
+    assert recover(rows, worker, run) == ("pending", ["pending", "canceled"])
+    again = go_on(rows, run)
+    assert rows.node_statuses(run.id) == ["running", "canceled"]
+    end = always.end_of(again, FIRST)
+    assert end is not None
+    assert ([one.type for one in end.left], end.status) == (["REPORT_EXTRACT"], "canceled")
+    assert end.reason == "canceled by hand; worker 'lost' was lost while it ran this"
+
+
+def test_where_no_other_node_is_left_to_cancel_the_marked_one_runs_and_the_run_goes_well(rows: Scenario) -> None:
+    declare_always(rows)
+    worker, run = at_the_second(rows)
+    asked_to_cancel(rows, run)
+    assert recover(rows, worker, run) == ("pending", ["succeed", "pending"])
+    again = go_on(rows, run)
+    assert always.end_of(again, ALWAYS) is None
+    assert rows.node_statuses(run.id) == ["succeed", "running"]
+
+
+def test_a_marked_node_that_may_not_run_again_ends_with_its_worker(rows: Scenario) -> None:
+    declare_always(rows)
+    worker, run = at_the_second(rows, on_worker_lost="fail")
+    asked_to_cancel(rows, run)
+    assert recover(rows, worker, run) == ("canceled", ["succeed", "failed"])
+
+
+@pytest.mark.parametrize("by_claim", [False, True])
+def test_a_cancel_of_a_run_that_was_handed_back_runs_its_marked_node_and_cancels_the_next(
+    rows: Scenario, by_claim: bool
+) -> None:
+    declare_first_always(rows)
+    worker, heir = rows.worker(), rows.worker()
+    run = rows.running(worker)
+    rows.database.write(lambda c: reports.hand_back(c, worker, [(run.id, run.attempt)], "its worker stopped"))
+    if by_claim:
+        asked_to_cancel(rows, run)
+        rows.give(heir, run.id)
+        assert rows.claim(heir, run.id).runs == []
+    else:
+        assert canceled_by_hand(rows, run) == {"id": run.id, "canceled": False, "asked": False}
+    assert (rows.status(run.id), rows.node_statuses(run.id)) == ("pending", ["pending", "canceled"])
+    assert canceled_by_hand(rows, run)["canceled"] is True, "the second time it ends"
+    assert (rows.status(run.id), rows.node_statuses(run.id), rows.broken()) == ("canceled", ["canceled"] * 2, {})
+
+
+def test_a_cancel_of_what_was_handed_back_at_its_last_marked_node_lets_it_run(rows: Scenario) -> None:
+    declare_always(rows)
+    worker, run = at_the_second(rows)
+    rows.database.write(lambda c: reports.hand_back(c, worker, [(run.id, run.attempt)], "its worker stopped"))
+    for _ in range(2):
+        assert canceled_by_hand(rows, run) == {"id": run.id, "canceled": False, "asked": False}
+    assert (rows.status(run.id), rows.node_statuses(run.id)) == ("pending", ["succeed", "pending"])
+    assert always.end_of(go_on(rows, run), ALWAYS) is None
+
+
+def test_a_marked_node_that_waits_for_a_retry_ends_with_a_cancel(rows: Scenario) -> None:
+    declare_always(rows)
+    worker, run = at_the_second(rows)
+    failed = NodeReport(run.nodes[1].id, NodeStatus.PENDING, FAILED, run.due_at, run.due_at, 1)
+    end = InstanceReport(InstanceStatus.PENDING, None, "retry", None, None, 1, run.due_at)
+    assert rows.report(worker, Report(run.id, run.attempt, [failed], end)) == set()
+    assert canceled_by_hand(rows, run)["canceled"] is True
+    assert rows.node_statuses(run.id) == ["succeed", "canceled"]
+
+
+def test_a_run_that_sql_has_revived_is_canceled_with_its_worker_as_any(rows: Scenario) -> None:
+    """Behind its node, which is not marked, another is canceled still."""
+    worker = rows.worker()
+    run = rows.running(worker)
+    rows.sql("UPDATE schedule_task_node SET status = 'canceled' WHERE id = :id", id=run.nodes[1].id)
+    assert recover(rows, worker, run, cancel=True) == ("canceled", ["failed", "canceled"])
+
+
+# At most once
+
+
+def test_a_worker_that_is_lost_before_it_begins_to_clean_up_loses_nothing(rows: Scenario) -> None:
+    declare_always(rows)
+    worker = rows.worker()
+    run = rows.begun(worker, rows.task(on_worker_lost="fail"))
+    assert recover(rows, worker, run) == ("pending", ["failed", "pending"])
+    heir = rows.worker()
+    rows.give(heir, run.id)
+    [again] = rows.claim(heir, run.id).runs
+    assert recover(rows, heir, again) == ("pending", ["failed", "pending"])
+    end = always.end_of(go_on(rows, run), ALWAYS)
+    assert end is not None
+    assert "its task says on_worker_lost = fail" in str(end.reason)
+
+
+# A handler that lingers
+
+
+def test_what_has_ended_and_waits_for_its_handler_is_not_run_again_but_cleaned_up(rows: Scenario) -> None:
+    declare_always(rows)
+    worker = rows.worker("lost")
+    run = rows.running(worker, rows.task(retries=3, run_timeout_seconds=60))
+    first = run.nodes[0]
+    node = NodeReport(first.id, NodeStatus.RUNNING, FAILED, run.due_at)
+    said = f"{lingering.END_WAITS}: REPORT_EXTRACT timed out after 5 s"
+    waiting = InstanceReport(InstanceStatus.RUNNING, None, said, run.due_at, None, 1)
+    assert rows.report(worker, Report(run.id, run.attempt, [node], waiting)) == set()
+    overdue(rows, run)
+    assert (rows.status(run.id), rows.row(run.id).reason) == ("running", said), "nobody cleans up beside it"
+    assert recover(rows, worker, run) == ("pending", ["failed", "pending"])
+    end = always.end_of(go_on(rows, run), ALWAYS)
+    assert end is not None
+    why = "REPORT_EXTRACT timed out after 5 s; worker 'lost' was lost while it ran this"
+    assert (end.status, end.reason) == ("failed", why)
+
+
+def test_nobody_cleans_up_beside_a_handler_that_was_canceled_and_lingers(rows: Scenario) -> None:
+    declare_always(rows)
+    worker = rows.worker()
+    run = rows.running(worker, rows.task(run_timeout_seconds=60))
+    canceled_by_hand(rows, run)
+    said = f"{lingering.END_WAITS}: canceled by hand"
+    node = NodeReport(run.nodes[0].id, NodeStatus.RUNNING)
+    waiting = InstanceReport(InstanceStatus.RUNNING, None, said, run.due_at, None)
+    assert rows.report(worker, Report(run.id, run.attempt, [node], waiting)) == set()
+    assert rows.row(run.id).reason == said
+    overdue(rows, run)
+    assert (rows.status(run.id), rows.node_statuses(run.id)) == ("running", ["running", "pending"])
+
+
+def test_why_somebody_has_canceled_is_told_to_the_worker(rows: Scenario) -> None:
+    worker = rows.worker()
+    runs = [rows.running(worker) for _ in range(3)]
+    canceled_by_hand(rows, runs[0])
+    asked_to_cancel(rows, runs[1])
+    asked = [run.id for run in runs]
+    assert rows.database.read(lambda c: recovery.why_canceled(c, asked)) == {runs[0].id: "canceled by hand"}

@@ -25,6 +25,7 @@ from rota.worker_service.contents import Node
 from rota.worker_service.context import NodeContext
 from rota.worker_service.executors.base import Call, Done, Failure, NoThread, Outcome, Refused
 from rota.worker_service.pulling.slots import FEWEST_ENDS, Slot, Slots
+from rota.worker_service.running import endings
 from rota.worker_service.running import lost as lost_attempts
 from rota.worker_service.running.deadlines import DEADLINE_SECONDS, LONGEST_LOOK_SECONDS
 from rota.worker_service.running.runner import KILLED_SECONDS, Runner
@@ -1555,7 +1556,7 @@ def test_after_a_failure_the_nodes_that_run_always_run_in_order_and_the_failure_
     assert states(cleaning.ended({"removed": 1})) == [(103, "succeed"), (105, "running")]
     assert now_runs(cleaning, "NOTIFY", "failed", "no mail server").results["CLEANUP"] == {"removed": 1}
     report = cleaning.ended()
-    assert states(report) == [(102, "failed"), (105, "succeed")]
+    assert states(report) == [(105, "succeed"), (102, "failed")]
     end = instance(report)
     assert (end.status, end.failures, report.has_failed) == (InstanceStatus.FAILED, 1, True)
     assert end.reason == "node REPORT_SEND failed: Fail: no mail server"
@@ -1622,7 +1623,7 @@ def test_one_of_them_that_fails_does_not_hide_the_failure_before_it(cleaning: Wo
     cleaning.ended(failure=Fail("first"))
     cleaning.reports.commit()
     report = cleaning.ended(failure=Fail("second"))
-    assert states(report) == [(101, "failed"), (102, "failed")]
+    assert states(report) == [(102, "failed"), (101, "failed")]
     end = instance(report)
     assert end.reason == "node REPORT_LOG failed: Fail: first; then node REPORT_CLEANUP failed: Fail: second"
     assert json.loads(end.result or "")["node"] == "REPORT_LOG"
@@ -1636,19 +1637,19 @@ def test_one_of_them_that_fails_in_a_run_that_goes_well_ends_it_as_any_node(clea
 
 def test_a_cancel_stops_the_node_that_runs_and_none_that_runs_always(cleaning: World) -> None:
     cleaning.start(run(*ORDER))
-    cleaning.runner.stop(7, 1, "canceled", canceled=True)
+    cleaning.runner.stop(7, 1, "canceled by hand", canceled=True)
     assert cleaning.executor.calls[0].stopped
-    assert states(cleaning.ended(stopped=True)) == [
-        (101, "canceled"), (102, "canceled"), (104, "canceled"), (103, "running"),
-    ]  # fmt: skip
-    context = now_runs(cleaning, "CLEANUP", "canceled", "canceled")
+    decided = cleaning.ended(stopped=True)
+    assert states(decided) == [(101, "canceled"), (102, "canceled"), (104, "canceled"), (103, "running")]
+    assert decided.nodes[0].result == '{"error":"canceled by hand"}', "whoever goes on elsewhere reads it"
+    context = now_runs(cleaning, "CLEANUP", "canceled", "canceled by hand")
     cleaning.runner.stop(7, 1, "canceled", canceled=True)  # as at each comparison with the rows
     assert (cleaning.executor.calls[-1].stopped, context.cancel_requested) == (False, False)
     cleaning.ended()
-    now_runs(cleaning, "NOTIFY", "canceled", "canceled")
+    now_runs(cleaning, "NOTIFY", "canceled", "canceled by hand")
     end = instance(cleaning.ended(failure=ConnectionError("no mail server")))
     assert (end.status, end.failures) == (InstanceStatus.CANCELED, 0)
-    assert end.reason == "canceled; then node REPORT_NOTIFY failed: ConnectionError: no mail server"
+    assert end.reason == "canceled by hand; then node REPORT_NOTIFY failed: ConnectionError: no mail server"
     assert end.note == "; then node REPORT_NOTIFY failed: ConnectionError: no mail server"
 
 
@@ -1722,6 +1723,35 @@ def test_the_limit_of_the_run_waits_for_a_node_that_runs_always_and_ends_the_nex
     assert cleaning.executor.started == ["NOTIFY"]
 
 
+def test_without_a_timeout_of_its_own_nothing_stops_it(cleaning: World) -> None:
+    cleaning.start(run("LOG", "NOTIFY", run_timeout_seconds=10))
+    cleaning.ended()
+    cleaning.reports.commit()
+    cleaning.clock.advance(3600)
+    cleaning.runner.expire()
+    assert (cleaning.executor.started, cleaning.executor.calls[-1].stopped) == (["LOG", "NOTIFY"], False)
+
+
+def test_an_early_end_that_sql_has_revived_runs_the_nodes_that_were_skipped(cleaning: World) -> None:
+    nodes = (node(1, "EXTRACT", "succeed", 1), node(2, "LOG", "running"), node(3, "SEND", "skipped"))
+    cleaning.start(run(nodes=nodes, attempt=2))
+    assert states(cleaning.ended()) == [(102, "succeed"), (103, "running")]
+
+
+def test_a_result_that_the_database_refuses_leaves_the_first_failure_as_it_is(cleaning: World) -> None:
+    cleaning.start(run("LOG", "CLEANUP"))
+    cleaning.ended(failure=Fail("first"))
+    cleaning.reports.commit()
+    last = cleaning.ended({"removed": 1})
+    refused = endings.refused(last, "too large")
+    assert states(refused) == [(102, "failed"), (101, "failed")]
+    assert ["first" in (one.result or "") for one in refused.nodes] == [False, True]
+    end = instance(refused)
+    assert (end.status, end.failures) == (InstanceStatus.FAILED, 1)
+    why = "node REPORT_LOG failed: Fail: first; then the result could not be stored: too large"
+    assert (end.reason, json.loads(end.result or "")["node"]) == (why, "REPORT_LOG")
+
+
 def test_they_wait_for_a_handler_that_does_not_return_within_its_grace(cleaning: World) -> None:
     cleaning.start(run("LOG", "CLEANUP"))
     cleaning.runner.stop(7, 1, "canceled", canceled=True)
@@ -1731,6 +1761,7 @@ def test_they_wait_for_a_handler_that_does_not_return_within_its_grace(cleaning:
     cleaning.runner.expire()
     waiting = cleaning.reports.commit()
     assert (states(waiting), instance(waiting).status) == ([(101, "running")], InstanceStatus.RUNNING)
+    assert instance(waiting).reason == "ends when its handler returns: canceled"
     assert len(cleaning.executor.calls) == 1
     assert states(cleaning.ended(stopped=True)) == [(101, "canceled"), (102, "running")]
     now_runs(cleaning, "CLEANUP", "canceled")
@@ -1816,12 +1847,22 @@ def test_a_run_that_sql_has_revived_begins_at_the_node_that_failed(cleaning: Wor
     assert (context.node_type, context.run_status) == ("REPORT_SEND", "running")
 
 
+def test_where_sql_has_revived_the_run_they_run_once_more_behind_it(cleaning: World) -> None:
+    nodes = (node(1, "LOG", "running"), node(2, "SEND", "canceled"), node(3, "CLEANUP", "succeed", {"removed": 1}))
+    cleaning.start(run(nodes=nodes, attempt=2))
+    assert states(cleaning.ended()) == [(101, "succeed"), (102, "running")]
+    cleaning.reports.commit()
+    assert states(cleaning.ended({"sent": 1})) == [(102, "succeed"), (103, "running")]
+    now_runs(cleaning, "CLEANUP", "running")
+    assert instance(cleaning.ended()).status is InstanceStatus.SUCCEED
+
+
 def test_one_of_them_is_retried_as_any_node_and_the_next_attempt_begins_with_it(cleaning: World) -> None:
     cleaning.start(run("LOG", "NOTIFY"))
     cleaning.ended(failure=Fail("first"))
     cleaning.reports.commit()
     report = cleaning.ended(failure=Retry("later", in_=5))
-    assert states(report) == [(101, "failed"), (102, "failed")], "it has no retries"
+    assert states(report) == [(102, "failed"), (101, "failed")], "it has no retries"
     cleaning.reports.commit()
     cleaning.start(run("EXTRACT", "NOTIFY", retries=2, id=8))
     cleaning.ended(failure=Fail("first"))
@@ -1850,6 +1891,16 @@ def test_what_may_run_once_and_is_cut_by_its_workers_stop_leaves_them_to_another
     report = at_grace_end(cleaning)
     assert states(report) == [(101, "failed"), (103, "canceled")]
     assert (instance(report).status, instance(report).due_at, report.has_failed) == ("pending", NOON, False)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_one_of_them_that_was_not_entered_is_left_to_another_worker_as_it_is(cleaning: World, fails: bool) -> None:
+    cleaning.start(run("LOG", "CLEANUP", on_worker_lost="fail"))
+    cleaning.reports.commit()
+    cleaning.ended(failure=Fail("first")) if fails else cleaning.ended({"sent": 1})
+    report = at_grace_end(cleaning)
+    assert states(report) == [(102, "pending")]
+    assert (instance(report).status, report.has_failed) == (InstanceStatus.PENDING, False)
 
 
 def test_what_may_run_once_and_is_cut_in_the_last_of_them_ends_as_it_had_ended(cleaning: World) -> None:

@@ -41,9 +41,10 @@ class Reconciler:
         claiming = self._backlog.claiming
         known = self._runner.held
         strangers = [(i, attempt) for i, attempt, _ in held if (i, attempt) not in known and i not in claiming]
-        for instance_id, attempt, canceled in held:
-            if canceled:
-                self._runner.stop(instance_id, attempt, "canceled", canceled=True)
+        if canceled := [(i, attempt) for i, attempt, is_canceled in held if is_canceled]:
+            reasons = self._rows.why_canceled([i for i, _ in canceled])
+            for instance_id, attempt in canceled:
+                self._runner.stop(instance_id, attempt, reasons.get(instance_id, "canceled"), canceled=True)
         if strangers and not self._backlog.closed:  # else the worker is stopping, and detaches its runs
             failed, back = self._rows.disown(strangers, "its worker held it but did not run it")
             if failed or back:  # else they ended between the two reads

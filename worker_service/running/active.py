@@ -13,7 +13,7 @@ from rota.shared.store.runs import NodeRun, Run
 from rota.worker_service.context import Cancellation, NodeContext
 from rota.worker_service.executors.base import Running
 from rota.worker_service.pulling.slots import Slot
-from rota.worker_service.running.always import RunEnd, end_of
+from rota.worker_service.running.always import RunEnd, end_of, revived
 from rota.worker_service.running.endings import Stop
 
 TIMES_KEPT = 1_000
@@ -105,6 +105,8 @@ class Active(Slot):
                 if node.status == NodeStatus.SUCCEED:
                     keep_result(self, node, node.result)
             self.end_but_for(end)
+        elif always:
+            self.run = revived(self.run, always)
 
     def put_off_stop(self) -> None:
         """The next node runs always: a cancel is put off until another node is to run, and so is the run's limit."""

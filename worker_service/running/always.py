@@ -18,9 +18,6 @@ from rota.worker_service.running.endings import Ending, Span
 OVER = (NodeStatus.FAILED, NodeStatus.CANCELED, NodeStatus.SKIPPED)
 """A node in one of these states has ended its run, or was not run since another has."""
 
-NOTE_LIMIT = 300
-"""So much is added to the reason of a run by each of these nodes that fails."""
-
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
@@ -40,9 +37,8 @@ class RunEnd:
         """One of the nodes that run always has failed, too. That does not hide how the run had ended before."""
         if self.status is InstanceStatus.SUCCEED:
             return replace(self, status=InstanceStatus.FAILED, result=end.result, reason=end.reason, failed=failed)
-        note = f"; then {end.reason}"[:NOTE_LIMIT]
-        reason = f"{(self.reason or '')[: REASON_LIMIT - len(note)]}{note}"
-        return replace(self, reason=reason, note=self.note + note)
+        note = f"; then {end.reason}"[: endings.NOTE_LIMIT]
+        return replace(self, reason=endings.one_more_failure(self.reason, str(end.reason)), note=self.note + note)
 
 
 def decided(
@@ -64,6 +60,8 @@ def decided(
     ids = {one.id for one in left}
     nodes = [one for one in reported.nodes if one.id not in ids]
     failed = nodes[0] if nodes[0].status is NodeStatus.FAILED else None
+    if nodes[0].status is NodeStatus.CANCELED:
+        nodes[0].result = endings.error_of(end.reason or "canceled")  # whoever goes on elsewhere reads it there
     run_end = RunEnd(end.status, end.result, end.reason, left, failed)
     skips_nothing = end.status is InstanceStatus.SUCCEED and len(nodes) == 1
     return _going_on(run, nodes, run_end, span), None if skips_nothing else run_end
@@ -100,20 +98,19 @@ def _ended(run: Run, node: NodeReport, end: RunEnd, span: Span, again: datetime 
     instance = InstanceReport(end.status, end.result, end.reason, span.started, span.left, failures)
     instance.note, instance.again = end.note or None, again
     first = [end.failed] if end.failed is not None and end.failed.id != node.id else []
-    return Report(run.id, run.attempt, [*first, node], instance)
+    return Report(run.id, run.attempt, [node, *first], instance)
 
 
 def end_of(run: Run, always: Collection[str]) -> RunEnd | None:
     """How a run had ended before this attempt, as its nodes say; None: it had not, or none of its nodes is left.
 
-    What was skipped may stand behind nodes that are left. What was canceled may not: SQL has revived such a run, and it
-    goes on as any other.
+    Nodes that are left may stand before those that were skipped or canceled. If one of these does not run ``always``,
+    SQL has revived the run, and it goes on as any other.
     """
     at = next((at for at, node in enumerate(run.nodes) if node.status in OVER), None)
-    if at is None:
+    if at is None or any(node.status in LEFT and node.type not in always for node in run.nodes[:at]):
         return None
-    is_early = run.nodes[at].status == NodeStatus.SKIPPED
-    left = tuple(node for node in run.nodes[0 if is_early else at :] if node.status in LEFT)
+    left = tuple(node for node in run.nodes if node.status in LEFT)
     if not left:
         return None
     end = RunEnd(InstanceStatus.SUCCEED, _result_before(run.nodes[:at], always), None, left)
@@ -124,6 +121,20 @@ def end_of(run: Run, always: Collection[str]) -> RunEnd | None:
         if node.status == NodeStatus.FAILED:
             end = end.with_failure(endings.instance_end(run, node, _failure_of(node), Span(None, run.due_at, None)))
     return end
+
+
+def revived(run: Run, always: Collection[str]) -> Run:
+    """The run; if SQL has revived it at a node that had failed, nodes behind that ran ``always`` run once more."""
+    first = next((at for at, node in enumerate(run.nodes) if node.status != NodeStatus.SUCCEED), len(run.nodes))
+    if all(node.status != NodeStatus.SUCCEED for node in run.nodes[first:]):
+        return run
+    nodes = [
+        replace(node, status=NodeStatus.PENDING.value, result=None)
+        if at > first and node.status == NodeStatus.SUCCEED and node.type in always
+        else node
+        for at, node in enumerate(run.nodes)
+    ]
+    return replace(run, nodes=tuple(nodes))
 
 
 def _result_before(nodes: Sequence[NodeRun], always: Collection[str]) -> str | None:

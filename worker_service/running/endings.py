@@ -11,19 +11,18 @@ from rota.shared.domain.errors import InvalidInput
 from rota.shared.domain.jsontext import json_text, storable
 from rota.shared.domain.retry import OF_A_TIMEOUT, RetryPolicy
 from rota.shared.domain.states import LEFT, REASON_LIMIT, InstanceStatus, NodeStatus, WorkerLostPolicy
-from rota.shared.store.deadlines import WAITS_FOR_HANDLER
 from rota.shared.store.reports import InstanceReport, NodeReport, Report
 from rota.shared.store.runs import NodeRun, Run
 from rota.worker_service.executors.base import Failure, Outcome
-from rota.worker_service.signatures import Execution
 from rota.worker_service.values import result_text
 
 NO_DETAILS: Mapping[str, Any] = MappingProxyType({})
 
-HANDLERS: Mapping[Execution, str] = MappingProxyType({"async": "coroutine", "thread": "thread", "process": "process"})
-
 REFUSAL_LIMIT = 300
 """So much of a reason says at most why a failure is not retried."""
+
+NOTE_LIMIT = 300
+"""So much is added to the reason of a run by each of its nodes that run always and that fails."""
 
 NOT_BEGUN_DELAY = timedelta(seconds=5)
 """When a run that its worker had no room for is due again."""
@@ -218,52 +217,21 @@ def not_begun(run: Run, node: NodeRun, why: str, now: datetime) -> Report:
     return Report(run.id, run.attempt, [NodeReport(node.id, NodeStatus.PENDING)], waiting)
 
 
-def stopped_at_grace_end(run: Run, done: int, span: Span, *, still_runs: bool = False) -> Report:
-    """The report of a run that may run at most once and still runs when its worker's grace time is over.
-
-    The first ``done`` nodes have succeeded. The run fails at the node after them, of which ``span`` tells. If its
-    handler ``still_runs``, it keeps its overlap slot.
-    """
-    reason = "its worker stopped before the run ended; its task says on_worker_lost = fail"
-    error = json_text({"error": reason})
-    unfinished, rest = run.nodes[done : done + 1], run.nodes[done + 1 :]
-    nodes = [NodeReport(node.id, NodeStatus.FAILED, error, span.entered, span.left) for node in unfinished]
-    nodes += [NodeReport(node.id, NodeStatus.CANCELED) for node in rest]
-    return Report(
-        run.id,
-        run.attempt,
-        nodes,
-        InstanceReport(InstanceStatus.FAILED, error, reason, span.started, span.left, lingers=still_runs),
-    )
-
-
-def waiting_for_its_handler(retry: Report, end: InstanceReport) -> Report:
-    """The report of a run that is to be retried, or to run its nodes that run always, while its handler still runs.
-
-    It has failed, or was canceled, and holds all.
-
-    If the worker ends before the handler does, the retry begins when the worker is dead.
-    """
-    reason = f"{WAITS_FOR_HANDLER}: {end.reason}"[:REASON_LIMIT]
-    waiting = replace(end, status=InstanceStatus.RUNNING, reason=reason, due_at=None)
-    nodes = [replace(node, status=NodeStatus.RUNNING, gmt_completed=None) for node in retry.nodes[:1]]
-    return replace(retry, nodes=nodes, instance=waiting)
-
-
-def while_its_handler_runs(report: Report, end: InstanceReport, execution: Execution, worker: str) -> Report:
-    """The report of a run that has ended although its handler still runs: its overlap slot stays taken."""
-    note = f"; its {HANDLERS[execution]} did not end within the grace and still ran on worker {worker!r}"
-    reason = f"{(end.reason or '')[: REASON_LIMIT - len(note)]}{note}"
-    return replace(report, instance=replace(end, reason=reason, lingers=True, note=f"{end.note or ''}{note}"))
-
-
 def refused(original: Report, why: str) -> Report:
-    """The report that replaces one which the database refuses: its first node and its instance fail."""
+    """The report that replaces one which the database refuses: its first node and its instance fail.
+
+    What had failed before, the run with one of its other nodes, has failed as it had.
+    """
     error = f"the result could not be stored: {why}"
     result = json_text({"error": error})
     nodes: Sequence[NodeReport] = original.nodes
     failures = [replace(node, status=NodeStatus.FAILED, result=result) for node in nodes[:1]]
-    canceled = [replace(node, status=NodeStatus.CANCELED, result=None, gmt_started=None) for node in nodes[1:]]
+    others = [
+        node
+        if node.status is NodeStatus.FAILED
+        else replace(node, status=NodeStatus.CANCELED, result=None, gmt_started=None)
+        for node in nodes[1:]
+    ]
     instance = InstanceReport(
         status=InstanceStatus.FAILED,
         result=result,
@@ -271,7 +239,16 @@ def refused(original: Report, why: str) -> Report:
         gmt_started=None,
         gmt_completed=nodes[0].gmt_completed if nodes else None,
     )
-    return replace(original, nodes=[*failures, *canceled], instance=instance)
+    if (end := original.instance) is not None and any(node.status is NodeStatus.FAILED for node in others):
+        instance.result, instance.failures = end.result, end.failures
+        instance.reason = one_more_failure(end.reason, error)
+    return replace(original, nodes=[*failures, *others], instance=instance)
+
+
+def one_more_failure(reason: str | None, failure: str) -> str:
+    """The reason of a run that had ended so, and that one of its nodes that run always has failed since then, too."""
+    note = f"; then {failure}"[:NOTE_LIMIT]
+    return f"{(reason or '')[: REASON_LIMIT - len(note)]}{note}"
 
 
 def _from_failure(failure: Failure) -> Ending:

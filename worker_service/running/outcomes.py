@@ -15,7 +15,7 @@ from rota.shared.store.reports import Report
 from rota.shared.store.runs import NodeRun
 from rota.worker_service.contents import Node
 from rota.worker_service.executors.base import Call, NoThread, Outcome
-from rota.worker_service.running import always, endings
+from rota.worker_service.running import always, cut_short, endings
 from rota.worker_service.running.active import Active, context_of, keep_result
 from rota.worker_service.running.deadlines import DEADLINE_SECONDS, LONGEST_LOOK_SECONDS
 from rota.worker_service.running.endings import Ending, Span, Stop
@@ -187,9 +187,14 @@ class Outcomes:
             instance.result = json_text(active.results[others[-1]])
 
     def failed_at_grace_end(self, active: Active, *, still_runs: bool) -> Report:
-        """The report of a run that may run at most once and still runs when its worker's grace time is over."""
+        """The report of a run that may run at most once and still runs when its worker's grace time is over.
+
+        If a node that runs always is next, and its handler was not entered, another worker goes on with it.
+        """
         span = self.span(active, None)
-        failure = endings.stopped_at_grace_end(active.run, active.done, span, still_runs=still_runs)
+        if span.entered is None and not still_runs and self.is_uncut(active):
+            return cut_short.given_up(active.run, active.run.nodes[active.done], span.left)
+        failure = cut_short.stopped_at_grace_end(active.run, active.done, span, still_runs=still_runs)
         return always.handed_over(active.run, failure, active.run_end, self.always, active.done)
 
     def span(self, active: Active, outcome: Outcome | None) -> Span:

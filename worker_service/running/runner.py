@@ -18,7 +18,7 @@ from rota.shared.store.runs import NodeRun, Run
 from rota.worker_service.contents import Node
 from rota.worker_service.executors.base import Call, Executor, NoThread, Outcome, Running
 from rota.worker_service.pulling.slots import BETWEEN, CLAIMED, Slots
-from rota.worker_service.running import endings
+from rota.worker_service.running import cut_short, endings
 from rota.worker_service.running.active import Active, keep_result
 from rota.worker_service.running.deadlines import Deadlines
 from rota.worker_service.running.endings import Ending, Stop
@@ -120,8 +120,8 @@ class Runner:
                     active.stop = Stop(reason, canceled)
                     self.deadlines.within(active, 0)
                 return
-            active.stop, running = Stop(reason, canceled), active.running
-        active.cancellation.request()
+            active.stop, running, cancellation = Stop(reason, canceled), active.running, active.cancellation
+        cancellation.request()
         if running is not None:  # it may end now
             self._stop_call(active, running)
         else:
@@ -224,6 +224,7 @@ class Runner:
         if isinstance(call, Ending):
             self._report_node(active, node, call, None)
             return
+        active.deadline = None
         if (until := self.outcomes.until(active, call.node)) is not None:
             self.deadlines.at(active, until)
         active.calls = 1
@@ -307,12 +308,12 @@ class Runner:
             if (end := report.instance) is None:  # a stopped node ends its run, or lets it be retried
                 return
             if end.status in (InstanceStatus.PENDING, InstanceStatus.RUNNING):
-                self._reports.put(endings.waiting_for_its_handler(report, end), partial(self._noted, active))
+                self._reports.put(cut_short.waiting_for_its_handler(report, end), partial(self._noted, active))
                 return
             active.abandoned = True
             self.lingering.abandon(active)
             what = self._nodes[node.type].execution
-            self._queue_report(active, endings.while_its_handler_runs(report, end, what, self._worker))
+            self._queue_report(active, cut_short.while_its_handler_runs(report, end, what, self._worker))
 
     def _noted(self, active: Active, ours: bool) -> None:
         if not ours and not active.detached:

@@ -39,7 +39,11 @@ _lost = json_rows(
     "lost", id="id", attempt="int", requested="int", waits="int", status="str", losses="int", reason="str",
     result="json", attempt_end="json",
 )  # fmt: skip
-_entered = exists(select(_node.id).where(owns_node, _node.gmt_started.is_not(None)).correlate(schedule_instance))
+_entered = exists(
+    select(_node.id)
+    .where(owns_node, _node.status == NodeStatus.RUNNING.value, _node.gmt_started.is_not(None))
+    .correlate(schedule_instance)
+)
 _ended = _lost.c.status != literal_column(f"'{RECOVER.target.value}'")
 
 
@@ -107,11 +111,15 @@ class Verdict:
     """The ids of the nodes that have ended: the one that ran has failed, or was canceled if somebody had asked for
     that, and the others were canceled."""
 
+    runs_again: bool = False
+    """Whether the node that ran has not ended: another worker runs it once more, since it runs always."""
+
 
 _hold = by_primary_key(update(schedule_instance).where(among(_instance.id)).values(attempt=_instance.attempt))
 """It changes nothing: it locks the rows, so that the next statement sees which handlers were entered before."""
 
 _ran = _node.status == NodeStatus.RUNNING.value
+_says_why = _node.id == bindparam("first")
 _end_nodes = (
     update(schedule_task_node)
     .where(
@@ -124,7 +132,7 @@ _end_nodes = (
         ),
     )
     .ordered_values(  # the state must come last, as in ``follow``
-        (_node.execution_result, case((_ran, bindparam("result", type_=Json)), else_=_node.execution_result)),
+        (_node.execution_result, case((_says_why, bindparam("result", type_=Json)), else_=_node.execution_result)),
         (_node.gmt_completed, case((_ran, UtcNow()), else_=_node.gmt_completed)),
         (_node.status, case((_ran, bindparam("status")), else_=CLEAN_UP.nodes[NodeStatus.PENDING].value)),
     )
@@ -153,7 +161,7 @@ def recover(connection: Connection, verdicts: Collection[Verdict], holder: int |
     values = {"rows": bound(rows), "holder": holder, "worker": worker, "by": by}
     execute_later(connection, _recover, values)
     for move in (RECOVER, FAIL_LOST, CANCEL_LOST):
-        follow(connection, move, [v.id for v in verdicts if v.move is move])
+        follow(connection, move, [v.id for v in verdicts if v.move is move or (move is RECOVER and v.runs_again)])
 
 
 def _clean_up(connection: Connection, verdict: Verdict, holder: int | None) -> None:
@@ -161,6 +169,7 @@ def _clean_up(connection: Connection, verdict: Verdict, holder: int | None) -> N
     status = NodeStatus.CANCELED if verdict.is_cancel_requested else CLEAN_UP.nodes[NodeStatus.RUNNING]
     values = {
         "nodes": sorted(verdict.ended),
+        "first": verdict.ended[0],
         "attempt": verdict.attempt,
         "requested": int(verdict.is_cancel_requested),
         "holder": holder,

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from operator import itemgetter
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, func, literal_column, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, func, literal_column, select, update
 
 from rota.shared.database.constructs import (
     Listed,
@@ -74,7 +74,6 @@ _done = json_rows(
     started="time", completed="time", failures="int", due="time", attempt_end="json",
 )  # fmt: skip
 _again = _done.c.status == _text(RETRY.target)
-_keeps_reason = or_(_done.c.status == _text(STOP.target), _done.c.status == _text(BEGIN.target))
 
 _write_instances = (
     update(schedule_instance)
@@ -88,7 +87,11 @@ _write_instances = (
         status=_done.c.status,
         execution_result=_done.c.result,
         # The request to cancel may have left a reason in the row; the worker does not know that reason.
-        reason=case((_keeps_reason, func.coalesce(_instance.reason, _done.c.reason)), else_=_done.c.reason),
+        reason=case(
+            (_done.c.status == _text(STOP.target), func.coalesce(_instance.reason, _done.c.reason)),
+            (_done.c.status == _text(BEGIN.target), func.coalesce(_done.c.reason, _instance.reason)),
+            else_=_done.c.reason,
+        ),
         gmt_started=case((_again, None), else_=func.coalesce(_done.c.started, _instance.gmt_started)),
         gmt_completed=_done.c.completed,
         failures=func.coalesce(_done.c.failures, _instance.failures),

@@ -102,10 +102,9 @@ SET schedule_instance.status=done.status,
     schedule_instance.gmt_started=CASE WHEN (done.status = 'pending') THEN NULL ELSE coalesce(
         done.started, schedule_instance.gmt_started
     ) END, schedule_instance.gmt_completed=done.completed,
-    schedule_instance.reason=CASE WHEN (
-        done.status = 'canceled'
-          OR done.status = 'running'
-    ) THEN coalesce(schedule_instance.reason, done.reason) ELSE done.reason END,
+    schedule_instance.reason=CASE WHEN (done.status = 'canceled') THEN coalesce(
+        schedule_instance.reason, done.reason
+    ) WHEN (done.status = 'running') THEN coalesce(done.reason, schedule_instance.reason) ELSE done.reason END,
     schedule_instance.execution_result=done.result,
     schedule_instance.failed_attempts=CASE WHEN (done.attempt_end IS NULL) THEN schedule_instance.failed_attempts ELSE JSON_ARRAY_APPEND(
         COALESCE(
@@ -246,10 +245,9 @@ SET schedule_instance.status=done.status,
     schedule_instance.gmt_started=CASE WHEN (done.status = 'pending') THEN NULL ELSE coalesce(
         done.started, schedule_instance.gmt_started
     ) END, schedule_instance.gmt_completed=done.completed,
-    schedule_instance.reason=CASE WHEN (
-        done.status = 'canceled'
-          OR done.status = 'running'
-    ) THEN coalesce(schedule_instance.reason, done.reason) ELSE done.reason END,
+    schedule_instance.reason=CASE WHEN (done.status = 'canceled') THEN coalesce(
+        schedule_instance.reason, done.reason
+    ) WHEN (done.status = 'running') THEN coalesce(done.reason, schedule_instance.reason) ELSE done.reason END,
     schedule_instance.execution_result=done.result,
     schedule_instance.failed_attempts=CASE WHEN (done.attempt_end IS NULL) THEN schedule_instance.failed_attempts ELSE JSON_ARRAY_APPEND(
         COALESCE(

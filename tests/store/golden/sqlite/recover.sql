@@ -10,7 +10,8 @@ LIMIT :param_1 OFFSET :param_2;
 -- recovery.recover
 SELECT schedule_instance.id, schedule_instance.attempt, schedule_instance.schedule_task_id,
     CAST(schedule_instance.worker_losses AS INTEGER) AS worker_losses,
-    schedule_instance.gmt_cancel_requested, (strftime('%Y-%m-%d %H:%M:%f000', 'now')) AS time
+    schedule_instance.gmt_cancel_requested, schedule_instance.reason,
+    (strftime('%Y-%m-%d %H:%M:%f000', 'now')) AS time
 FROM schedule_instance
 WHERE (schedule_instance.id IN (SELECT value FROM json_each(:ids)))
   AND +schedule_instance.status = :param_1
@@ -30,22 +31,20 @@ FROM schedule_task
 WHERE schedule_task.id IN (:id_1, …);
 
 -- recovery._entered_of
-SELECT schedule_instance.id,
-    max(CASE WHEN (schedule_task_node.status = :status_1) THEN schedule_task_node.id END) AS max_1,
-    max(
-        CASE WHEN (schedule_task_node.status = :status_1) THEN schedule_task_node.gmt_started END
-    ) AS max_2
+SELECT schedule_instance.id, max(schedule_task_node.id) AS max_1,
+    max(schedule_task_node.gmt_started) AS max_2
 FROM schedule_instance
 JOIN schedule_task_node
   ON schedule_task_node.schedule_instance_id = schedule_instance.id
   AND schedule_task_node.instance_gmt_create = schedule_instance.gmt_create
 WHERE (schedule_instance.id IN (SELECT value FROM json_each(:ids)))
+  AND schedule_task_node.status = :status_1
   AND schedule_task_node.gmt_started IS NOT NULL
 GROUP BY schedule_instance.id;
 
 -- cleanups._read
 SELECT schedule_instance.id, schedule_task_node.id AS id_1, schedule_task_node.status,
-    schedule_task_node_type.defaults
+    schedule_task_node.failures, schedule_task_node_type.defaults
 FROM schedule_instance
 JOIN schedule_task_node
   ON schedule_task_node.schedule_instance_id = schedule_instance.id
@@ -109,6 +108,7 @@ WHERE schedule_instance.id = lost.id
                 FROM schedule_task_node
                 WHERE schedule_task_node.schedule_instance_id = schedule_instance.id
                   AND schedule_task_node.instance_gmt_create = schedule_instance.gmt_create
+                  AND schedule_task_node.status = :status_1
                   AND schedule_task_node.gmt_started IS NOT NULL
             )
         )

@@ -106,10 +106,9 @@ SET status=done.status, due_at=coalesce(done.due, schedule_instance.due_at),
     gmt_started=CASE WHEN (done.status = 'pending') THEN NULL ELSE coalesce(
         done.started, schedule_instance.gmt_started
     ) END, gmt_completed=done.completed,
-    reason=CASE WHEN (
-        done.status = 'canceled'
-          OR done.status = 'running'
-    ) THEN coalesce(schedule_instance.reason, done.reason) ELSE done.reason END,
+    reason=CASE WHEN (done.status = 'canceled') THEN coalesce(
+        schedule_instance.reason, done.reason
+    ) WHEN (done.status = 'running') THEN coalesce(done.reason, schedule_instance.reason) ELSE done.reason END,
     execution_result=done.result,
     failed_attempts=CASE WHEN (done.attempt_end IS NULL) THEN schedule_instance.failed_attempts ELSE json_insert(
         coalesce(
@@ -245,10 +244,9 @@ SET status=done.status, due_at=coalesce(done.due, schedule_instance.due_at),
     gmt_started=CASE WHEN (done.status = 'pending') THEN NULL ELSE coalesce(
         done.started, schedule_instance.gmt_started
     ) END, gmt_completed=done.completed,
-    reason=CASE WHEN (
-        done.status = 'canceled'
-          OR done.status = 'running'
-    ) THEN coalesce(schedule_instance.reason, done.reason) ELSE done.reason END,
+    reason=CASE WHEN (done.status = 'canceled') THEN coalesce(
+        schedule_instance.reason, done.reason
+    ) WHEN (done.status = 'running') THEN coalesce(done.reason, schedule_instance.reason) ELSE done.reason END,
     execution_result=done.result,
     failed_attempts=CASE WHEN (done.attempt_end IS NULL) THEN schedule_instance.failed_attempts ELSE json_insert(
         coalesce(
