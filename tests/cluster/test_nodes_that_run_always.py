@@ -50,7 +50,8 @@ def test_a_run_is_cleaned_up_whoever_ends_it(cluster: Cluster) -> None:
     cluster.wait_status([failed], "failed")
     cluster.wait_status([goes_well], "succeed")
     cluster.wait_status([canceled], "running")
-    cluster.execute("UPDATE schedule_instance SET gmt_cancel_requested = UTC_TIMESTAMP(6) WHERE id = %s", canceled)
+    asked = "UPDATE schedule_instance SET gmt_cancel_requested = UTC_TIMESTAMP(6), reason = 'not needed' WHERE id = %s"
+    cluster.execute(asked, canceled)
     cluster.wait_status([canceled], "canceled")
     wait_nodes(cluster, cut_in_cleanup, "failed", "canceled", "running", "pending")
     wait_until(lambda: cluster.entries(once, "enter"), 15, "the run that may run once to begin")
@@ -74,7 +75,8 @@ def test_a_run_is_cleaned_up_whoever_ends_it(cluster: Cluster) -> None:
         assert statuses(cluster, instance) == ["failed", "canceled", "succeed", "succeed"]
         assert results(cluster, instance) == [told, {"status": "failed", "cleaned": True}]
     assert statuses(cluster, canceled) == ["canceled", "canceled", "succeed", "succeed"]
-    assert results(cluster, canceled)[0]["status"] == "canceled"
+    assert results(cluster, canceled)[0] == {"status": "canceled", "reason": "not needed"}
+    assert cluster.instance(canceled)["reason"] == "not needed"
     assert results(cluster, goes_well) == [
         {"status": "running", "reason": None},
         {"status": "running", "cleaned": True},
