@@ -18,6 +18,7 @@ from rota.scheduler_service.duties.deadlines import Deadlines
 from rota.scheduler_service.duties.edited_calendars import EditedCalendars
 from rota.scheduler_service.duties.follower import Follower
 from rota.scheduler_service.duties.materializer import Materializer
+from rota.scheduler_service.duties.pool_places import PoolPlaces
 from rota.scheduler_service.duties.presence import Presence
 from rota.scheduler_service.duties.reaper import Reaper
 from rota.scheduler_service.duties.remover import Remover
@@ -61,7 +62,7 @@ class Scheduler:
     def __init__(self, database: Database, settings: Settings, outdated: Callable[[], None] = lambda: None) -> None:
         self._database = database
         self._settings = settings
-        self._surprises = Surprises("scheduler")
+        self._surprises, self._outdated = Surprises("scheduler"), Outdated(database, outdated)
         by = f"scheduler {socket.gethostname()}:{os.getpid()}"[:127]
         fleet_cache = FleetCache(database)
         self._materializer = Materializer(database, settings, fleet_cache)
@@ -70,7 +71,6 @@ class Scheduler:
         self._listener = listen(settings, database.url, database.clock, self._look_now)
         address = None if self._listener is None else self._listener.address
         self._presence = Presence(database, declaration(settings, address), settings.tick_period)
-        self._outdated = Outdated(database, outdated)
         self._clock = clock = database.clock
         spreader = Spreader(database, settings, fleet_cache, self._assign_now)
         self._assigner = Assigner(database, settings, fleet_cache, self._look_at_requests, spreader.note)
@@ -92,6 +92,7 @@ class Scheduler:
             Loop("calendars", EditedCalendars(database, settings).step, clock),
             Loop("reaper", Reaper(database, settings, by).step, clock),
             Loop("deadlines", Deadlines(database, settings).step, clock),
+            Loop("pool places", PoolPlaces(database, settings).step, clock),
             Loop("strays", Strays(database, settings.liveness_seconds).step, clock),
             Loop("presence", self._presence.step, clock),
             Loop("kinds", self._look_rarely, clock),

@@ -102,7 +102,8 @@ class Batch:
         priority = self._priority(task.terms, moment)
         due_at = task.terms.inputs.due_at(task.id, moment) if task.terms.inputs.jitter_seconds else None
         terms = task.terms
-        if terms.limit_name is not None or terms.spread is not None or (due_at is not None and due_at > self._horizon):
+        is_later = due_at is not None and due_at > self._horizon
+        if is_later or any(value is not None for value in (terms.limit_name, terms.pool, terms.spread)):
             return Fire(task.id, moment, priority, task.param, None, (), None, work.in_turn)  # the assigner assigns it
         worker = fleet.choose(work.needs, late=moment <= self._now, can_wait=priority == CATCH_UP_PRIORITY)
         reason = fleet.why_not(work.needs) if worker is None else None

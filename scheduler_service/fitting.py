@@ -31,7 +31,7 @@ def fits(one: Pending, snapshot: FleetSnapshot, bound: Sequence[PlannedNode] | N
         _, needs = needed(one, one.task_type or "", snapshot, bound)
     except Exception:  # noqa: BLE001 - the assigner, which tries it too, says what is wrong
         return False
-    return snapshot.fleet.why_not(needs) in (FULL, NOBODY)
+    return snapshot.of_pool(one.pool).why_not(needs) in (FULL, NOBODY)
 
 
 def binding(

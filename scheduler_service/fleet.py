@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Connection
 
@@ -10,8 +10,10 @@ from rota.scheduler_service.long_queues import LongQueues, counted
 from rota.scheduler_service.placement import Fleet, Needs, needs_of
 from rota.shared.database.transactions import Database
 from rota.shared.domain.nodes import Catalog, PlannedNode
-from rota.shared.store import loads, node_types
+from rota.shared.store import loads, node_types, pools
+from rota.shared.store.loads import LiveWorker
 from rota.shared.store.node_types import Version
+from rota.shared.store.pools import PoolLoad
 
 SNAPSHOT_SECONDS = 0.25
 """For how long a snapshot of the fleet is good enough: what is given meanwhile is counted."""
@@ -31,6 +33,24 @@ class FleetSnapshot:
 
     catalog: Catalog
     fleet: Fleet
+    pools: Mapping[str, Fleet] = field(default_factory=dict)
+    """Of each pool the workers that have it, with their threads and their loads of that pool alone."""
+
+    def of_pool(self, pool: str | None) -> Fleet:
+        """The workers for what runs in a pool; None: in their own slots."""
+        if pool is None or self.fleet.is_empty:
+            return self.fleet
+        found = self.pools.get(pool)
+        return Fleet((), pool=pool) if found is None else found
+
+    def has_room(self, *, can_wait: bool = False) -> bool:
+        """Whether any worker may be given one more, for its own slots or for a pool (``Fleet.has_room``)."""
+        return any(fleet.has_room(can_wait=can_wait) for fleet in (self.fleet, *self.pools.values()))
+
+    def load_of(self, worker_id: int) -> int | None:
+        """How many instances a worker holds with all of its pools (``Fleet.load_of``)."""
+        own = self.fleet.load_of(worker_id)
+        return None if own is None else own + sum(fleet.load_of(worker_id) or 0 for fleet in self.pools.values())
 
     def wanted(
         self, task_type: str, listed: Sequence[PlannedNode] | None, labels: Mapping[str, str]
@@ -86,7 +106,7 @@ class FleetCache:
             return max(0.0, self._good_until - self._clock.monotonic())
 
     def _known(self, worker_id: int) -> int | None:
-        return None if self._seen is None else self._seen.fleet.load_of(worker_id)
+        return None if self._seen is None else self._seen.load_of(worker_id)
 
     def _read(self, connection: Connection) -> FleetSnapshot:
         catalog = Catalog(node_types.registered(connection))
@@ -100,4 +120,20 @@ class FleetCache:
         known = {version: types for version, types in self._lists.items() if version in carried}
         self._lists = known | node_types.lists(connection, carried - known.keys())
         planned = {version: catalog.planned(types) for version, types in self._lists.items()}
-        return FleetSnapshot(catalog, Fleet(live, {version: nodes for version, nodes in planned.items() if nodes}))
+        carried_lists = {version: nodes for version, nodes in planned.items() if nodes}
+        held = pools.held(connection, [worker.id for worker in live if worker.pools])
+        beside = [worker.beside(held[worker.id]) if worker.id in held else worker for worker in live]
+        return FleetSnapshot(catalog, Fleet(beside, carried_lists), _of_pools(live, held, carried_lists))
+
+
+def _of_pools(
+    live: Sequence[LiveWorker],
+    held: Mapping[int, Mapping[str, PoolLoad]],
+    lists: Mapping[Version, Sequence[PlannedNode]],
+) -> dict[str, Fleet]:
+    having: dict[str, list[LiveWorker]] = {}
+    for worker in live:
+        for pool in worker.pools:
+            holds = held.get(worker.id, {}).get(pool, PoolLoad())
+            having.setdefault(pool, []).append(worker.in_pool(pool, holds))
+    return {pool: Fleet(workers, lists, pool=pool) for pool, workers in having.items()}

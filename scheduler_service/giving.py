@@ -6,7 +6,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection
 
 from rota.shared.domain.nodes import PlannedNode
-from rota.shared.store import deadlines, fires, locks, run_numbers
+from rota.shared.store import deadlines, fires, locks, pools, run_numbers
 from rota.shared.store.assignments import Pending
 from rota.shared.store.transitions import giving
 
@@ -58,6 +58,7 @@ def write(
     locks.release(connection, token, held)
     fires.unpin(connection, anew, attempt=0)
     giving.give(connection, rows)
+    pools.note(connection, {p.id: p.pool for p, *_ in mine if p.pool is not None})
     fires.pin_nodes(connection, [(p.id, node) for p, _, nodes, *_ in mine if p.id not in pinned for node in nodes])
     deadlines.note(connection, {p.id: p.run_timeout_seconds for p, *_ in mine if p.run_timeout_seconds})
     return [p.id for p, *_ in mine]

@@ -65,8 +65,14 @@ class Fleet:
     """
 
     def __init__(
-        self, workers: Iterable[LiveWorker], lists: Mapping[Version, Sequence[PlannedNode]] = NO_LISTS
+        self,
+        workers: Iterable[LiveWorker],
+        lists: Mapping[Version, Sequence[PlannedNode]] = NO_LISTS,
+        *,
+        pool: str | None = None,
     ) -> None:
+        """``pool``: the workers are pools of this name, each as if it were a worker of its own."""
+        self._pool = pool
         self._workers = {worker.id: worker for worker in workers}
         self._lists = lists
         self._given = {worker.id: worker.load for worker in self._workers.values()}
@@ -111,6 +117,11 @@ class Fleet:
                 heapq.heappush(heap, entry)
             return self._give(chosen, turn)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no worker."""
+        return not self._workers
+
     def fitting(self, needs: Needs) -> list[int]:
         """The workers that fit, full or not."""
         return [w.id for w in self._workers.values() if self._can_run(w, needs) and _carries(w, needs.labels)]
@@ -151,14 +162,17 @@ class Fleet:
         return said
 
     def _why_not(self, needs: Needs) -> str:
+        has_pool = "" if self._pool is None else f"has the pool {self._pool!r}"
         if not self._workers:
-            return NOBODY
+            return f"no live worker {has_pool}" if has_pool else NOBODY
         able = [worker for worker in self._workers.values() if self._can_run(worker, needs)]
         if not able:
-            return f"no live worker can run {needs.task_type or ', '.join(sorted(needs.node_types))}"
+            that = f" that {has_pool}" if has_pool else ""
+            return f"no live worker{that} can run {needs.task_type or ', '.join(sorted(needs.node_types))}"
         if not any(_carries(worker, needs.labels) for worker in able):
             wanted = ", ".join(f"{name}={value}" for name, value in sorted(needs.labels))
-            return f"no live worker that can run it carries the labels {wanted}"
+            that = f" and {has_pool}" if has_pool else ""
+            return f"no live worker that can run it{that} carries the labels {wanted}"
         return FULL
 
     def load_of(self, worker_id: int) -> int | None:

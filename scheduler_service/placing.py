@@ -34,17 +34,18 @@ def place(
             nodes, needs = needed(one, one.task_type or "", snapshot, bound.get(one.id))
             late, can_wait = one.due_at <= line.now, one.priority == CATCH_UP_PRIORITY
             turn = line.turn_of(one)
+            fleet = snapshot.of_pool(one.pool)
             if one.only_worker_id is not None:
-                worker = snapshot.fleet.give_to(one.only_worker_id, needs)
+                worker = fleet.give_to(one.only_worker_id, needs)
             else:
-                worker = snapshot.fleet.choose(needs, one.lost_by, late=late, can_wait=can_wait, turn=turn)
+                worker = fleet.choose(needs, one.lost_by, late=late, can_wait=can_wait, turn=turn)
             if worker is None:
-                why = _waits_for_its_own(one) or snapshot.fleet.why_not(needs)
+                why = _waits_for_its_own(one) or fleet.why_not(needs)
                 if not line.is_put_off(one, turn, why):
                     waiting.append((one, why))
             else:
                 line.goes_to(one, worker)
-                chosen = snapshot.fleet.nodes_of(worker, one.task_type or "") if nodes is None else nodes
+                chosen = fleet.nodes_of(worker, one.task_type or "") if nodes is None else nodes
                 placed.append(Placed(one, worker, chosen, keeps=one.id in bound))
         except UnknownType as error:
             waiting.append((one, str(error)[:REASON_LIMIT]))

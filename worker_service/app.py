@@ -26,7 +26,7 @@ from rota.shared.waking.listener import WakeListener, listen
 from rota.worker_service import builtin, process_groups, registration
 from rota.worker_service.authoring import Rota
 from rota.worker_service.contents import Node
-from rota.worker_service.declarations import Declarations
+from rota.worker_service.declarations import declarations_of
 from rota.worker_service.engine import CLOSING_SECONDS, Engine, attempt
 from rota.worker_service.executors.fork_server import ForkServer
 from rota.worker_service.guarded import Guarded
@@ -95,9 +95,7 @@ class Worker:
         declarations = [node.declaration() for node in self._nodes.values()]
         self._database.write(lambda c: node_types.register(c, declarations, name[:127]))
         versions = versions_of(declarations)
-        declared = Declarations(
-            self._database, self._app.schedules, name[:127], self._settings, versions, own_limits=self._app.limits
-        )
+        declared = declarations_of(self._app, self._database, name[:127], self._settings, versions)
         declared.declare()
         self._listener = listen(self._settings, self._database.url, self._clock, self._look_now)
         mine = self._declaration(name, versions, declared.versions)
@@ -192,6 +190,7 @@ class Worker:
             type_versions=type_versions,
             schedules=schedules,
             wake_address=None if self._listener is None else self._listener.address,
+            pools=self._app.pools,
         )
 
 

@@ -1,4 +1,4 @@
-"""What an app holds: nodes, the task types that they belong to, tasks and limits."""
+"""What an app holds: nodes, the task types that they belong to, tasks, limits and pools."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +25,7 @@ from rota.shared.store.node_types import NodeTypeDeclaration
 from rota.worker_service.context import NodeContext
 from rota.worker_service.limits import Limits
 from rota.worker_service.param_schema import schema_of
+from rota.worker_service.pools import Pools
 from rota.worker_service.signatures import Execution
 from rota.worker_service.sources import FileState
 
@@ -78,7 +79,7 @@ class Node:
         )
 
 
-class Contents(Limits):
+class Contents(Limits, Pools):
     """The part of an app that holds what is declared."""
 
     def __init__(self) -> None:

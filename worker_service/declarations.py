@@ -9,10 +9,11 @@ from rota.shared.control.actor import Actor
 from rota.shared.database.transactions import Database
 from rota.shared.domain.errors import InvalidInput, UnknownTask, UnknownType
 from rota.shared.domain.limits import LimitDefinition, unknown_limit
+from rota.shared.domain.pools import unknown_pool
 from rota.shared.domain.task import TaskDefinition
 from rota.shared.domain.versions import version_of
 from rota.shared.settings import Settings
-from rota.shared.store import chains, declarations, node_types, shared_limits
+from rota.shared.store import chains, declarations, node_types, pools, shared_limits
 from rota.worker_service.authoring import Rota
 
 log = logging.getLogger(__name__)
@@ -30,8 +31,8 @@ class Declarations:
 
     A task of a type that nobody has registered waits until a worker registers it: another app may be deployed later.
     So does one that follows a task which is not there. Of its own tasks those that are followed are declared first.
-    ``own`` are the versions of the app's own task types, by which params are checked. ``own_limits`` are the limits
-    that the app declares. Raises InvalidInput for tasks that follow each other in a circle.
+    ``own`` are the versions of the app's own task types, by which params are checked. ``own_limits`` and ``own_pools``
+    are the limits and pools that the app declares. Raises InvalidInput for tasks that follow each other in a circle.
     """
 
     def __init__(
@@ -43,11 +44,12 @@ class Declarations:
         own: Mapping[str, str] = node_types.NO_VERSIONS,
         *,
         own_limits: Sequence[LimitDefinition] = (),
+        own_pools: Collection[str] = (),
     ) -> None:
         self._database = database
         self._definitions = followed_first(definitions)
         self._own = own
-        self._own_limits = own_limits
+        self._own_limits, self._own_pools = own_limits, own_pools
         self._actor = Actor(by, "code")
         self._limit = settings.liveness_seconds
         self._again = settings.heartbeat_seconds
@@ -63,7 +65,7 @@ class Declarations:
     def declare(self) -> None:
         """Declare the limits, and all tasks but those that wait for what is not there.
 
-        Raises InvalidInput for a task whose param does not fit its type, or whose limit is not there.
+        Raises InvalidInput for a task whose param does not fit its type, or whose limit or pool is not there.
         """
         self._carried = self._read_carried()
         fitting = self.check()
@@ -79,7 +81,7 @@ class Declarations:
     def check(self) -> list[TaskDefinition]:
         """The tasks whose types are registered, and which follow tasks that are there.
 
-        Raises InvalidInput for a task whose param does not fit its type, or whose limit is not there.
+        Raises InvalidInput for a task whose param does not fit its type, or whose limit or pool is not there.
         """
         fitting = self._fitting()
         for name, error in self._waiting.items():
@@ -108,12 +110,14 @@ class Declarations:
             lambda c: (node_types.catalog(c, self._own), shared_limits.there(c, named), chains.there(c, followed))
         )
         there |= {limit.name for limit in self._own_limits}
+        pool_names = self._known_pools()
         waited, self._waiting = self._waiting, {}
         fitting = []
         for one in self._definitions:
             try:
                 catalog.check(one.type, one.param)
                 _check_limit(one, there)
+                _check_pool(one, pool_names)
                 _check_followed(one, known)
                 fitting.append(one)
                 known.add(one.name)
@@ -122,6 +126,12 @@ class Declarations:
                 if isinstance(waited.get(one.name), MISSING) and not isinstance(error, MISSING):
                     log.warning("worker: task %r cannot be declared: %s", one.name, error)
         return fitting
+
+    def _known_pools(self) -> set[str]:
+        """The pools that the tasks may name: the app's own, and if there are others, those that workers have."""
+        named = {one.pool for one in self._definitions if one.pool is not None}
+        others = self._database.read(pools.registered) if named - set(self._own_pools) else set()
+        return others.union(self._own_pools)
 
     def _declare(self, definitions: Sequence[TaskDefinition]) -> None:
         self._yielding = [one for one in definitions if not self._is_declared(one)]
@@ -149,6 +159,11 @@ def _check_limit(task: TaskDefinition, there: Collection[str]) -> None:
         raise InvalidInput(f"{unknown_limit(task.limit_name, there)}, or app.limit")
 
 
+def _check_pool(task: TaskDefinition, known: Collection[str]) -> None:
+    if task.pool is not None and task.pool not in known:
+        raise InvalidInput(unknown_pool(task.pool, known))
+
+
 def _check_followed(task: TaskDefinition, known: Collection[str]) -> None:
     if missing := [name for name in task.after or () if name not in known]:
         raise UnknownTask(f"after {missing[0]!r}: there is no such task")
@@ -172,8 +187,13 @@ def check_tasks(database: Database, app: Rota, by: str, settings: Settings) -> N
     """Check what an app declares, as its workers do when they start: one that is refused would be started for ever.
 
     It registers the app's node types. Raises InvalidInput for a task whose param does not fit its type, or whose limit
-    is not there.
+    or pool is not there.
     """
     own = [node.declaration() for node in app.nodes.values()]
     database.write(lambda c: node_types.register(c, own, by))
-    Declarations(database, app.schedules, by, settings, node_types.versions_of(own), own_limits=app.limits).check()
+    declarations_of(app, database, by, settings, node_types.versions_of(own)).check()
+
+
+def declarations_of(app: Rota, database: Database, by: str, settings: Settings, own: Mapping[str, str]) -> Declarations:
+    """What an app declares, with its limits and pools. ``own``: the versions of its task types."""
+    return Declarations(database, app.schedules, by, settings, own, own_limits=app.limits, own_pools=app.pools)

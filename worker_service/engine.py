@@ -3,11 +3,11 @@
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from rota.shared.clock import Clock
 from rota.shared.domain.errors import DatabaseAway, RotaError
 from rota.shared.domain.states import WorkerLostPolicy
-from rota.shared.loop import Loop
 from rota.shared.settings import Settings
 from rota.shared.store.reports import Report
 from rota.shared.store.runs import Run
@@ -20,14 +20,11 @@ from rota.worker_service.executors.base import Executor
 from rota.worker_service.executors.event_loop import EventLoopExecutor
 from rota.worker_service.executors.fork_server import ForkServer
 from rota.worker_service.executors.process import ProcessExecutor
-from rota.worker_service.executors.threads import ThreadExecutor
+from rota.worker_service.executors.threads import PooledThreads, ThreadExecutor
 from rota.worker_service.pulling.backlog import Backlog
-from rota.worker_service.pulling.claimer import Claimer
-from rota.worker_service.pulling.fetcher import Fetcher
-from rota.worker_service.pulling.pacing import PollPace
+from rota.worker_service.pulling.lane import Lane, Lanes
 from rota.worker_service.pulling.reconciler import Reconciler
 from rota.worker_service.pulling.slots import Slots
-from rota.worker_service.pulling.starter import Starter
 from rota.worker_service.pulling.successors import Successors
 from rota.worker_service.rows import WorkerRows
 from rota.worker_service.running.active import Active
@@ -59,7 +56,8 @@ class Engine:
     """The parts that pull and run instances under one worker's id.
 
     An instance goes through them in this order: the fetcher reads it into the backlog, the claimer claims it from there
-    and gives it to the starter, the runner runs its nodes, and the reporter writes how they ended.
+    and gives it to the starter, the runner runs its nodes, and the reporter writes how they ended. The first three are
+    those of a lane: the worker's own, or that of the pool in which the instance runs.
     """
 
     def __init__(
@@ -83,21 +81,28 @@ class Engine:
         self._slots = slots = Slots(settings.capacity, settings.batch, clock)
         self._event_loop = EventLoopExecutor(clock)
         self._processes = _processes(settings, app, clock, fork_server)
-        self._executors = _executors(settings, clock, self._event_loop, self._processes)
-        self._backlog = Backlog(clock)
+        self._executors = _executors(settings, app, clock, self._event_loop, self._processes)
+        backlog = Backlog(clock)
         self._listeners = listeners = Listeners(app.listeners, clock, worker=name)
-        self._reporter = Reporter(rows, clock, successors := Successors(self._backlog, slots), listeners.reported)
+        self._reporter = Reporter(rows, clock, successors := Successors(backlog, slots), listeners.reported)
         self._runner = self._new_runner(nodes, slots, settings, name)
-        self._starter = Starter(rows, self._runner, slots, clock, listeners)
-        successors.start = self._starter.put_at_once
-        self._reconciler = Reconciler(rows, self._runner, self._backlog, clock, settings.heartbeat_seconds)
-        pace = PollPace.of_worker(rows.worker_id, settings.poll_period)
-        self._fetcher = Fetcher(rows, self._backlog, clock, pace, settings.lookahead_seconds, running=self._runner)
-        self._poll_loop = Loop("poll", self._poll, clock)
-        self._claimer = Claimer(rows, self._backlog, slots, self._starter, clock, poll_now=self._poll_loop.wake)
-        self._claimer.skipped = listeners.skipped
-        self._claim_loop = Loop("claim", self._claimer.claim, clock)
-        self._threads = [self._vital("report", self._reporter.run), self._vital("start", self._starter.run)]
+        self._lanes = self._new_lanes(backlog, settings, app.pools)
+        successors.start = self._lanes.own.starter.put_at_once
+        self._reconciler = Reconciler(rows, self._runner, self._lanes, clock, settings.heartbeat_seconds)
+        starts = [self._vital(lane.start_name, lane.starter.run) for lane in self._lanes]
+        self._threads = [self._vital("report", self._reporter.run), *starts]
+
+    def _new_lanes(self, backlog: Backlog, settings: Settings, pools: Mapping[str, int]) -> Lanes:
+        parts = (self._rows, self._runner, self._listeners, self._clock, settings)
+        poll = partial(self._rows.poll_beside, list(pools)) if pools else self._rows.poll
+        own = Lane(*parts, backlog=backlog, slots=self._slots, poll=poll, looks=self._look)
+        others = []
+        for pool, size in pools.items():
+            slots, waiting = Slots(size, settings.batch, self._clock, pool=pool), Backlog(self._clock)
+            self._runner.proceeding.serve(slots)
+            poll = partial(self._rows.poll_pool, pool)
+            others.append(Lane(*parts, backlog=waiting, slots=slots, poll=poll))
+        return Lanes(own, others)
 
     def _new_runner(self, nodes: Mapping[str, Node], slots: Slots, settings: Settings, name: str) -> Runner:
         return Runner(
@@ -113,7 +118,7 @@ class Engine:
         )
 
     def _gone(self, run: Run) -> None:
-        self._backlog.run_over(run)
+        self._lanes.run_over(run)
         self._listeners.forget([run])
 
     def start(self) -> None:
@@ -121,17 +126,18 @@ class Engine:
         self._listeners.start()
         for thread in self._threads:
             thread.start()
-        for loop in (self._poll_loop, self._claim_loop, self._runner.deadlines.loop, self._runner.proceeding.loop):
+        for loop in (*self._lanes.loops, self._runner.deadlines.loop, self._runner.proceeding.loop):
             loop.start()
 
     def load(self) -> Load:
-        """What a heartbeat says of the worker."""
-        return Load(self._slots.busy, len(self._runner.lingering), self._slots.started)
+        """What a heartbeat says of the worker: of its own slots, but what it has started in pools counts, too."""
+        return Load(self._slots.busy, self._runner.lingering.within(self._slots), self._lanes.started)
 
     def look_now(self) -> float:
         """Poll now, since there is urgent work; returns how long the next poll that is asked for has to wait."""
-        self._poll_loop.wake()
-        return rest_after(self._poll_loop.took)
+        for lane in self._lanes:
+            lane.poll_loop.wake()
+        return rest_after(self._lanes.own.poll_loop.took)
 
     def silent_seconds(self) -> float:
         """For how long a coroutine has blocked the event loop."""
@@ -139,11 +145,14 @@ class Engine:
 
     def stop_pulling(self, stop_now: threading.Event) -> None:
         """Claim no more instances, and hand back those that have not started, unless ``stop_now`` is set."""
-        self._poll_loop.stop()
-        self._claim_loop.stop()
-        self._backlog.close()
-        self._claim_loop.join(CLOSING_SECONDS)
-        attempt(lambda: self._starter.close(hurries=stop_now.is_set()))
+        for loop in self._lanes.loops:
+            loop.stop()
+        for lane in self._lanes:
+            lane.backlog.close()
+        for lane in self._lanes:
+            lane.claim_loop.join(CLOSING_SECONDS)
+        for lane in self._lanes:
+            attempt(partial(lane.starter.close, hurries=stop_now.is_set()))
         attempt(lambda: self._rows.hand_back_assigned(self._batch), unless=stop_now)
 
     def finish(self, deadline: float, stop_now: threading.Event) -> bool:
@@ -153,11 +162,13 @@ class Engine:
         ended.
         """
         some_ended = self._clock.event()
-        self._slots.on_free(some_ended.set)
+        for lane in self._lanes:
+            lane.slots.on_free(some_ended.set)
         while len(self._runner) and self._clock.monotonic() < deadline and not stop_now.is_set():
             some_ended.wait(min(STOP_CHECK_SECONDS, max(0.0, deadline - self._clock.monotonic())))
             some_ended.clear()
-        self._poll_loop.join(CLOSING_SECONDS)  # a comparison under way could hand back the runs that end below
+        for lane in self._lanes:  # a comparison under way could hand back the runs that end below
+            lane.poll_loop.join(CLOSING_SECONDS)
         self._runner.deadlines.loop.stop()
         all_ended = self._end_the_rest(stop_now)
         self._runner.proceeding.loop.stop()
@@ -202,17 +213,22 @@ class Engine:
             )
             self._stuck()
 
-    def _poll(self) -> float:
+    def _look(self) -> None:
+        """Before each poll for the worker's own slots."""
         self._event_loop.look()
-        for part in (self._free_slots, self._starter.give_back_late, self._reconciler.compare_when_due):
-            try:
-                part()
-                self._surprises.over(part.__name__)
-            except DatabaseAway:
-                raise
-            except Exception as error:  # noqa: BLE001 - one row may be at fault: the others are fetched all the same
-                self._surprises.say(part.__name__, error)
-        return self._fetcher.fetch()
+        self._try(self._free_slots)
+        for lane in self._lanes:
+            self._try(lane.starter.give_back_late)
+        self._try(self._reconciler.compare_when_due)
+
+    def _try(self, part: Callable[[], None]) -> None:
+        try:
+            part()
+            self._surprises.over(part.__name__)
+        except DatabaseAway:
+            raise
+        except Exception as error:  # noqa: BLE001 - one row may be at fault: the others are fetched all the same
+            self._surprises.say(part.__name__, error)
 
     def _end_the_rest(self, stop_now: threading.Event) -> bool:
         """Stop what still runs. What may run at most once and has begun fails; the others are handed back.
@@ -259,13 +275,16 @@ class Engine:
 
 
 def _processes(settings: Settings, app: Rota, clock: Clock, fork_server: ForkServer | None) -> ProcessExecutor:
-    return ProcessExecutor(app.target, settings.capacity, settings.result_limit_bytes, clock, fork_server)
+    most = settings.capacity + sum(app.pools.values())
+    return ProcessExecutor(app.target, most, settings.result_limit_bytes, clock, fork_server)
 
 
 def _executors(
-    settings: Settings, clock: Clock, loop: EventLoopExecutor, processes: ProcessExecutor
+    settings: Settings, app: Rota, clock: Clock, loop: EventLoopExecutor, processes: ProcessExecutor
 ) -> dict[Execution, Executor]:
-    return {"async": loop, "thread": ThreadExecutor(settings.capacity, clock), "process": processes}
+    own = ThreadExecutor(settings.capacity, clock)
+    of_pools = {pool: ThreadExecutor(size, clock, name=pool) for pool, size in app.pools.items()}
+    return {"async": loop, "thread": PooledThreads(own, of_pools) if of_pools else own, "process": processes}
 
 
 def attempt(work: Callable[[], object], unless: threading.Event | None = None) -> None:

@@ -8,6 +8,7 @@ class Limits:
     """The part of an app that declares limits which tasks share."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._limits: dict[str, LimitDefinition] = {}
 
     @property

@@ -49,9 +49,17 @@ class WorkerRows:
         """Whether the database is away, as far as this process has seen."""
         return self._database.outage.lasts
 
-    def poll(self, horizon: datetime, limit: int) -> list[tuple[int, datetime, int]]:
+    def poll(self, horizon: datetime, limit: int) -> list[polling.Assigned]:
         """The instances assigned to the worker and due by ``horizon`` (naive UTC): id, due_at, priority."""
         return self._database.read(lambda c: polling.poll(c, self.worker_id, horizon, limit))
+
+    def poll_beside(self, pools: Collection[str], horizon: datetime, limit: int) -> list[polling.Assigned]:
+        """The same, without those that it was given for these pools."""
+        return self._database.read(lambda c: polling.poll_beside(c, self.worker_id, horizon, limit, pools))
+
+    def poll_pool(self, pool: str, horizon: datetime, limit: int) -> list[polling.Assigned]:
+        """The same, but only those that it was given for this pool."""
+        return self._database.read(lambda c: polling.poll_pool(c, self.worker_id, horizon, limit, pool))
 
     def claim(
         self,

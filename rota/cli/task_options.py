@@ -36,6 +36,7 @@ CLEARABLE = {
     "--no-tag": "tags",
     "--no-group": "task_group",
     "--no-limit": "limit_name",
+    "--no-pool": "pool",
     "--no-spread": "spread",
 }
 """The options that clear a field, each with its field."""
@@ -125,6 +126,7 @@ _OPTIONS = [
     click.option("--group", "task_group", help="The group that it belongs to."),
     click.option("--tag", "tags", multiple=True, callback=_listed, help="A word to find it by; may be repeated."),
     click.option("--limit", "limit_name", metavar="NAME", help="The limit that it shares with others: rota limit."),
+    click.option("--pool", metavar="NAME", help="The pool of threads that it runs in: rota worker list shows them."),
     click.option("--shards", type=int, help="Run each fire as so many instances, up to 1000, beside each other."),
     click.option(
         "--spread", type=click.Choice([Spread.WORKERS.value, Spread.BROADCAST.value]),

@@ -182,7 +182,7 @@ class Assigner:
             elif settled < len(page):
                 some_wait = True
                 after = self._cursor = self._cursor or after
-            if number > 0 and not self._fleet_cache.current().fleet.has_room():
+            if number > 0 and not self._fleet_cache.current().has_room():
                 done.crowded = True
                 return done
         done.cut = True
@@ -290,9 +290,10 @@ class Assigner:
                 given = self._give_portion(ready)
                 settled += len(given)
                 if snapshot.fleet.listens:
-                    mine = (p for p in ready if p.instance.id in given and is_urgent(p.instance))
-                    urgent = (Given(p.worker, p.instance.due_at) for p in mine)
-                    wake_workers(urgent, snapshot.fleet, self._horizon(0.5))
+                    mine = [p for p in ready if p.instance.id in given and is_urgent(p.instance)]
+                    for pool in {p.instance.pool for p in mine}:
+                        urgent = (Given(p.worker, p.instance.due_at) for p in mine if p.instance.pool == pool)
+                        wake_workers(urgent, snapshot.of_pool(pool), self._horizon(0.5))
         return settled
 
     def _give_portion(self, placed: Sequence[Placed]) -> set[int]:

@@ -59,7 +59,7 @@ class Catcher:
         is_idle = page.is_last and self._after == 0 and not page.last_id
         self._after = 0 if page.is_last else page.last_id
         period = self._settings.tick_period
-        if page.ready and self._fleet_cache.current().fleet.has_room(can_wait=True):
+        if page.ready and self._fleet_cache.current().has_room(can_wait=True):
             self._catch_up(page.ready)
         if is_idle:
             return max(LOOK_SECONDS, period)

@@ -267,9 +267,9 @@ def _able(one: Pending, snapshot: FleetSnapshot) -> Able:
         _, needs = needed(one, one.task_type or "", snapshot, None)
     except UnknownType as error:
         raise NoWorker(str(error)) from error
-    workers = workers_of(one.spread or "", one.shards, snapshot.fleet.fitting(needs))
+    workers = workers_of(one.spread or "", one.shards, snapshot.of_pool(one.pool).fitting(needs))
     if not workers:
-        raise NoWorker(snapshot.fleet.why_not(needs))
+        raise NoWorker(snapshot.of_pool(one.pool).why_not(needs))
     check_size(one.param_size or 0, len(workers))
     return workers, len(workers)
 

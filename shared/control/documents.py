@@ -12,11 +12,13 @@ from rota.shared.domain.errors import RotaError
 from rota.shared.domain.jsontext import UnreadableJson, object_in
 from rota.shared.domain.limits import counted, starts_in
 from rota.shared.domain.planning import INPUT_COLUMNS, PlanInputs
+from rota.shared.domain.pools import sizes_in
 from rota.shared.domain.states import InstanceStatus, TaskStatus
 from rota.shared.domain.steering import Written, upcoming
 from rota.shared.domain.times import is_time, written_local, written_utc, zone_of
 from rota.shared.domain.triggers.base import trigger_of
 from rota.shared.domain.versions import version_of
+from rota.shared.store.pools import PoolLoad
 
 Document = dict[str, Any]
 """A JSON object, which ``json.dumps`` can write."""
@@ -30,8 +32,8 @@ TASK_FIELDS = (
     "misfire_grace_seconds", "misfire_window_seconds", "misfire_cap", "overlap_policy", "max_instances", "retries",
     "retry_delay_seconds", "retry_backoff", "max_retry_delay_seconds", "retry_jitter_percent", "retry_on",
     "never_retry", "on_retry", "on_worker_lost", "timeout_seconds", "run_timeout_seconds", "priority",
-    "required_labels", "limit_name", "spread", "shards", "misfires", "fires_held_back", "history_complete_from",
-    "plan_error", "creator", "modifier", "gmt_create", "gmt_modified",
+    "required_labels", "limit_name", "pool", "spread", "shards", "misfires", "fires_held_back",
+    "history_complete_from", "plan_error", "creator", "modifier", "gmt_create", "gmt_modified",
 )  # fmt: skip
 INSTANCE_FIELDS = (
     "id", "schedule_task_id", "task_name", "timezone", "status", "reason", "schedule_datetime", "due_at", "run_number",
@@ -52,7 +54,7 @@ BACKFILL_FIELDS = (
 WORKER_FIELDS = (
     "id", "name", "state", "host", "pid", "version", "capacity", "prefetch", "current_load", "labels", "node_types",
     "type_versions", "gmt_blocked", "blocked_by", "last_heartbeat", "liveness_seconds", "gmt_started", "gmt_dead",
-    "reason", "wake_address",
+    "reason", "wake_address", "pools",
 )  # fmt: skip
 SCHEDULER_FIELDS = (
     "id", "name", "state", "host", "pid", "version", "kinds", "last_tick", "liveness_seconds", "gmt_started",
@@ -246,9 +248,10 @@ def instance_in_list(row: Row[Any]) -> Document:
     return document
 
 
-def worker_document(row: Row[Any]) -> Document:
-    """A worker: its columns."""
-    return values_of(row, WORKER_FIELDS) | {"labels": object_in(row.labels)}
+def worker_document(row: Row[Any], held: Mapping[str, PoolLoad]) -> Document:
+    """A worker: its columns, and of each of its pools the ``size`` and what it holds: ``running`` and ``assigned``."""
+    pools = {name: {"size": size, **held.get(name, PoolLoad())._asdict()} for name, size in sizes_in(row.pools).items()}
+    return values_of(row, WORKER_FIELDS) | {"labels": object_in(row.labels), "pools": pools}
 
 
 def scheduler_document(row: Row[Any]) -> Document:

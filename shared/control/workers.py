@@ -12,13 +12,18 @@ from rota.shared.database.backend import Check
 from rota.shared.database.transactions import Database
 from rota.shared.domain.errors import NotPossible
 from rota.shared.domain.states import WorkerState
-from rota.shared.store import loads, node_types, roster, workers
+from rota.shared.store import loads, node_types, pools, roster, workers
 
 
 def listed(database: Database, limit: int, *, all_states: bool = False) -> list[Document]:
     """At most ``limit`` workers, the newest first; without dead ones unless ``all_states``."""
-    rows = database.read(lambda connection: roster.listed(connection, limit, all_states=all_states))
-    return [worker_document(row) for row in rows]
+
+    def read(connection: Connection) -> list[Document]:
+        rows = roster.listed(connection, limit, all_states=all_states)
+        held = pools.held(connection, [row.id for row in rows if row.pools])
+        return [worker_document(row, held.get(row.id, {})) for row in rows]
+
+    return database.read(read)
 
 
 def show(database: Database, name: str) -> Document:
@@ -32,7 +37,8 @@ def show(database: Database, name: str) -> Document:
         carried = sorted(node_types.read_versions(row.type_versions).items())
         lists = node_types.lists(connection, set(carried))
         types = [{"type": one[0], "version": one[1], "nodes": lists.get(one, [])} for one in carried]
-        return worker_document(row) | {"task_types": types}
+        held = pools.held(connection, [row.id] if row.pools else [])
+        return worker_document(row, held.get(row.id, {})) | {"task_types": types}
 
     return database.read(read)
 
@@ -82,3 +88,18 @@ def check_versions(database: Database) -> Check:
     )
     advice = "a deploy or a canary is under way; rota worker show NAME lists the nodes of a worker"
     return Check("versions", ok=None, found=told, wanted="one of each task type", help=advice)
+
+
+def check_pools(database: Database) -> Check:
+    """Tell which pools tasks name that no live worker has. It only informs."""
+    named, there = database.read(lambda c: (pools.named(c), {pool for one in loads.fleet(c) for pool in one.pools}))
+    told = [
+        f"no live worker has {pool!r}, which {number} task(s) name: {first}" + (", …" if number > 1 else "")
+        for pool, (first, number) in named.items()
+        if pool not in there
+    ]
+    wanted = "a live worker with each pool that a task names"
+    if not told:
+        return Check("pools", ok=True, found=wanted, wanted=wanted)
+    advice = "start a worker whose app declares the pool with app.pool, or clear it: rota task set NAME --no-pool"
+    return Check("pools", ok=None, found="; ".join(told), wanted=wanted, help=advice)

@@ -227,6 +227,7 @@ class TaskTerms:
     overlap_policy: str = OverlapPolicy.SKIP
     max_instances: int | None = None
     limit_name: str | None = None
+    pool: str | None = None
     run_timeout_seconds: int | None = None
     spread: str | None = None
     planned: Planned | None = None

@@ -103,6 +103,7 @@ class TaskDefinition(BaseModel):
     tags: list[Tag] | None = Field(default=None, min_length=1, max_length=20)
     task_group: str | None = Field(default=None, min_length=1, max_length=63)
     limit_name: str | None = Field(default=None, min_length=1, max_length=63)
+    pool: str | None = Field(default=None, min_length=1, max_length=63)
     shards: int | None = Field(default=None, ge=1, le=MOST_SHARDS)
     spread: Spread | None = None
 

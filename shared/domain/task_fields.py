@@ -40,5 +40,6 @@ class TaskFields(RetryFields, total=False):
     tags: list[str] | None
     task_group: str | None
     limit_name: str | None
+    pool: str | None
     shards: int | None
     spread: Literal["shards", "workers", "broadcast"] | None

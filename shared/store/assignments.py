@@ -86,6 +86,7 @@ class Pending:
     spread: str | None
     shards: int | None
     gmt_cancel_requested: datetime | None
+    pool: str | None
     listed: Sequence[PlannedNode] | RotaError | None = None
     """The nodes that its param lists, or why that is a bad list. ``pending`` leaves it None."""
 
@@ -270,6 +271,7 @@ _are_pending: Select[Any] = (
         _task.spread,
         _task.shards,
         _instance.gmt_cancel_requested,
+        _task.pool,
     )
     .join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id, isouter=True)
     .where(

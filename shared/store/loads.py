@@ -12,8 +12,10 @@ from sqlalchemy import ColumnElement, Connection, Integer, bindparam, case, cast
 
 from rota.shared.database.constructs import among, read_by
 from rota.shared.domain.jsontext import object_in, texts_in
+from rota.shared.domain.pools import queue_of, sizes_in
 from rota.shared.domain.states import InstanceStatus, WorkerState
 from rota.shared.store.node_types import read_versions
+from rota.shared.store.pools import PoolLoad
 from rota.shared.store.tables import schedule_instance, schedule_worker_beat, schedule_worker_node
 from rota.shared.store.workers import LIVES, OF_ITS_WORKER, SILENT
 
@@ -55,6 +57,9 @@ class LiveWorker:
     wake_address: object = None
     """Where it listens for wake-ups, as its row says; None: nowhere."""
 
+    pools: Mapping[str, int] = field(default_factory=dict)
+    """Its pools of threads, each with its size. What they hold is a part of ``load``, until ``beside`` takes it off."""
+
     @property
     def room(self) -> int:
         """How many instances it may hold: its capacity bounds what runs, and the prefetch what waits in its queue."""
@@ -64,6 +69,19 @@ class LiveWorker:
         """This worker, with so many instances assigned; None: more than ``most``."""
         load = self.running + (most + 1 if assigned is None else assigned)
         return replace(self, load=load, holds_more=assigned is None)
+
+    def beside(self, held: Mapping[str, PoolLoad]) -> "LiveWorker":
+        """This worker without what its pools hold: its own slots alone."""
+        load = max(0, self.load - sum(one.held for one in held.values()))
+        running = max(0, self.running - sum(one.running for one in held.values()))
+        return replace(self, load=load, running=running, aside=min(self.aside, load))
+
+    def in_pool(self, pool: str, holds: PoolLoad) -> "LiveWorker":
+        """One of its pools, as if it were a worker of its own."""
+        size = self.pools[pool]
+        queue = queue_of(size, self.capacity, self.prefetch)
+        own = replace(self, capacity=size, prefetch=queue, load=holds.held, running=holds.running)
+        return replace(own, said=0, aside=0, holds_more=False)
 
     @property
     def runs_more(self) -> bool:
@@ -98,7 +116,8 @@ def _whole(column: Any) -> Any:
 _fleet = (
     select(
         _worker.id, _worker.name, _whole(_worker.capacity), _whole(_worker.prefetch), _worker.labels,
-        _worker.node_types, _worker.type_versions, _worker.wake_address, _whole(_beat.busy), _whole(_beat.abandoned),
+        _worker.node_types, _worker.type_versions, _worker.wake_address, _worker.pools,
+        _whole(_beat.busy), _whole(_beat.abandoned),
         _assigned.label("assigned"),
         _of_worker(func.count(), InstanceStatus.RUNNING).scalar_subquery().label("running"),
     )
@@ -128,6 +147,7 @@ def fleet(connection: Connection, counted: int = COUNTED) -> list[LiveWorker]:
             versions=read_versions(row.type_versions),
             running=row.running,
             wake_address=row.wake_address,
+            pools=sizes_in(row.pools),
         ).counted(row.assigned, counted)
         for row in connection.execute(_fleet, {"counted": counted})
     ]

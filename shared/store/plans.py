@@ -160,6 +160,7 @@ _TERMS: dict[str, ColumnElement[Any]] = {
     "overlap_policy": type_coerce(_task.overlap_policy, String),
     "max_instances": _task.max_instances,
     "limit_name": _task.limit_name,
+    "pool": _task.pool,
     "run_timeout_seconds": _task.run_timeout_seconds,
     "spread": type_coerce(_task.spread, String),
 }

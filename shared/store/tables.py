@@ -367,6 +367,10 @@ schedule_task.append_column(
     added("schedule_task", _spread, rule=("task_spread", "spread IN ('shards', 'workers', 'broadcast')"))
 )
 schedule_task.append_column(added("schedule_task", _shards, (1, MOST_SHARDS)))
+_pool: Column[Any] = Column(
+    "pool", String(63), comment="the pool of its workers' threads in which it runs; NULL: their own slots"
+)
+schedule_task.append_column(added("schedule_task", _pool))
 schedule_task.append_constraint(UniqueConstraint("live_name"))
 _kinds = (schedule_task.c.trigger_kind, schedule_task.c.misfire_policy)
 """In the indexes, so that a scheduler passes quickly over tasks of kinds that only a newer one knows."""
@@ -377,6 +381,7 @@ Index("ix_schedule_task_type", schedule_task.c.type)
 Index("ix_schedule_task_owner_live_name", schedule_task.c.owner, schedule_task.c.live_name)
 Index("ix_schedule_task_task_group_live_name", schedule_task.c.task_group, schedule_task.c.live_name)
 Index("ix_schedule_task_limit_name_live_name", schedule_task.c.limit_name, schedule_task.c.live_name)
+Index("ix_schedule_task_pool_live_name", schedule_task.c.pool, schedule_task.c.live_name)
 
 schedule_instance = Table(
     "schedule_instance",
@@ -646,6 +651,8 @@ schedule_worker_node.append_constraint(UniqueConstraint("live_name"))
 WAKE_ADDRESS = "where it listens for wake-ups, as 10.0.0.5:40112; NULL: nowhere"
 _wakes_worker: Column[Any] = Column("wake_address", String(63), comment=WAKE_ADDRESS)
 schedule_worker_node.append_column(added("schedule_worker_node", _wakes_worker))
+_pools: Column[Any] = Column("pools", Json, comment="its pools of threads, each with its size, as a JSON object")
+schedule_worker_node.append_column(added("schedule_worker_node", _pools))
 Index("ix_schedule_worker_node_state", _w.state)
 Index("ix_schedule_worker_node_name", _w.name)
 Index("ix_schedule_worker_node_host", _w.host)
@@ -946,6 +953,19 @@ schedule_deadline = Table(
     *audit(),
     Index("ix_schedule_deadline_check_at", "check_at"),
     comment="the instances of tasks with run_timeout_seconds: the scheduler ends those that their workers do not",
+    **OPTIONS,
+)
+
+schedule_pool_place = Table(
+    "schedule_pool_place",
+    metadata,
+    Column("schedule_instance_id", BigId, primary_key=True, autoincrement=False, comment="schedule_instance.id"),
+    Column("schedule_worker_node_id", BigId, nullable=False, comment="the worker that it was given to"),
+    Column("pool", String(63), nullable=False, comment="the pool of that worker in which it runs"),
+    Column("gmt_assigned", UtcTime, nullable=False, comment="gmt_assigned of its instance: the row is of that time"),
+    *audit(),
+    Index("ix_schedule_pool_place_worker", "schedule_worker_node_id", "pool"),
+    comment="the instances that workers were given for their pools: the pool of the task at that time",
     **OPTIONS,
 )
 

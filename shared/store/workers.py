@@ -68,6 +68,9 @@ class WorkerDeclaration:
     wake_address: str | None = None
     """Where it listens for wake-ups; None: nowhere."""
 
+    pools: Mapping[str, int] = field(default_factory=dict)
+    """Its pools of threads, each with its size."""
+
 
 class Load(NamedTuple):
     """What a worker says of itself at each heartbeat."""
@@ -89,8 +92,9 @@ def register(connection: Connection, worker: WorkerDeclaration) -> int:
     """
     values: dict[str, Any] = {name: getattr(worker, name) for name in worker.__dataclass_fields__}
     liveness = values.pop("liveness_seconds")
-    mappings = {name: dict(values[name]) for name in ("labels", "type_versions", "schedules")}
+    mappings: dict[str, Any] = {name: dict(values[name]) for name in ("labels", "type_versions", "schedules")}
     by = {"creator": worker.name[:127], "modifier": worker.name[:127]}
+    mappings["pools"] = dict(worker.pools) or None
     schedules_version = version_of(mappings["schedules"])
     worker_id = _insert(connection, {**values, **mappings, **by, "schedules_version": schedules_version})
     beat = {"schedule_worker_node_id": worker_id, "liveness_seconds": liveness, **by}

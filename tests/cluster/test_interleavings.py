@@ -207,7 +207,7 @@ def test_a_fire_put_ahead_whose_cron_is_changed_and_changed_back_runs_once(url: 
         add_task(url, "edited", cron=every_year_at(a), next_fire_at=a)
         scheduler = materializer(pair[0])
         scheduler.step()
-        wait_until(lambda: len(worker._engine._backlog), what="the worker to have it in its queue")
+        wait_until(lambda: len(worker._engine._lanes.own.backlog), what="the worker to have it in its queue")
         for moment in (b, a):
             set_cron(url, moment)
             scheduler.step()

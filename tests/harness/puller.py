@@ -83,7 +83,7 @@ class Puller:
         self.backlog = Backlog(clock, limit)
         self.reconciler = Reconciler(self.rows, self.runner, self.backlog, clock, settings.heartbeat_seconds)
         self.pace = PollPace.of_worker(worker, settings.poll_period)
-        self.fetcher = Fetcher(self.rows, self.backlog, clock, self.pace, settings.lookahead_seconds)
+        self.fetcher = Fetcher(self.rows.poll, self.backlog, clock, self.pace, settings.lookahead_seconds)
         self.polls_asked_for: list[str] = []
         self.claimer = Claimer(
             self.rows,

@@ -22,7 +22,7 @@ class Running:
     def __init__(self) -> None:
         self.started: list[list[int]] = []
 
-    def accept(self, runs: Iterable[Run]) -> list[Run]:
+    def accept(self, runs: Iterable[Run], slots: Slots) -> list[Run]:
         return list(runs)
 
     def drop(self, instance_id: int) -> None:

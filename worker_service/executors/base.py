@@ -45,6 +45,8 @@ class Call:
 
     node: Node
     context: NodeContext[Any]
+    pool: str | None = None
+    """The pool in whose threads a function runs; None: in the worker's own."""
 
     def checked(self) -> NodeContext[Any]:
         """The context for the handler, with its param as the declared model.

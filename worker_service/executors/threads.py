@@ -1,8 +1,9 @@
-"""Runs ``def`` handlers on threads, up to the worker's capacity."""
+"""Runs ``def`` handlers on threads: on the worker's own, up to its capacity, or on those of a pool, up to its size."""
 
 import logging
 import threading
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 
 from rota.shared.clock import Timer
@@ -20,8 +21,9 @@ class ThreadExecutor:
     process whose executor is closed can end while they still run.
     """
 
-    def __init__(self, threads: int, timer: Timer) -> None:
-        self._most = threads
+    def __init__(self, threads: int, timer: Timer, *, name: str = "handler") -> None:
+        """At most so many ``threads``, each with this name and a number."""
+        self._most, self._name = threads, name
         self._timer = timer
         self.monotonic = timer.monotonic
         self._changed = timer.condition()
@@ -61,7 +63,7 @@ class ThreadExecutor:
     def _add_thread(self) -> None:
         """For one more call, start a thread if all are occupied and the limit allows it. Called under the lock."""
         if self._threads < min(self._most, len(self._unfinished) + 1):
-            start_thread(self._timer.thread(f"handler-{self._threads + 1}", self._work))
+            start_thread(self._timer.thread(f"{self._name}-{self._threads + 1}", self._work))
             self._threads += 1
 
     def _wake(self) -> None:
@@ -154,3 +156,27 @@ class RunningThread:
             noticed = self._call.context.cancellation.noticed
             outcome = replace(outcome, stopped=True, finished=outcome.failure is None and not noticed)
         self._done(outcome)
+
+
+class PooledThreads:
+    """The threads of a worker with pools: each call runs on those of its pool, or else on the worker's own.
+
+    PooledThreads(own, {"images": ThreadExecutor(2, clock)})
+    """
+
+    def __init__(self, own: ThreadExecutor, pools: Mapping[str, ThreadExecutor]) -> None:
+        self._own = own
+        self._pools = pools
+
+    def start(self, call: Call, done: Done, *, later: bool = False) -> RunningThread:
+        """Start a function on a thread; returns at once. Raises NoThread."""
+        threads = self._own if call.pool is None else self._pools[call.pool]
+        return threads.start(call, done, later=later)
+
+    def begin(self) -> None:
+        """Does nothing: ``start`` left no call for later."""
+
+    def close(self) -> None:
+        """Take no more calls, and report all as stopped. Handlers that run go on until they return."""
+        for threads in (self._own, *self._pools.values()):
+            threads.close()

@@ -1,24 +1,24 @@
 """Fetching: once a period the worker reads which instances are assigned to it, and queues them until their claim."""
 
-from collections.abc import Container
-from datetime import timedelta
+from collections.abc import Callable, Container, Sequence
+from datetime import datetime, timedelta
 
 from rota.shared.clock import Clock
-from rota.worker_service.pulling.backlog import Backlog
+from rota.worker_service.pulling.backlog import Assigned, Backlog
 from rota.worker_service.pulling.pacing import PollPace
-from rota.worker_service.rows import WorkerRows
 
 
 class Fetcher:
     """Reads the assigned instances that are due within the look-ahead, and puts them into the backlog.
 
-    It passes over those that this process still runs (``running``): such a run was taken from the worker, or its row
-    was deleted and its id given again. The claim would make the old run's report fit the row.
+    ``poll`` reads at most so many that are due by a horizon (``WorkerRows.poll``). The fetcher passes over those that
+    this process still runs (``running``): such a run was taken from the worker, or its row was deleted and its id given
+    again. The claim would make the old run's report fit the row.
     """
 
     def __init__(
         self,
-        rows: WorkerRows,
+        poll: Callable[[datetime, int], Sequence[Assigned]],
         backlog: Backlog,
         clock: Clock,
         pace: PollPace,
@@ -26,7 +26,7 @@ class Fetcher:
         *,
         running: Container[int] = (),
     ) -> None:
-        self._rows = rows
+        self._poll = poll
         self._backlog = backlog
         self._clock = clock
         self._pace = pace
@@ -38,7 +38,7 @@ class Fetcher:
         began = self._clock.monotonic()
         now = self._clock.at(began)
         self._backlog.begin_fetch()
-        new = self._backlog.keep(self._rows.poll(now + self._lookahead, self._backlog.limit), self._running)
+        new = self._backlog.keep(self._poll(now + self._lookahead, self._backlog.limit), self._running)
         ended = self._clock.monotonic()
         late = sum(due_at <= now for _, due_at, _ in new)
         return self._pace.rest(began, ended, self._clock.at(ended), late=late, queued=len(self._backlog))

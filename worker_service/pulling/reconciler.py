@@ -5,22 +5,36 @@ runs somebody asked to cancel.
 """
 
 import logging
+from typing import Protocol
 
 from rota.shared.clock import Timer
-from rota.worker_service.pulling.backlog import Backlog
 from rota.worker_service.rows import WorkerRows
 from rota.worker_service.running.runner import Runner
 
 log = logging.getLogger(__name__)
 
 
+class Claiming(Protocol):
+    """What the claims of a worker say of themselves: a backlog, or all of its lanes."""
+
+    @property
+    def claiming(self) -> set[int]:
+        """The ids in a claim that has not returned yet. Their rows may be ``running``, although nothing runs yet."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more is claimed."""
+        ...
+
+
 class Reconciler:
     """Compares every ``period`` seconds, on the thread that polls."""
 
-    def __init__(self, rows: WorkerRows, runner: Runner, backlog: Backlog, timer: Timer, period: float) -> None:
+    def __init__(self, rows: WorkerRows, runner: Runner, claims: Claiming, timer: Timer, period: float) -> None:
         self._rows = rows
         self._runner = runner
-        self._backlog = backlog
+        self._claims = claims
         self._timer = timer
         self._period = period
         self._compared = float("-inf")
@@ -38,14 +52,14 @@ class Reconciler:
         but those that may run at most once fail. An instance in a claim that has not returned is no stranger.
         """
         held = self._rows.held()
-        claiming = self._backlog.claiming
+        claiming = self._claims.claiming
         known = self._runner.held
         strangers = [(i, attempt) for i, attempt, _ in held if (i, attempt) not in known and i not in claiming]
         if canceled := [(i, attempt) for i, attempt, is_canceled in held if is_canceled]:
             reasons = self._rows.why_canceled([i for i, _ in canceled])
             for instance_id, attempt in canceled:
                 self._runner.stop(instance_id, attempt, reasons.get(instance_id, "canceled"), canceled=True)
-        if strangers and not self._backlog.closed:  # else the worker is stopping, and detaches its runs
+        if strangers and not self._claims.closed:  # else the worker is stopping, and detaches its runs
             failed, back = self._rows.disown(strangers, "its worker held it but did not run it")
             if failed or back:  # else they ended between the two reads
                 log.warning("worker: held but did not run: %d instances handed back, %d failed", back, failed)

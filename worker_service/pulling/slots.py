@@ -1,4 +1,4 @@
-"""The worker's slots: how many are taken, how many are free, and how many are expected to become free soon.
+"""The worker's slots, or a pool's: how many are taken, how many are free, how many are expected to become free soon.
 
 An instance takes a slot from its claim until its last handler has ended. While the report of a node is written, it
 lends its slot to another instance. It gets one again before its next node starts, and before any new instance does.
@@ -43,6 +43,9 @@ not written yet. ``GONE``: this process no longer holds the instance."""
 class Slot:
     """The slot of one instance. Only ``Slots`` changes it."""
 
+    of: "Slots" = field(init=False)
+    """Those of which it is one, from its claim on: the worker's own, or a pool's."""
+
     stage: int = field(default=CLAIMED, init=False)
     since: float = field(default=0.0, init=False)
     """When the instance got its slot, in seconds of the timer's ``monotonic``."""
@@ -61,7 +64,7 @@ S = TypeVar("S", bound=Slot)
 
 
 class Slots:
-    """Counts the slots of one worker, and calls those who wait for a free one.
+    """Counts the slots of one worker, or of one of its pools, and calls those who wait for a free one.
 
         slots = Slots(capacity=50, batch=1000, timer=clock)
         slots.on_free(queue.room_made)
@@ -71,8 +74,9 @@ class Slots:
     A thread is abandoned when its call was stopped and has not returned. It takes a slot, as an instance does.
     """
 
-    def __init__(self, capacity: int, batch: int, timer: Timer) -> None:
-        self.capacity = capacity
+    def __init__(self, capacity: int, batch: int, timer: Timer, *, pool: str | None = None) -> None:
+        """``pool``: the pool whose threads they are; None: they are the worker's own."""
+        self.capacity, self.pool = capacity, pool
         self._batch = batch
         self._monotonic = timer.monotonic
         self._lock = threading.Lock()
@@ -173,6 +177,8 @@ class Slots:
     def claim(self, slots: Collection[Slot]) -> None:
         """Count these as claimed."""
         with self._lock:
+            for slot in slots:
+                slot.of = self
             self._held += len(slots)
             self._large += sum(slot.large for slot in slots)
 
@@ -267,8 +273,8 @@ class Slots:
             self._notify()
 
     def _lendable(self) -> int:
-        """How many instances may be between two nodes at most while new ones start."""
-        if len(self._ends) < FEWEST_ENDS or self._between_size > LENT_BYTES:
+        """How many instances may be between two nodes at most while new ones start. In a pool none may."""
+        if self.pool is not None or len(self._ends) < FEWEST_ENDS or self._between_size > LENT_BYTES:
             return 0
         mean = max(self._took / len(self._ends), SHORTEST_SECONDS)
         return min(int(self.capacity * LENT_SECONDS / mean), self._batch)

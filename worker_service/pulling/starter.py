@@ -20,7 +20,7 @@ Start = tuple[datetime, Run, int]
 
 
 class Starter:
-    """Starts claimed instances, on the thread that calls ``run``."""
+    """Starts claimed instances, on the thread that calls ``run``, as these ``slots`` become free."""
 
     def __init__(self, rows: WorkerRows, runner: Runner, slots: Slots, clock: Clock, listeners: Listeners) -> None:
         self._rows = rows
@@ -33,14 +33,14 @@ class Starter:
 
     def put(self, claimed: Sequence[Run], now: datetime, priorities: Mapping[int, int]) -> None:
         """Start these when they are due, and not before ``now`` (naive UTC). If the worker stops, hand them back."""
-        accepted = self._runner.accept(claimed)
+        accepted = self._runner.accept(claimed, self._slots)
         starts: list[Start] = [(max(run.due_at, now), run, priorities.get(run.id, 0)) for run in accepted]
         if accepted:
             self._put(starts)
 
     def put_at_once(self, claimed: Sequence[Run], priorities: Mapping[int, int]) -> None:
         """Start these, which are due, on this thread; those that get no slot when one is free."""
-        accepted = self._runner.accept(claimed)
+        accepted = self._runner.accept(claimed, self._slots)
         left = {run.id for run in accepted} if self._queue.closed else self._start(accepted)
         if left:
             now = self._clock.now()

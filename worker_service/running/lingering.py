@@ -1,8 +1,9 @@
 """Lingering: handlers that were to stop and have not returned. A thread cannot be stopped, nor a coroutine that blocks.
 
 While its handler lingers, a run must not begin again, here or elsewhere. So its slots stay taken, that of the worker
-and that of its task. A run that is retried keeps them because it goes on being ``running`` until its handler returns. A
-run that has ended is *abandoned*: its handler is counted apart, and the database keeps its task's slot until then.
+or of its pool, and that of its task. A run that is retried keeps them because it goes on being ``running`` until its
+handler returns. A run that has ended is *abandoned*: its handler is counted apart, and the database keeps its task's
+slot until then.
 """
 
 import threading
@@ -18,8 +19,7 @@ class Lingering:
     lingering.returned()   # {7}: its overlap slot may be freed
     """
 
-    def __init__(self, slots: Slots, timer: Timer) -> None:
-        self._slots = slots
+    def __init__(self, timer: Timer) -> None:
         self._monotonic = timer.monotonic
         self._lock = threading.Lock()
         self._since: dict[Slot, float] = {}
@@ -29,6 +29,10 @@ class Lingering:
 
     def __len__(self) -> int:
         return len(self._since)
+
+    def within(self, slots: Slots) -> int:
+        """How many of these slots are taken by handlers that linger."""
+        return sum(run.of is slots for run in list(self._since))
 
     @property
     def longest(self) -> float:
@@ -45,7 +49,7 @@ class Lingering:
         """The run ends, and its handler lingers on."""
         with self._lock:
             self._abandoned.add(run)
-        self._slots.abandon(+1)
+        run.of.abandon(+1)
 
     def settle(self, run: Slot, instance_id: int) -> None:
         """The end of an abandoned run is committed."""
@@ -60,7 +64,7 @@ class Lingering:
                 return
             self._abandoned.discard(run)
             self._pair(run, instance_id)
-        self._slots.abandon(-1)
+        run.of.abandon(-1)
 
     def returned(self) -> set[int]:
         """The instances whose ends are committed and whose handlers have returned since the last call."""

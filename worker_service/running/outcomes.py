@@ -50,7 +50,7 @@ class Outcomes:
         param = given_param(node.param, active.run.param)
         if isinstance(param, UnreadableJson):
             return endings.failed(f"param of {node.type}: {param}")
-        return Call(known, context_of(active, node, param))
+        return Call(known, context_of(active, node, param), active.of.pool)
 
     def until(self, active: Active, node: Node) -> float | None:
         """When the call of a node that begins now times out, in seconds of ``monotonic``; None: it does not."""

@@ -52,8 +52,8 @@ class Runner:
         worker: str = "",
         gone: Callable[[Run], None] = lambda run: None,
     ) -> None:
-        """``grace_seconds``: how long a handler that was stopped may tidy up, until it is killed. ``worker`` is the
-        worker's name, for reasons. ``gone`` is called for each run that the runner forgets.
+        """``slots``: the worker's own. ``grace_seconds``: how long a handler that was stopped may tidy up, until it is
+        killed. ``worker`` is the worker's name, for reasons. ``gone`` is called for each run that the runner forgets.
         """
         self._nodes = nodes
         self._executors = executors
@@ -66,8 +66,9 @@ class Runner:
         self._lock = threading.Lock()
         self._active: dict[int, Active] = {}
         self._lost = LostAttempts()
-        self.lingering = Lingering(slots, clock)
-        self.proceeding = Proceeding(slots, self._run_next, clock)
+        self.lingering = Lingering(clock)
+        self.proceeding = Proceeding(self._run_next, clock)
+        self.proceeding.serve(slots)
         self.deadlines = Deadlines(self.expire, clock)
 
     def __len__(self) -> int:
@@ -81,21 +82,23 @@ class Runner:
         """The instances that this process holds: (instance id, attempt)."""
         return {(a.run.id, a.run.attempt) for a in list(self._active.values())}
 
-    def accept(self, claimed: Iterable[Run]) -> list[Run]:
+    def accept(self, claimed: Iterable[Run], slots: Slots | None = None) -> list[Run]:
         """Take claimed instances, to be started when they are due. Returns those that this process did not hold yet.
 
-        Nor does it take an attempt that it has dropped as lost. The reconciler hands that back.
+        They take ``slots`` of a pool, or else the worker's own. Nor does it take an attempt that it has dropped as
+        lost. The reconciler hands that back.
         """
         new = [run for run in claimed if run.id not in self._active and run not in self._lost]
         held = [Active(run) for run in new]
-        self._slots.claim(held)
+        (slots or self._slots).claim(held)
         self._active.update((active.run.id, active) for active in held)
         return new
 
     def start(self, runs: Iterable[Run]) -> set[int]:
         """Start instances that are due, as long as there are slots; returns the ids of those that wait for one."""
         due = [active for run in runs if (active := self._active.get(run.id)) is not None]
-        for active in (starting := self._slots.start(due)):
+        starting = due[0].of.start(due) if due else []  # who starts them has had them accepted for the same slots
+        for active in starting:
             try:
                 self._begin(active)
             except BaseException:  # the others must start all the same
@@ -165,7 +168,7 @@ class Runner:
         """
         left = []
         for active in list(self._active.values()):
-            if self._slots.withdraw(active):
+            if active.of.withdraw(active):
                 active.detached = True
                 self._active.pop(active.run.id, None)
                 left.append(active)
@@ -187,7 +190,7 @@ class Runner:
                     active.abandoned = True
                     self.lingering.abandon(active)
                     self.lingering.settle(active, instance_id)
-            self._slots.leave(active)
+            active.of.leave(active)
             self._gone(active.run)
 
     def _begin(self, active: Active) -> None:
@@ -325,9 +328,9 @@ class Runner:
 
     def _queue_report(self, active: Active, report: Report) -> None:
         if is_over := report.is_over:
-            self._slots.end(active)
+            active.of.end(active)
         else:
-            self._slots.lend(active, report.size)
+            active.of.lend(active, report.size)
         self._reports.put(report, partial(self._committed, active, ended=is_over))
 
     def _committed(self, active: Active, ours: bool, *, ended: bool) -> None:

@@ -13,7 +13,7 @@ from rota.cli.show.table import show_table
 from rota.shared.control import invariants
 from rota.shared.control.calendars import check_known
 from rota.shared.control.schedulers import check_kinds, check_scheduling
-from rota.shared.control.workers import check_versions
+from rota.shared.control.workers import check_pools, check_versions
 from rota.shared.database.checks import WRITABLE, run_checks
 
 
@@ -88,6 +88,7 @@ def doctor(shell: Shell, *, data: bool, read_only: bool, as_json: bool, **option
                 check_scheduling(database),
                 check_kinds(database),
                 check_versions(database),
+                check_pools(database),
                 check_known(database),
             ]
         findings = invariants.breaches(database) if data and readable else []

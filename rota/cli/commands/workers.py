@@ -27,8 +27,10 @@ from rota.shared.control import workers
 from rota.shared.control.documents import Document
 from rota.supervise.parent import parent_option, watch_parent
 
-COLUMNS = ("name", "state", "load", "capacity", "labels", "last heartbeat", "started", "host", "pid", "remark")
-LEAST = ("pid", "host", "started", "capacity", "labels", "load", "last heartbeat", "remark")
+COLUMNS = ("name", "state", "load", "capacity", "pools", "labels", "last heartbeat", "started", "host", "pid", "remark")
+"""What is shown of a worker, without the pools where nobody has one."""
+
+LEAST = ("pid", "host", "started", "capacity", "pools", "labels", "load", "last heartbeat", "remark")
 """The columns that a narrow terminal leaves out first."""
 
 TIMES = ("last_heartbeat", "gmt_started", "gmt_dead", "gmt_blocked")
@@ -117,8 +119,9 @@ def list_(shell: Shell, all_states: bool, limit: int, as_json: bool) -> None:
     if as_json:
         show_json(found)
         return
-    lines = [_line(one, now) for one in found]
-    show_table(COLUMNS, lines, empty="no worker is live; start one with rota worker", least=LEAST)
+    columns = [name for name in COLUMNS if name != "pools" or any(one["pools"] for one in found)]
+    lines = [tuple(_facts(one, now)[name] for name in columns) for one in found]
+    show_table(columns, lines, empty="no worker is live; start one with rota worker", least=LEAST)
 
 
 @worker.command()
@@ -143,6 +146,7 @@ def show(shell: Shell, name: str, as_json: bool) -> None:
         show_json(found)
         return
     fields = {field: found[field] for field in found if field not in ("task_types", "node_types", "type_versions")}
+    fields["pools"] = _pools(found)
     for field in TIMES:
         if (moment := moment_of(fields[field])) is not None:
             fields[field] = f"{shown_utc(moment)}  {relative(moment, now)}"
@@ -202,9 +206,15 @@ def resume(shell: Shell, name: str, why: str | None, as_json: bool) -> None:
         click.echo(f"{cell(name)} {'takes work again' if resumed['changed'] else 'was at work already'}")
 
 
-def _line(found: Document, now: datetime) -> tuple[Any, ...]:
+def _pools(found: Document) -> str:
+    """How much of each pool is used: ``images 1/2``."""
+    return ", ".join(f"{name} {pool['running']}/{pool['size']}" for name, pool in sorted(found["pools"].items()))
+
+
+def _facts(found: Document, now: datetime) -> dict[str, Any]:
+    """What is shown of a worker, by the columns."""
     labels = ", ".join(f"{key}={value}" for key, value in sorted((found["labels"] or {}).items()))
     beat, started = (relative(moment_of(found[name]), now) for name in ("last_heartbeat", "gmt_started"))
     remark = f"blocked by {found['blocked_by']}" if found["gmt_blocked"] else found["reason"]
-    facts = (found["name"], found["state"], found["current_load"], found["capacity"])
-    return *facts, labels, beat, started, found["host"], found["pid"], remark
+    facts = (found["name"], found["state"], found["current_load"], found["capacity"], _pools(found), labels)
+    return dict(zip(COLUMNS, (*facts, beat, started, found["host"], found["pid"], remark), strict=True))

@@ -5,7 +5,8 @@ SELECT schedule_worker_node.id, schedule_worker_node.name,
     CAST(schedule_worker_node.capacity AS INTEGER) AS capacity,
     CAST(schedule_worker_node.prefetch AS INTEGER) AS prefetch, schedule_worker_node.labels,
     schedule_worker_node.node_types, schedule_worker_node.type_versions,
-    schedule_worker_node.wake_address, CAST(schedule_worker_beat.busy AS INTEGER) AS busy,
+    schedule_worker_node.wake_address, schedule_worker_node.pools,
+    CAST(schedule_worker_beat.busy AS INTEGER) AS busy,
     CAST(schedule_worker_beat.abandoned AS INTEGER) AS abandoned,
     CASE WHEN (
         (

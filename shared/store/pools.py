@@ -1,0 +1,154 @@
+"""Pools: which ones workers have, and what workers were given for them.
+
+An instance that a worker is given for a pool gets a row of ``schedule_pool_place`` in the transaction that gives it.
+The row says the pool that its task had then, and is of that time: it counts as long as the instance has its
+``gmt_assigned``. So what a pool holds is counted by its rows alone, and whoever gives an instance anew need not know of
+the row before. Instances of other tasks have no row.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, and_, bindparam, case, delete, func, insert, literal_column, or_, select
+
+from rota.shared.database.constructs import among, bound, by_index, ignore_conflicts, json_rows
+from rota.shared.database.later import execute_later, read_before
+from rota.shared.domain.errors import InvalidInput
+from rota.shared.domain.pools import sizes_in, unknown_pool
+from rota.shared.domain.states import InstanceStatus, TaskStatus
+from rota.shared.store.tables import schedule_instance, schedule_pool_place, schedule_task, schedule_worker_node
+
+_place = schedule_pool_place.c
+_instance = schedule_instance.c
+_task = schedule_task.c
+_worker = schedule_worker_node.c
+ASSIGNED, RUNNING = InstanceStatus.ASSIGNED.value, InstanceStatus.RUNNING.value
+
+OF_ITS_PLACE = and_(_place.schedule_instance_id == _instance.id, _place.gmt_assigned == _instance.gmt_assigned)
+"""The condition that a row of ``schedule_pool_place`` counts for an instance."""
+
+WORKERS_READ = 1_000
+"""Of so many workers, the newest, the pools are known."""
+
+
+class PoolLoad(NamedTuple):
+    """What a pool of a worker holds."""
+
+    assigned: int = 0
+    running: int = 0
+
+    @property
+    def held(self) -> int:
+        """How many instances it holds, whether they run or wait."""
+        return self.assigned + self.running
+
+
+_scheduler: Any = literal_column("'scheduler'")
+_given = json_rows("given", id="id", pool="str")
+_forget = delete(schedule_pool_place).where(among(_place.schedule_instance_id))
+_note = ignore_conflicts(insert(schedule_pool_place)).from_select(
+    ["schedule_instance_id", "schedule_worker_node_id", "pool", "gmt_assigned", "creator", "modifier"],
+    by_index(
+        select(
+            _instance.id,
+            _instance.schedule_worker_node_id,
+            _given.c.pool,
+            _instance.gmt_assigned,
+            _scheduler,
+            _scheduler,
+        )
+        .select_from(_given)
+        .join(schedule_instance, and_(_instance.id == _given.c.id, _instance.gmt_assigned.is_not(None))),
+        schedule_instance,
+    ),
+    include_defaults=False,
+)
+
+
+def note(connection: Connection, given: Mapping[int, str]) -> None:
+    """Note instances that this transaction has given to workers for their pools: the pool of each."""
+    if given:
+        execute_later(connection, _forget, {"ids": sorted(given)})
+        execute_later(connection, _note, {"rows": bound(sorted(given.items()))})
+
+
+_held = by_index(
+    select(
+        _place.schedule_worker_node_id,
+        _place.pool,
+        func.count(case((_instance.status == ASSIGNED, 1))),
+        func.count(case((_instance.status == RUNNING, 1))),
+    )
+    .join_from(schedule_pool_place, schedule_instance, OF_ITS_PLACE)
+    .where(among(_place.schedule_worker_node_id, "workers"), _instance.status.in_([ASSIGNED, RUNNING]))
+    .group_by(_place.schedule_worker_node_id, _place.pool),
+    schedule_pool_place,
+    "ix_schedule_pool_place_worker",
+)
+
+
+def held(connection: Connection, worker_ids: Collection[int]) -> dict[int, dict[str, PoolLoad]]:
+    """What the pools of these workers hold, by worker id and pool. A pool that holds nothing is not among them."""
+    found: dict[int, dict[str, PoolLoad]] = {}
+    if worker_ids:
+        for worker, pool, assigned, running in connection.execute(_held, {"workers": sorted(worker_ids)}):
+            found.setdefault(worker, {})[pool] = PoolLoad(assigned, running)
+    return found
+
+
+_registered = select(_worker.pools).where(_worker.pools.is_not(None)).order_by(_worker.id.desc()).limit(WORKERS_READ)
+
+
+def registered(connection: Connection) -> set[str]:
+    """The pools of all workers that have a row, dead ones too."""
+    return {name for pools in read_before(connection, _registered, {}).scalars() for name in sizes_in(pools)}
+
+
+_named = (
+    select(_task.pool, func.min(_task.live_name), func.count())
+    .where(_task.pool.is_not(None), _task.live_name.is_not(None), _task.status == TaskStatus.ON.value)
+    .group_by(_task.pool)
+    .order_by(_task.pool)
+)
+
+
+def named(connection: Connection) -> dict[str, tuple[str, int]]:
+    """The pools that tasks name which are on: the first of these tasks by name, and how many there are."""
+    return {pool: (first, number) for pool, first, number in connection.execute(_named)}
+
+
+def require(connection: Connection, name: str | None) -> None:
+    """Raises InvalidInput for a pool that no worker has registered."""
+    if name is not None and name not in (known := registered(connection)):
+        raise InvalidInput(unknown_pool(name, known))
+
+
+_without_instance = (
+    by_index(
+        select(_place.schedule_instance_id)
+        .outerjoin_from(schedule_pool_place, schedule_instance, OF_ITS_PLACE)
+        .where(or_(_instance.id.is_(None), _instance.status.not_in([ASSIGNED, RUNNING]))),
+        schedule_pool_place,
+    )
+    .order_by(_place.schedule_instance_id)
+    .limit(bindparam("rows"))
+)
+_free = by_index(
+    select(_place.schedule_instance_id).where(among(_place.schedule_instance_id)).with_for_update(skip_locked=True),
+    schedule_pool_place,
+)
+_still_without = _without_instance.where(among(_place.schedule_instance_id))
+
+
+def forget_ended(connection: Connection, limit: int) -> int:
+    """Delete at most ``limit`` of the rows that count for no instance any more; returns how many it deleted.
+
+    Somebody may give such an instance anew meanwhile, and replaces its row. So the rows are locked, and looked at once
+    more, before they are deleted.
+    """
+    ids = list(read_before(connection, _without_instance, {"rows": limit}).scalars())
+    locked = sorted(connection.execute(_free, {"ids": ids}).scalars()) if ids else []
+    ended = list(connection.execute(_still_without, {"ids": locked, "rows": limit}).scalars()) if locked else []
+    if ended:
+        execute_later(connection, _forget, {"ids": ended})
+    return len(ended)

@@ -1,0 +1,96 @@
+"""A lane: how instances come to the slots of a worker, or to those of one of its pools.
+
+A worker has a lane for its own slots and one for each pool of its app. Each polls, claims and starts for itself, so
+that nothing that waits in one holds up what is in another. They share the runner: no instance runs twice in a process.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+
+from rota.shared.clock import Clock
+from rota.shared.loop import Loop
+from rota.shared.settings import Settings
+from rota.shared.store.runs import Run
+from rota.worker_service.pulling.backlog import Assigned, Backlog
+from rota.worker_service.pulling.claimer import Claimer
+from rota.worker_service.pulling.fetcher import Fetcher
+from rota.worker_service.pulling.pacing import PollPace
+from rota.worker_service.pulling.slots import Slots
+from rota.worker_service.pulling.starter import Starter
+from rota.worker_service.rows import WorkerRows
+from rota.worker_service.running.listeners import Listeners
+from rota.worker_service.running.runner import Runner
+
+
+class Lane:
+    """The parts of one lane, composed. Its engine starts and stops them.
+
+    ``looks`` is called before each poll. ``poll`` reads what is assigned for this lane, as ``WorkerRows.poll`` does.
+    """
+
+    def __init__(
+        self,
+        rows: WorkerRows,
+        runner: Runner,
+        listeners: Listeners,
+        clock: Clock,
+        settings: Settings,
+        *,
+        backlog: Backlog,
+        slots: Slots,
+        poll: Callable[[datetime, int], Sequence[Assigned]],
+        looks: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.backlog, self.slots, self._looks = backlog, slots, looks
+        self.starter = Starter(rows, runner, slots, clock, listeners)
+        pace = PollPace.of_worker(rows.worker_id, settings.poll_period)
+        self._fetcher = Fetcher(poll, backlog, clock, pace, settings.lookahead_seconds, running=runner)
+        name = "" if slots.pool is None else f" {slots.pool}"
+        self.poll_loop = Loop(f"poll{name}", self._poll, clock)
+        self._claimer = Claimer(rows, backlog, slots, self.starter, clock, poll_now=self.poll_loop.wake)
+        self._claimer.skipped = listeners.skipped
+        self.claim_loop = Loop(f"claim{name}", self._claimer.claim, clock)
+        self.start_name = f"start{name}"
+
+    def _poll(self) -> float:
+        self._looks()
+        return self._fetcher.fetch()
+
+
+class Lanes:
+    """All lanes of a worker: that of its own slots, and those of its pools.
+
+    for lane in Lanes(own, of_pools): lane.poll_loop.start()
+    """
+
+    def __init__(self, own: Lane, of_pools: Sequence[Lane]) -> None:
+        self.own = own
+        self._all = (own, *of_pools)
+
+    def __iter__(self) -> Iterator[Lane]:
+        return iter(self._all)
+
+    @property
+    def loops(self) -> list[Loop]:
+        """The loops that poll and claim."""
+        return [loop for lane in self._all for loop in (lane.poll_loop, lane.claim_loop)]
+
+    @property
+    def claiming(self) -> set[int]:
+        """The ids in claims that have not returned yet (``Backlog.claiming``)."""
+        return {instance_id for lane in self._all for instance_id in lane.backlog.claiming}
+
+    @property
+    def closed(self) -> bool:
+        """Whether the worker claims nothing more."""
+        return self.own.backlog.closed
+
+    @property
+    def started(self) -> int:
+        """How many instances have been started."""
+        return sum(lane.slots.started for lane in self._all)
+
+    def run_over(self, run: Run) -> None:
+        """This run has ended here: try what waited for it, in whatever lane."""
+        for lane in self._all:
+            lane.backlog.run_over(run)
