@@ -10,7 +10,7 @@ import pytest
 from rota.scheduler_service.duties.materializer import Materializer
 from rota.shared.database.transactions import Database
 from rota.shared.settings import Settings
-from rota.shared.store import node_types
+from rota.shared.store import node_types, workers
 from rota.shared.store.node_types import NodeTypeDeclaration
 from tests.harness.command_line import invoke
 from tests.harness.processes import ROOT
@@ -39,6 +39,8 @@ def test_the_page_shows_commands_statements_and_code() -> None:
 @pytest.mark.every_database
 def test_all_that_the_page_shows_is_so(migrated_url: str, database: Database) -> None:
     database.write(lambda c: node_types.register(c, [NodeTypeDeclaration("REPORT", "REPORT")], by="test"))
+    ended = Scenario(database).worker("w1", pools={"images": 2})
+    database.write(lambda c: workers.bury(c, [ended], "test", "test"))
     for block in BLOCKS:
         if block["language"] == "sql":
             typed(migrated_url, block["code"])
