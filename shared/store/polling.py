@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, exists, select
+from sqlalchemy import Connection, Select, and_, bindparam, select
 
-from rota.shared.database.constructs import among, by_index, joined_ids, split_ids
+from rota.shared.database.constructs import among, by_index, joined_ids, read_by, split_ids
 from rota.shared.domain.states import InstanceStatus
 from rota.shared.domain.times import is_time
 from rota.shared.store.pools import OF_ITS_PLACE
@@ -38,7 +38,17 @@ def _by_moments(assigned: Select[Any]) -> Select[Any]:
 
 
 _poll = _by_moments(_assigned)
-_poll_beside = _by_moments(_assigned.where(~exists().where(OF_ITS_PLACE, among(_place.pool, "pools"))))
+_of_these_pools = and_(OF_ITS_PLACE, among(_place.pool, "pools"))
+_poll_beside = _by_moments(
+    read_by(
+        _assigned.outerjoin_from(schedule_instance, schedule_pool_place, _of_these_pools).where(
+            _place.schedule_instance_id.is_(None)
+        ),
+        schedule_pool_place,
+    )
+)
+"""It is an outer join, not NOT EXISTS: of that, MariaDB makes a temporary table of all places."""
+
 _poll_pool = _by_moments(
     by_index(
         _assigned.join_from(schedule_pool_place, schedule_instance, OF_ITS_PLACE).where(

@@ -47,6 +47,7 @@ from rota.shared.store import (
     overlap,
     plans,
     polling,
+    pools,
     recovery,
     replays,
     reports,
@@ -1191,3 +1192,47 @@ def test_what_is_to_be_spread_is_read_and_spread_by_id(big: Big, page: list[assi
         moves.spread(connection, [moves.Parent(one.id, one.attempt, None, 0, [None] * 10, 10) for one in found])
 
     big.reads(move, rows=SHARDED * 12, by={PRIMARY})
+
+
+PLACE = "ix_schedule_pool_place_worker"
+
+
+def before_pools(connection: Connection) -> None:
+    """Of what the live workers were given, one in twenty is for a pool: half of what two workers have."""
+    connection.execute(
+        text(
+            "INSERT INTO schedule_pool_place (schedule_instance_id, schedule_worker_node_id, pool, gmt_assigned)"
+            " SELECT id, schedule_worker_node_id, IF(id % 40 = 0, 'images', 'mail'), gmt_assigned"
+            " FROM schedule_instance WHERE status IN ('assigned', 'running') AND id % 20 = 0"
+        )
+    )
+
+
+def test_what_pools_hold_is_counted_and_polled_without_what_is_beside_them(big: Big) -> None:
+    def ask(connection: Connection) -> None:
+        assert pools.held(connection, [WORKER]).keys() == {WORKER}
+        assert polling.poll_pool(connection, WORKER, big.horizon, 100, "images")
+
+    statements = big.reads(ask, rows=225, by={PRIMARY}, before=before_pools)
+    assert keys_of(statements, "schedule_pool_place") == {PLACE}
+
+
+def test_a_worker_with_pools_polls_for_its_slots_up_to_the_limit(big: Big) -> None:
+    def ask(connection: Connection) -> None:
+        assert polling.poll_beside(connection, WORKER, big.horizon, 100, ["images", "mail"])
+
+    big.reads(ask, rows=120, by={WORK}, before=before_pools)
+
+
+def test_what_is_given_for_a_pool_is_noted_by_its_id(big: Big, page: list[assignments.Pending]) -> None:
+    given = {one.id: WORKER for one in page}
+
+    def note(connection: Connection) -> None:
+        pools.note(connection, dict.fromkeys(given, "images"))
+
+    rows = [(instance, worker, 0, None) for instance, worker in given.items()]
+    big.reads(note, rows=BATCH, by={PRIMARY}, before=lambda c: giving.give(c, rows))
+
+
+def test_the_pools_that_tasks_name_are_read_by_an_index(big: Big) -> None:
+    big.reads(pools.named, rows=30, by={"ix_schedule_task_pool_live_name"})
