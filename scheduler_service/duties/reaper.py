@@ -17,8 +17,10 @@ from rota.shared.database.transactions import Database, database_time
 from rota.shared.domain.errors import DatabaseProblem
 from rota.shared.domain.states import WorkerState
 from rota.shared.settings import Settings
-from rota.shared.store import assignments, census, loads, recovery, unstarted, workers
+from rota.shared.store import assignments, census, loads, pools, recovery, unstarted, workers
 from rota.shared.store.census import Census
+from rota.shared.store.loads import LiveWorker
+from rota.shared.store.pools import PoolLoad
 from rota.shared.store.transitions import keeping
 from rota.shared.surprises import Surprises
 
@@ -204,7 +206,8 @@ class Reaper:
     def _take_back_unstarted(self, alive: Collection[int]) -> None:
         """Take back what was not started in time, from workers that start nothing, and where another has free slots.
 
-        A worker with a long queue that it works off keeps the queue, unless another worker would begin at once.
+        A worker with a long queue that it works off keeps the queue, unless another worker would begin at once. What
+        waits for a pool, it keeps unless that pool of another worker is free.
         """
         cutoff = self._clock.now() - timedelta(seconds=self._settings.assignment_timeout_seconds)
         late = self._ask(lambda c: unstarted.late_queues(c, alive, cutoff))
@@ -212,12 +215,29 @@ class Reaper:
         if not late:
             return
         stalled = self._ask(lambda c: census.stalled(c, alive, cutoff))
-        idle = {worker.id for worker in self._ask(loads.fleet) if worker.has_free_slot}
+        idle = self._ask(_idle)
         for queue, place in self._looked_to.items():
             avoid = stalled.get(queue.worker)
-            if avoid is None and not idle - {queue.worker}:
+            free = {pool for pool, others in idle.items() if others - {queue.worker}}
+            if avoid is None and not free:
                 continue
-            look = partial(unstarted.take_back, queue=queue, cutoff=cutoff, after=place, avoid=avoid)
+            free |= set() if avoid is None else {None}
+            only = free if len(idle) > 1 else None
+            look = partial(unstarted.take_back, queue=queue, cutoff=cutoff, after=place, avoid=avoid, only=only)
             taken, self._looked_to[queue] = self._change(partial(look, limit=self._settings.batch))
             if taken:
                 log.info("reaper: took back %d assignments that worker %d did not start in time", taken, queue.worker)
+
+
+def _idle(connection: Connection) -> dict[str | None, set[int]]:
+    """The workers that would begin an instance at once: in each pool that any has, and in their own slots (None)."""
+    live = loads.fleet(connection)
+    held = pools.held(connection, [worker.id for worker in live if worker.pools])
+    idle: dict[str | None, set[int]] = {None: set()}
+    for worker in live:
+        holds = held.get(worker.id, {})
+        parts: dict[str | None, LiveWorker] = {None: worker.beside(holds)}
+        parts |= {pool: worker.in_pool(pool, holds.get(pool, PoolLoad())) for pool in worker.pools}
+        for pool, part in parts.items():
+            idle.setdefault(pool, set()).update({worker.id} if part.has_free_slot else ())
+    return idle

@@ -96,6 +96,19 @@ def held(connection: Connection, worker_ids: Collection[int]) -> dict[int, dict[
     return found
 
 
+_places = by_index(
+    select(_place.schedule_instance_id, _place.pool)
+    .join_from(schedule_pool_place, schedule_instance, OF_ITS_PLACE)
+    .where(among(_place.schedule_instance_id)),
+    schedule_pool_place,
+)
+
+
+def places(connection: Connection, instance_ids: Collection[int]) -> dict[int, str]:
+    """The pools for which workers have these instances; without those that they have for their own slots."""
+    return dict(map(tuple, read_before(connection, _places, {"ids": sorted(instance_ids)})))
+
+
 _registered = select(_worker.pools).where(_worker.pools.is_not(None)).order_by(_worker.id.desc()).limit(WORKERS_READ)
 
 

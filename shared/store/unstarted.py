@@ -15,6 +15,7 @@ from rota.shared.database.constructs import bound, json_rows, read_by
 from rota.shared.database.later import read_before
 from rota.shared.domain.states import InstanceStatus
 from rota.shared.domain.times import is_time
+from rota.shared.store import pools
 from rota.shared.store.assignments import free_assigned
 from rota.shared.store.tables import PRIORITIES, schedule_instance
 from rota.shared.store.transitions import giving
@@ -103,12 +104,17 @@ def take_back(
     after: Place = FRONT,
     *,
     avoid: str | None = None,
+    only: Collection[str | None] | None = None,
 ) -> tuple[int, Place]:
     """Put what is ``overdue`` back to pending, but for rows that somebody has locked; returns how many, and the place.
 
-    ``avoid``: the name of a worker that they are given to again only if there is no other.
+    ``avoid``: the name of a worker that they are given to again only if there is no other. ``only`` what runs in one of
+    these pools, or in a worker's own slots if None is among them; all, if it is not given.
     """
     found, place = overdue(connection, queue, cutoff, limit, after)
+    if found and only is not None:
+        placed = pools.places(connection, found)
+        found = [instance_id for instance_id in found if placed.get(instance_id) in only]
     ids = free_assigned(connection, found)
     if ids:
         giving.take_back_unstarted(connection, ids, cutoff, avoid)

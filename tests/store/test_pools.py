@@ -10,6 +10,7 @@ import pytest
 from rota.scheduler_service.duties.assigner import Assigner
 from rota.scheduler_service.duties.materializer import Materializer
 from rota.scheduler_service.duties.pool_places import PoolPlaces
+from rota.scheduler_service.duties.reaper import Reaper
 from rota.scheduler_service.duties.spreader import Spreader
 from rota.scheduler_service.fleet import FleetCache
 from rota.shared.control import tasks, workers
@@ -19,6 +20,7 @@ from rota.shared.domain.errors import InvalidInput, NameTaken
 from rota.shared.settings import Settings
 from rota.shared.store import assignments, loads, polling, pools
 from rota.shared.store.pools import PoolLoad
+from rota.shared.store.workers import Load, heartbeat
 from rota.worker_service.authoring import Rota
 from rota.worker_service.declarations import Declarations
 from tests.harness.scenario import Scenario, ended, to_retry
@@ -331,3 +333,47 @@ def test_where_no_task_has_a_pool_nothing_asks_for_pools(pooled: Pooled) -> None
     with executed(pooled.database.engine) as statements:
         pooled.step()
     assert [one for one in statements if "schedule_pool_place" in one] == []
+
+
+def make_late(rows: Scenario) -> None:
+    """What waits in workers was due, and given to them, long ago."""
+    long_ago = rows.now() - timedelta(hours=1)
+    for table in ("schedule_instance", "schedule_pool_place"):
+        rows.sql(f"UPDATE {table} SET gmt_assigned = :at", at=f"{long_ago:%Y-%m-%d %H:%M:%S.%f}")
+
+
+def taken_back(pooled: Pooled) -> set[int]:
+    """What the reaper takes back now because its worker, which starts others, has not started it in time."""
+    before = pooled.rows.statuses()
+    alive = [worker.id for worker in pooled.database.read(loads.fleet)]
+    for worker in alive:
+        pooled.database.write(partial(heartbeat, worker_id=worker, load=Load(started=1_000 + len(alive))))
+    Reaper(pooled.database, Settings.load(), "test")._take_back_unstarted(alive)
+    after = pooled.rows.statuses()
+    return {instance for instance in before if (before[instance], after[instance]) == ("assigned", "pending")}
+
+
+def test_what_waits_for_a_slow_pool_is_taken_back_only_for_a_worker_whose_pool_is_free(pooled: Pooled) -> None:
+    worker = pooled.worker("slow", {"images": 1})
+    first, *waiting = pooled.pending(pooled.task(), 3)
+    [plain] = pooled.pending(pooled.task(None), 1)
+    pooled.step()
+    pooled.rows.claim(worker, first)
+    make_late(pooled.rows)
+    pooled.worker("idle")
+    pooled.worker("other", {"mail": 1})
+    assert taken_back(pooled) == {plain}, "another worker would begin at once what needs no pool"
+    pooled.worker("free", {"images": 1})
+    assert taken_back(pooled) == set(waiting)
+
+
+def test_what_needs_no_pool_is_not_taken_back_for_a_worker_of_which_only_a_pool_is_free(pooled: Pooled) -> None:
+    worker = pooled.worker("slow", {"images": 1}, capacity=1, prefetch=9)
+    images = pooled.pending(pooled.task(), 1)
+    plain = pooled.pending(pooled.task(None), 2)
+    pooled.step()
+    pooled.rows.claim(worker, plain[0])
+    other = pooled.worker("full", {"images": 1}, capacity=1)
+    pooled.rows.running(other, pooled.task(None))
+    make_late(pooled.rows)
+    assert taken_back(pooled) == set(images)
