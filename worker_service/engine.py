@@ -102,7 +102,7 @@ class Engine:
             self._runner.proceeding.serve(slots)
             poll = partial(self._rows.poll_pool, pool)
             others.append(Lane(*parts, backlog=waiting, slots=slots, poll=poll))
-        return Lanes(own, others)
+        return Lanes(own, others, self._clock)
 
     def _new_runner(self, nodes: Mapping[str, Node], slots: Slots, settings: Settings, name: str) -> Runner:
         return Runner(
@@ -149,8 +149,7 @@ class Engine:
             loop.stop()
         for lane in self._lanes:
             lane.backlog.close()
-        for lane in self._lanes:
-            lane.claim_loop.join(CLOSING_SECONDS)
+        self._lanes.join_claims(CLOSING_SECONDS)
         for lane in self._lanes:
             attempt(partial(lane.starter.close, hurries=stop_now.is_set()))
         attempt(lambda: self._rows.hand_back_assigned(self._batch), unless=stop_now)
@@ -167,8 +166,7 @@ class Engine:
         while len(self._runner) and self._clock.monotonic() < deadline and not stop_now.is_set():
             some_ended.wait(min(STOP_CHECK_SECONDS, max(0.0, deadline - self._clock.monotonic())))
             some_ended.clear()
-        for lane in self._lanes:  # a comparison under way could hand back the runs that end below
-            lane.poll_loop.join(CLOSING_SECONDS)
+        self._lanes.join_polls(CLOSING_SECONDS)  # a comparison under way could hand back the runs that end below
         self._runner.deadlines.loop.stop()
         all_ended = self._end_the_rest(stop_now)
         self._runner.proceeding.loop.stop()

@@ -3,7 +3,8 @@
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +15,7 @@ from rota.worker_service.contents import Node
 from rota.worker_service.context import NodeContext
 from rota.worker_service.executors.base import Call, Done, Outcome
 from rota.worker_service.executors.threads import PooledThreads, ThreadExecutor
+from rota.worker_service.pulling.lane import Lane, Lanes
 from rota.worker_service.pulling.slots import FEWEST_ENDS, Slot, Slots
 from rota.worker_service.running.runner import Runner
 from tests.harness.runs import NOON, Reports, run
@@ -187,3 +189,25 @@ def test_each_thread_of_a_pool_has_as_long_a_queue_as_a_slot(
 def test_only_sizes_are_read_from_a_workers_row() -> None:
     assert sizes_in({"images": 2, "mail": "2", "fax": 0, "tape": True, "film": None}) == {"images": 2}
     assert sizes_in(None) == sizes_in([1]) == sizes_in("x") == {}
+
+
+class HungLoop:
+    """A loop whose thread does not end."""
+
+    def __init__(self, clock: SettableClock) -> None:
+        self._clock = clock
+
+    def join(self, seconds: float) -> bool:
+        self._clock.advance(seconds)
+        return False
+
+
+def test_a_worker_that_stops_waits_for_all_lanes_as_long_as_for_one() -> None:
+    clock = SettableClock(NOON)
+    hung = [cast("Lane", SimpleNamespace(poll_loop=HungLoop(clock), claim_loop=HungLoop(clock))) for _ in range(9)]
+    began = clock.monotonic()
+    lanes = Lanes(hung[0], hung[1:], clock)
+    lanes.join_claims(5)
+    assert clock.monotonic() == began + 5
+    lanes.join_polls(5)
+    assert clock.monotonic() == began + 10

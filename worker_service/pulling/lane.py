@@ -7,7 +7,7 @@ that nothing that waits in one holds up what is in another. They share the runne
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 
-from rota.shared.clock import Clock
+from rota.shared.clock import Clock, Timer
 from rota.shared.loop import Loop
 from rota.shared.settings import Settings
 from rota.shared.store.runs import Run
@@ -60,10 +60,11 @@ class Lane:
 class Lanes:
     """All lanes of a worker: that of its own slots, and those of its pools.
 
-    for lane in Lanes(own, of_pools): lane.poll_loop.start()
+    for lane in Lanes(own, of_pools, clock): lane.poll_loop.start()
     """
 
-    def __init__(self, own: Lane, of_pools: Sequence[Lane]) -> None:
+    def __init__(self, own: Lane, of_pools: Sequence[Lane], timer: Timer) -> None:
+        self._timer = timer
         self.own = own
         self._all = (own, *of_pools)
 
@@ -74,6 +75,19 @@ class Lanes:
     def loops(self) -> list[Loop]:
         """The loops that poll and claim."""
         return [loop for lane in self._all for loop in (lane.poll_loop, lane.claim_loop)]
+
+    def join_claims(self, seconds: float) -> None:
+        """Wait until the loops that claim have ended, which are stopped, for so long at most."""
+        self._join([lane.claim_loop for lane in self._all], seconds)
+
+    def join_polls(self, seconds: float) -> None:
+        """Wait until the loops that poll have ended, which are stopped, for so long at most."""
+        self._join([lane.poll_loop for lane in self._all], seconds)
+
+    def _join(self, loops: Sequence[Loop], seconds: float) -> None:
+        until = self._timer.monotonic() + seconds
+        for loop in loops:
+            loop.join(max(0.0, until - self._timer.monotonic()))
 
     @property
     def claiming(self) -> set[int]:
