@@ -23,6 +23,10 @@ from rota.worker_service.values import checked_model, declared_param
 TYPE_NAME = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*")
 
 
+IN_CODE = {"cron_seconds": "seconds=True", "type": "task_type=…"}
+"""What is called otherwise in code than in the table of tasks."""
+
+
 class TaskType(Generic[P]):
     """A task type: a category of nodes that run in the order they are declared in.
 
@@ -215,6 +219,8 @@ class Rota(Contents):
             raise NameTaken(f"task {name!r} is declared twice in this app")
         named, model = self._type_of(name, task_type)
         given = declared_param(name, model, param, "param")
+        if column := next((field for field in fields if field in IN_CODE), None):
+            raise InvalidInput(f"task {name!r}: {column} is the name of its column; in code write {IN_CODE[column]}")
         try:
             taken, _ = read_times({field: _as_text(value) for field, value in fields.items()}, timezone)
             self._schedules[name] = TaskDefinition.of(

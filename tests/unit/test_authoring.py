@@ -228,6 +228,13 @@ def test_a_field_that_a_task_does_not_have_is_refused_with_and_without_cron(app:
         app.task("REPORT", max_retries=3, **cron)  # type: ignore[call-overload]
 
 
+@pytest.mark.parametrize(("column", "told"), [("cron_seconds", "seconds=True"), ("type", "task_type=…")])
+def test_a_column_that_has_another_name_in_code_is_refused_with_that_name(app: Rota, column: str, told: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        app.schedule("nightly", "REPORT", cron="0 3 * * * *", **{column: 1})  # type: ignore[arg-type]
+    assert str(refused.value) == f"task 'nightly': {column} is the name of its column; in code write {told}"
+
+
 def test_what_is_no_function_is_refused(app: Rota) -> None:
     with pytest.raises(InvalidInput, match="'x' is not a function"):
         app.task("REPORT")("x")  # type: ignore[arg-type]
