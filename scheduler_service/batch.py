@@ -103,7 +103,7 @@ class Batch:
         due_at = task.terms.inputs.due_at(task.id, moment) if task.terms.inputs.jitter_seconds else None
         terms = task.terms
         is_later = due_at is not None and due_at > self._horizon
-        if is_later or any(value is not None for value in (terms.limit_name, terms.pool, terms.spread)):
+        if is_later or not (terms.limit_name is terms.pool is terms.spread is None):
             return Fire(task.id, moment, priority, task.param, None, (), None, work.in_turn)  # the assigner assigns it
         worker = fleet.choose(work.needs, late=moment <= self._now, can_wait=priority == CATCH_UP_PRIORITY)
         reason = fleet.why_not(work.needs) if worker is None else None
