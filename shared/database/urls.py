@@ -15,6 +15,9 @@ from rota.shared.domain.errors import ConfigurationError
 _BEFORE_HOSTS = re.compile(r"[\w+]+://(?:[^:/]*(?::[^@]*)?@)?")
 """The scheme, the user and the password, as SQLAlchemy reads them."""
 
+_HAS_TWO_HOSTS = re.compile(r"[\w+]+://[^@]*@[^@]*/.*@")
+"""What goes before the hosts has hosts itself, and a database: its last @ is of the password in an option."""
+
 _HOST = re.compile(r"(?P<host>\[[^\[\]]*\]|[^:\[\]]*)(?::(?P<port>[^:]*))?")
 _PLACE = "all-its-hosts"
 _HIDDEN = "an-option-that-is-not-shown"
@@ -58,8 +61,8 @@ def parsed(text: str) -> URL:
         return _made(text)
     after = text[start.end() :]
     is_file = after.startswith("/") and start.group().endswith("//")
-    if "@" in after and not is_file:  # a part of the password would be taken for the host, or for the database
-        raise ConfigurationError(SPLIT)
+    if ("@" in after and not is_file) or _HAS_TWO_HOSTS.match(start.group()):
+        raise ConfigurationError(SPLIT)  # a part of the password would be taken for the host, or for the database
     hosts = re.split(r"[/?]", after, maxsplit=1)[0]
     if "," not in hosts:
         return _made(text)

@@ -10,7 +10,7 @@ import pytest
 from rota.shared.database.mysql_connection import opened
 from rota.shared.database.mysql_migration import migration_engine
 from rota.shared.database.transactions import Database, normalised
-from rota.shared.database.urls import NO_URL, Address, addresses, has_several_hosts, named, parsed, shown
+from rota.shared.database.urls import NO_URL, SPLIT, Address, addresses, has_several_hosts, named, parsed, shown
 from rota.shared.domain.errors import ConfigurationError
 from rota.shared.settings import Settings
 
@@ -40,6 +40,13 @@ def test_the_hosts_of_a_url_are_found_in_their_order(url: str, wanted: list[tupl
     assert addresses(parsed(url)) == [Address(*one) for one in wanted]
     assert has_several_hosts(parsed(url)) == (len(wanted) > 1)
     Settings.load(database_url=url.replace("/ca.pem", __file__))
+
+
+def test_a_password_in_an_option_that_holds_an_at_and_a_slash_is_refused_and_not_taken_for_a_host() -> None:
+    told = refusal("mysql://rota@127.0.0.1:3306/rota?password=s3cret@s3cret/s3cret")
+    assert told == SPLIT
+    user_of_a_server = parsed("mysql://rota@server:s3cret@db:3306/rota")
+    assert (user_of_a_server.username, user_of_a_server.host) == ("rota@server", "db")
 
 
 def test_all_other_parts_of_a_url_with_several_hosts_are_read_as_ever() -> None:
