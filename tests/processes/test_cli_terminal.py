@@ -74,7 +74,7 @@ import sys
 from rota.cli.commands.{module} import COLUMNS, LEAST
 from rota.cli.show.table import show_table
 texts = {{
-    "state": "draining", "load": "12", "capacity": "50", "labels": "region=eu, gpu=a100",
+    "state": "draining", "load": "12", "capacity": "50", "pools": "images 2/2", "labels": "region=eu, gpu=a100",
     "last heartbeat": "just now", "last tick": "2 min 3 s ago", "started": "2 d 4 h ago", "host": "vm.example.org",
     "pid": "26388", "version": "0.1.0", "remark": "blocked by REPORT #7", "when (UTC)": "2026-11-22 15:51:28Z",
     "who": "root", "by": "cli", "what": "instance.cancel", "id": "17", "changed": "status pending → canceled",

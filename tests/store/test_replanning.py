@@ -167,9 +167,11 @@ def test_an_upgrade_during_an_outage_loses_no_misfire(
 
     materialize(rows)
     assert rows.sql("SELECT id FROM schedule_task WHERE plan_stale = 1") == []
-    assert rows.task_row(missed).misfires in (10, 11)
+    minutes = (rows.now() - rows.start.replace(second=0)) // MINUTE
+    missable = range(10, 12 + minutes)
+    assert rows.task_row(missed).misfires in missable
     assert min(instances(rows, missed)) <= rows.now(), "the newest missed fire runs"
-    assert rows.task_row(edited).misfires in (10, 11)
+    assert rows.task_row(edited).misfires in missable
     assert min(instances(rows, edited), default=rows.start) >= rows.start, "an edit replays no past"
 
 
