@@ -218,14 +218,19 @@ def _why_canceled(row: Any) -> str:
 def _with_cleanups(
     connection: Connection, verdicts: list[Verdict], rows: Sequence[Any], policies: Mapping[int, str]
 ) -> list[Verdict]:
-    """The verdicts; but what would end, and has nodes left that run always, is given to another worker for these."""
-    ends = [v.id for v in verdicts if v.move in (FAIL_LOST, CANCEL_LOST) and not v.waits]
+    """The verdicts; but what would end, and has nodes left that run always, is given to another worker for these.
+
+    A first attempt that waits has entered no handler: it has nothing to clean up.
+    """
+    ends = [v.id for v in verdicts if v.move in (FAIL_LOST, CANCEL_LOST) and (v.attempt > 1 or not v.waits)]
     found = cleanups.of_runs(connection, ends)
     read = {row.id: row for row in rows}
     return [_with_cleanup(v, found[v.id], read[v.id], policies) if v.id in found else v for v in verdicts]
 
 
 def _with_cleanup(verdict: Verdict, cleanup: Cleanup, row: Any, policies: Mapping[int, str]) -> Verdict:
+    if verdict.waits:  # the next claim carries the cancel out: it sees that no handler of the present node was entered
+        return replace(verdict, move=RECOVER)
     is_poison = row.worker_losses + verdict.losses >= POISON_AFTER_LOSSES
     may_rerun = policies.get(row.schedule_task_id) != WorkerLostPolicy.FAIL and not is_poison
     runs_again = may_rerun and cleanup.outlives_cancel and verdict.move is CANCEL_LOST

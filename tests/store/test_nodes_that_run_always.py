@@ -423,6 +423,70 @@ def test_a_worker_that_is_lost_before_it_begins_to_clean_up_loses_nothing(rows: 
     assert "its task says on_worker_lost = fail" in str(end.reason)
 
 
+def claimed_and_not_begun(rows: Scenario, run: Run) -> tuple[int, Run]:
+    heir = rows.worker()
+    rows.give(heir, run.id)
+    [again] = rows.claim(heir, run.id).runs
+    return heir, again
+
+
+def claimed_for_the_cancel(rows: Scenario, run: Run) -> tuple[str, list[str]]:
+    """The next claim finds that it is to be canceled."""
+    worker = rows.worker()
+    rows.give(worker, run.id)
+    assert rows.claim(worker, run.id).runs == []
+    assert (rows.broken(), rows.row(run.id).gmt_cancel_requested) == ({}, None)
+    return rows.status(run.id), rows.node_statuses(run.id)
+
+
+def test_a_cancel_of_a_clean_up_that_its_worker_had_not_begun_loses_nothing(rows: Scenario) -> None:
+    declare_always(rows)
+    worker = rows.worker()
+    run = rows.begun(worker, rows.task(on_worker_lost="fail"))
+    recover(rows, worker, run)
+    heir, again = claimed_and_not_begun(rows, run)
+    canceled_by_hand(rows, run)
+    assert recover(rows, heir, again) == ("pending", ["failed", "pending"])
+    assert claimed_for_the_cancel(rows, run) == ("assigned", ["failed", "pending"])
+
+
+def handed_back(rows: Scenario, worker: int, run: Run, at: int) -> None:
+    """Its worker stops before it enters the handler of its node ``at``."""
+    node = run.nodes[at]
+    waiting = InstanceReport(InstanceStatus.PENDING, None, "its worker stopped", None, None, due_at=run.due_at)
+    assert rows.report(worker, Report(run.id, run.attempt, [NodeReport(node.id, NodeStatus.PENDING)], waiting)) == set()
+
+
+def test_a_cancel_of_a_marked_node_that_was_not_begun_leaves_it_to_the_next_worker(rows: Scenario) -> None:
+    declare_always(rows)
+    worker, run = at_the_second(rows, on_worker_lost="fail")
+    handed_back(rows, worker, run, at=1)
+    heir, again = claimed_and_not_begun(rows, run)
+    canceled_by_hand(rows, run)
+    assert recover(rows, heir, again) == ("pending", ["succeed", "pending"])
+    assert claimed_for_the_cancel(rows, run) == ("pending", ["succeed", "pending"])
+    assert always.end_of(go_on(rows, run), ALWAYS) is None
+
+
+def test_a_cancel_of_another_node_that_was_not_begun_leaves_the_marked_one(rows: Scenario) -> None:
+    declare_always(rows)
+    worker = rows.worker()
+    run = rows.begun(worker, rows.task(on_worker_lost="fail"))
+    handed_back(rows, worker, run, at=0)
+    heir, again = claimed_and_not_begun(rows, run)
+    canceled_by_hand(rows, run)
+    assert recover(rows, heir, again) == ("pending", ["pending", "pending"])
+    assert claimed_for_the_cancel(rows, run) == ("pending", ["canceled", "pending"])
+
+
+def test_a_first_attempt_that_was_canceled_before_it_began_has_nothing_to_clean_up(rows: Scenario) -> None:
+    declare_always(rows)
+    worker = rows.worker()
+    run = rows.running(worker, rows.task(on_worker_lost="fail"))
+    canceled_by_hand(rows, run)
+    assert recover(rows, worker, run) == ("canceled", ["failed", "canceled"])
+
+
 # A handler that lingers
 
 

@@ -72,7 +72,8 @@ _recover = (
         gmt_completed=case((_ended, UtcNow())),
         worker_losses=case((LOSSES < MOST_LOSSES, LOSSES + _lost.c.losses), else_=LOSSES),
         lost_by=case((_ended, _instance.lost_by), else_=bindparam("worker")),
-        gmt_cancel_requested=case((_ended, _instance.gmt_cancel_requested)),  # what is to be cleaned up may be claimed
+        # What is to be cleaned up may be claimed. Of what waits, the claim carries the cancel out.
+        gmt_cancel_requested=case((or_(_ended, _lost.c.waits == 1), _instance.gmt_cancel_requested)),
         reason=_lost.c.reason,
         execution_result=_lost.c.result,
         failed_attempts=one_more(_instance.failed_attempts, _lost.c.attempt_end),

@@ -92,6 +92,7 @@ SET schedule_instance.status=lost.status,
     ) THEN (UTC_TIMESTAMP(6)) END,
     schedule_instance.gmt_cancel_requested=CASE WHEN (
         lost.status != 'pending'
+          OR lost.waits = :waits_1
     ) THEN schedule_instance.gmt_cancel_requested END, schedule_instance.reason=lost.reason,
     schedule_instance.execution_result=lost.result,
     schedule_instance.failed_attempts=CASE WHEN (lost.attempt_end IS NULL) THEN schedule_instance.failed_attempts ELSE JSON_ARRAY_APPEND(
@@ -109,7 +110,7 @@ WHERE schedule_instance.id = lost.id
       schedule_instance.gmt_cancel_requested IS NULL
   ) THEN :param_3 ELSE :param_4 END = lost.requested
   AND (
-      lost.waits = :waits_1
+      lost.waits = :waits_2
         OR NOT (
             EXISTS (
                 SELECT schedule_task_node.id

@@ -76,6 +76,7 @@ SET status=lost.status,
     ) END,
     gmt_cancel_requested=CASE WHEN (
         lost.status != 'pending'
+          OR lost.waits = :waits_1
     ) THEN schedule_instance.gmt_cancel_requested END, reason=lost.reason,
     execution_result=lost.result,
     failed_attempts=CASE WHEN (lost.attempt_end IS NULL) THEN schedule_instance.failed_attempts ELSE json_insert(
@@ -101,7 +102,7 @@ WHERE schedule_instance.id = lost.id
       schedule_instance.gmt_cancel_requested IS NULL
   ) THEN :param_3 ELSE :param_4 END = lost.requested
   AND (
-      lost.waits = :waits_1
+      lost.waits = :waits_2
         OR NOT (
             EXISTS (
                 SELECT schedule_task_node.id
