@@ -246,17 +246,18 @@ class Engine:
             return not any(a.calls for a in left)
         over = {a for a in left if not a.calls}  # what ends from now on counts as still running
         self._reporter.flush(QUEUED_SECONDS)  # what comes after an earlier report must not be written before it
-        if ends := [a.last for a in over if a.last is not None]:
+        if ends := [report for a in over if (report := a.last or a.queued) is not None]:
             attempt(lambda: self._report_last(ends))
         left = [a for a in left if a not in over or a.last is None or not a.last.is_over]
         once = [active for active in left if active.run.on_worker_lost == WorkerLostPolicy.FAIL and active.begun]
         again = [(a.run.id, a.run.attempt) for a in left if a not in once and a in over]
         attempt(lambda: self._rows.hand_back(again, "its worker stopped"))
         if once:
-            failures = [self._runner.outcomes.failed_at_grace_end(a, still_runs=a not in over) for a in once]
-            for active, failure in zip(once, failures, strict=True):
+            failed_at_grace_end = self._runner.outcomes.failed_at_grace_end
+            failures = [(a, end) for a in once if (end := failed_at_grace_end(a, still_runs=a not in over)) is not None]
+            for active, failure in failures:
                 log_failure(active.run, next(iter(active.run.nodes[active.done :]), None), failure)
-            attempt(lambda: self._report_last(failures))
+            attempt(lambda: self._report_last([failure for _, failure in failures]))
         return not any(a.calls for a in left)
 
     def _report_last(self, last: Sequence[Report]) -> None:

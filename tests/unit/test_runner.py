@@ -27,6 +27,7 @@ from rota.worker_service.executors.base import Call, Done, Failure, NoThread, Ou
 from rota.worker_service.pulling.slots import FEWEST_ENDS, Slot, Slots
 from rota.worker_service.running import endings
 from rota.worker_service.running import lost as lost_attempts
+from rota.worker_service.running.active import Active
 from rota.worker_service.running.deadlines import DEADLINE_SECONDS, LONGEST_LOOK_SECONDS
 from rota.worker_service.running.runner import KILLED_SECONDS, Runner
 from tests.harness.runs import NOON, Reports, run
@@ -1882,7 +1883,9 @@ def test_in_a_run_that_was_canceled_none_of_them_is_retried(cleaning: World) -> 
 def at_grace_end(world: World) -> Report:
     [active] = world.runner.detach_unfinished()
     active.calls = 0
-    return world.runner.outcomes.failed_at_grace_end(active, still_runs=False)
+    report = world.runner.outcomes.failed_at_grace_end(active, still_runs=False)
+    assert report is not None
+    return report
 
 
 def test_what_may_run_once_and_is_cut_by_its_workers_stop_leaves_them_to_another_worker(cleaning: World) -> None:
@@ -1901,6 +1904,66 @@ def test_one_of_them_that_was_not_entered_is_left_to_another_worker_as_it_is(cle
     report = at_grace_end(cleaning)
     assert states(report) == [(102, "pending")]
     assert (instance(report).status, report.has_failed) == (InstanceStatus.PENDING, False)
+
+
+def given_up(world: World, *, canceled: bool, **fields: Any) -> Active:
+    """A run whose first handler was stopped, and lingers beyond its grace; then its worker stops, too."""
+    world.start(run("LOG", "CLEANUP", timeout_seconds=10, **fields))
+    if fields:  # it may run at most once, and says that it begins
+        world.reports.commit()
+    if canceled:
+        world.runner.stop(7, 1, "canceled by hand", canceled=True)
+    else:
+        world.clock.advance(10)
+        world.runner.expire()
+    world.executor.calls[0].linger()
+    world.clock.advance(GRACE)
+    world.runner.expire()
+    assert str(instance(world.reports.commit()).reason).startswith("ends when its handler returns: ")
+    [active] = world.runner.detach_unfinished()
+    return active
+
+
+@pytest.mark.parametrize(("canceled", "becomes"), [(True, "canceled"), (False, "failed")])
+def test_what_had_ended_but_for_its_handler_has_ended_also_if_that_returns_while_its_worker_stops(
+    cleaning: World, canceled: bool, becomes: str
+) -> None:
+    active = given_up(cleaning, canceled=canceled)
+    cleaning.executor.calls[0].end(stopped=True)
+    assert active.last is not None
+    assert (states(active.last), active.last.is_over) == ([(101, becomes), (102, "running")], False)
+
+
+def test_what_had_ended_so_and_may_run_once_leaves_them_to_another_worker(cleaning: World) -> None:
+    active = given_up(cleaning, canceled=False, on_worker_lost="fail")
+    cleaning.executor.calls[0].end(stopped=True)
+    assert active.last is not None
+    assert states(active.last) == [(101, "failed"), (102, "running")]
+    report = cleaning.runner.outcomes.failed_at_grace_end(active, still_runs=False)
+    assert report is not None
+    assert (states(report), instance(report).status) == ([(102, "pending")], InstanceStatus.PENDING)
+
+
+@pytest.mark.parametrize("names", [("LOG", "NOTIFY"), ("CLEANUP", "NOTIFY")])
+def test_what_may_run_once_is_left_to_the_scheduler_if_its_handler_outlives_its_worker(
+    cleaning: World, names: tuple[str, str]
+) -> None:
+    """Nobody may clean up beside the handler. When the worker is dead, the scheduler has another one clean up."""
+    cleaning.start(run(*names, on_worker_lost="fail"))
+    cleaning.reports.commit()
+    [active] = cleaning.runner.detach_unfinished()
+    assert cleaning.runner.outcomes.failed_at_grace_end(active, still_runs=True) is None
+
+
+def test_what_may_run_once_and_has_none_of_them_left_fails_beside_its_handler(cleaning: World) -> None:
+    cleaning.start(run("CLEANUP", "LOG", on_worker_lost="fail"))
+    cleaning.reports.commit()
+    cleaning.ended()
+    cleaning.reports.commit()
+    [active] = cleaning.runner.detach_unfinished()
+    report = cleaning.runner.outcomes.failed_at_grace_end(active, still_runs=True)
+    assert report is not None
+    assert (states(report), instance(report).status) == ([(102, "failed")], InstanceStatus.FAILED)
 
 
 def test_what_may_run_once_and_is_cut_in_the_last_of_them_ends_as_it_had_ended(cleaning: World) -> None:

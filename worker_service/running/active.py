@@ -56,6 +56,9 @@ class Active(Slot):
     last: Report | None = None
     """The success of its last call, which ended while the worker was stopping."""
 
+    queued: Report | None = None
+    """Its report that is not committed yet."""
+
     killed: bool = False
     """Whether its grace was over before its handler had ended."""
 

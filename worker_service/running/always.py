@@ -154,23 +154,24 @@ def _said_by(node: NodeRun) -> str:
     return str(said or "")[:REASON_LIMIT]
 
 
-def handed_over(run: Run, reported: Report, end: RunEnd | None, always: Collection[str], done: int) -> Report:
+def handed_over(run: Run, reported: Report, end: RunEnd | None, always: Collection[str], done: int) -> Report | None:
     """The report of a run that may run at most once, and whose worker stops: another worker runs the nodes left.
 
-    ``reported`` is the report that it fails at its node ``done``. It stands if no node is left.
+    ``reported`` is the report that it fails at its node ``done``. It stands if no node is left. None: nodes are left,
+    and the handler lingers.
     """
     instance, rest = reported.instance, run.nodes[done + 1 :]
     left = tuple(one for one in rest if one.type in always) if end is None else end.left[1:]
     if instance is None or not reported.nodes or (end is None and not left):
         return reported
+    if left and instance.lingers:
+        return None
     ids = {one.id for one in left}
     nodes = [reported.nodes[0], *(one for one in reported.nodes[1:] if end is None and one.id not in ids)]
-    if left and not instance.lingers:
+    if left or end is None:
         waiting = InstanceReport(InstanceStatus.PENDING, None, instance.reason, None, None)
         waiting.due_at = instance.gmt_completed
         return replace(reported, nodes=nodes, instance=waiting)
-    if end is None:
-        return reported
     end = end.with_failure(instance)
     said = replace(instance, status=end.status, result=end.result, reason=end.reason, note=end.note or None)
     return replace(reported, nodes=nodes, instance=said)

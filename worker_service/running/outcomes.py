@@ -141,15 +141,29 @@ class Outcomes:
         return Stop(reason, canceled=False, place=active.running.standing(), since=since)
 
     def kept(self, active: Active, node: NodeRun, outcome: Outcome) -> Report | None:
-        """The worker is stopping: the report of a node that succeeded all the same, for who detached its run."""
-        if active.stop is not None or active.abandoned or not (outcome.finished or not outcome.stopped):
-            return None
+        """The worker is stopping: the report of a node that succeeded all the same, for who detached its run.
+
+        Or of one that had been stopped before, if its run has ended with it but for nodes that run always.
+        """
         try:
-            ending = self._ending(active, node, replace(outcome, stopped=False))
-            return self.report(active, node, ending, outcome) if ending.status is NodeStatus.SUCCEED else None
+            return None if active.abandoned else self._kept(active, node, outcome)
         except BaseException:
             log.exception("the end of %s of instance %d could not be read", node.type, active.run.id)
             return None
+
+    def _kept(self, active: Active, node: NodeRun, outcome: Outcome) -> Report | None:
+        was_stopped = active.stop is not None
+        if not (self._has_left(active, node) if was_stopped else outcome.finished or not outcome.stopped):
+            return None
+        ending = self._ending(active, node, outcome if was_stopped else replace(outcome, stopped=False))
+        if ending.status is not NodeStatus.SUCCEED and not was_stopped:
+            return None
+        report = self.report(active, node, ending, outcome)
+        return report if ending.status is NodeStatus.SUCCEED or active.run_end is not None else None
+
+    def _has_left(self, active: Active, node: NodeRun) -> bool:
+        """Whether nodes that run always are left behind this one."""
+        return active.run_end is not None or any(one.type in self.always for one in endings.after(active.run, node))
 
     def report(
         self, active: Active, node: NodeRun, ending: Ending, outcome: Outcome | None, *, moves_on: bool = True
@@ -186,10 +200,11 @@ class Outcomes:
         if others and run.nodes[-1] is node:
             instance.result = json_text(active.results[others[-1]])
 
-    def failed_at_grace_end(self, active: Active, *, still_runs: bool) -> Report:
+    def failed_at_grace_end(self, active: Active, *, still_runs: bool) -> Report | None:
         """The report of a run that may run at most once and still runs when its worker's grace time is over.
 
-        If a node that runs always is next, and its handler was not entered, another worker goes on with it.
+        If a node that runs always is next, and its handler was not entered, another worker goes on with it. None: such
+        nodes are left, and nobody may run them beside its handler. The scheduler decides when the worker is dead.
         """
         span = self.span(active, None)
         if span.entered is None and not still_runs and self.is_uncut(active):

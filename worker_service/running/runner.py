@@ -331,9 +331,11 @@ class Runner:
             active.of.end(active)
         else:
             active.of.lend(active, report.size)
+        active.queued = report
         self._reports.put(report, partial(self._committed, active, ended=is_over))
 
     def _committed(self, active: Active, ours: bool, *, ended: bool) -> None:
+        active.queued = None
         active.begun = True  # before it looks at detached; _end_the_rest reads the two in the opposite order
         if active.detached:
             return
