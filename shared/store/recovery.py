@@ -148,7 +148,11 @@ _why_canceled_there = by_index(
 def why_canceled(connection: Connection, instance_ids: Collection[int]) -> dict[int, str]:
     """Why somebody asked to cancel each of these instances, which run, as far as he has said so."""
     found = connection.execute(_why_canceled_there, {"ids": sorted(instance_ids)})
-    return {number: reason for number, reason in found if reason is not None and not lingering.waits(reason)}
+    return {
+        number: lingering.why(reason)
+        for number, reason in found
+        if reason is not None and (lingering.has_ended(reason) or not lingering.waits(reason))
+    }
 
 
 def disown(connection: Connection, worker_id: int, held: Collection[tuple[int, int]], reason: str) -> set[int]:
@@ -232,7 +236,8 @@ def _with_cleanup(verdict: Verdict, cleanup: Cleanup, row: Any, policies: Mappin
     if verdict.waits:  # the next claim carries the cancel out: it sees that no handler of the present node was entered
         return replace(verdict, move=RECOVER)
     is_poison = row.worker_losses + verdict.losses >= POISON_AFTER_LOSSES
-    may_rerun = policies.get(row.schedule_task_id) != WorkerLostPolicy.FAIL and not is_poison
+    has_ended = lingering.has_ended(row.reason)  # what ran has, too
+    may_rerun = policies.get(row.schedule_task_id) != WorkerLostPolicy.FAIL and not is_poison and not has_ended
     runs_again = may_rerun and cleanup.outlives_cancel and verdict.move is CANCEL_LOST
     ended = cleanup.to_cancel if runs_again else cleanup.ended
     if (cleanup.had_ended and may_rerun) or not ended:  # nothing is left to cancel

@@ -14,6 +14,7 @@ from rota.shared.settings import Settings
 from rota.shared.store import node_types, recovery, reports
 from rota.shared.store.reports import InstanceReport, NodeReport, Report
 from rota.shared.store.runs import Run
+from rota.shared.store.transitions import canceling
 from rota.worker_service.running import always
 from tests.harness.scenario import NODE_TYPES, Scenario
 
@@ -529,3 +530,48 @@ def test_why_somebody_has_canceled_is_told_to_the_worker(rows: Scenario) -> None
     asked_to_cancel(rows, runs[1])
     asked = [run.id for run in runs]
     assert rows.database.read(lambda c: recovery.why_canceled(c, asked)) == {runs[0].id: "canceled by hand"}
+
+
+def with_two_marked(rows: Scenario) -> None:
+    """The run has a third node, and the last two run always."""
+    names = (*NODE_TYPES, "REPORT_TELL")
+    declared = [
+        node_types.NodeTypeDeclaration(name, "REPORT", at, {"always": at > 1}) for at, name in enumerate(names, 1)
+    ]
+    rows.database.write(lambda c: node_types.register(c, declared, "test"))
+    rows.nodes = rows.database.read(node_types.catalog).planned(names) or []
+
+
+def test_a_marked_node_that_has_ended_and_lingers_is_not_run_again(rows: Scenario) -> None:
+    with_two_marked(rows)
+    worker = rows.worker("lost")
+    run = rows.running(worker)
+    first, second, _ = run.nodes
+    nodes = [NodeReport(first.id, NodeStatus.FAILED, FAILED, run.due_at, run.due_at, 1)]
+    nodes.append(NodeReport(second.id, NodeStatus.RUNNING, gmt_started=run.due_at))
+    for said in (WHY, f"{lingering.END_WAITS}: {WHY}; then node REPORT_SEND failed: it timed out"):
+        told = InstanceReport(InstanceStatus.RUNNING, None, said, run.due_at, None)
+        assert rows.report(worker, Report(run.id, run.attempt, nodes, told)) == set()
+    assert recover(rows, worker, run) == ("pending", ["failed", "failed", "pending"])
+    end = always.end_of(go_on(rows, run), frozenset({"REPORT_SEND", "REPORT_TELL"}))
+    assert end is not None
+    assert ([one.type for one in end.left], end.status) == (["REPORT_TELL"], "failed")
+    assert str(end.reason).startswith(WHY)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_cancel_of_what_ends_with_its_handler_does_not_hide_that_it_waits(rows: Scenario, replaced: bool) -> None:
+    declare_always(rows)
+    worker = rows.worker()
+    run = rows.running(worker, rows.task(run_timeout_seconds=60))
+    node = NodeReport(run.nodes[0].id, NodeStatus.RUNNING)
+    waiting = InstanceReport(InstanceStatus.RUNNING, None, f"{lingering.END_WAITS}: it timed out", run.due_at, None)
+    assert rows.report(worker, Report(run.id, run.attempt, [node], waiting)) == set()
+    if replaced:
+        rows.database.write(lambda c: canceling.request_cancel_of_free(c, [run.id], "canceled by hand"))
+    else:
+        canceled_by_hand(rows, run)
+    assert rows.row(run.id).reason == f"{lingering.END_WAITS}: canceled by hand"
+    assert rows.database.read(lambda c: recovery.why_canceled(c, [run.id])) == {run.id: "canceled by hand"}
+    overdue(rows, run)
+    assert (rows.status(run.id), rows.node_statuses(run.id)) == ("running", ["running", "pending"])

@@ -5,10 +5,24 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Update, bindparam, exists, func, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    String,
+    Update,
+    bindparam,
+    case,
+    exists,
+    func,
+    literal,
+    select,
+    update,
+)
 
 from rota.shared.database.constructs import Json, UtcNow, among, bound, by_index, json_rows
 from rota.shared.database.later import execute_later
+from rota.shared.domain.lingering import END_WAITS
 from rota.shared.domain.states import CALL_OFF, CANCEL, REASON_LIMIT, REFUSE, SKIP, STOP, Move, NodeStatus
 from rota.shared.store.tables import owns_node, schedule_instance, schedule_task_node
 from rota.shared.store.transitions.guards import leaves
@@ -95,10 +109,15 @@ def pass_over(connection: Connection, instance_ids: Collection[int], reason: str
         follow(connection, CANCEL, instance_ids)
 
 
+_said: ColumnElement[str] = bindparam("why", type_=String)
+_why_requested = case(  # that a run waits for its handler must not be hidden: beside it nobody may clean up
+    (_instance.reason.like(f"{END_WAITS}%"), func.substr(literal(f"{END_WAITS}: ").concat(_said), 1, REASON_LIMIT)),
+    else_=_said,
+)
 _request_cancel = (
     update(schedule_instance)
     .where(_instance.id == bindparam("instance"), leaves(STOP), _instance.gmt_cancel_requested.is_(None))
-    .values(gmt_cancel_requested=bindparam("requested"), reason=bindparam("why"))
+    .values(gmt_cancel_requested=bindparam("requested"), reason=_why_requested)
 )
 
 
@@ -114,7 +133,7 @@ _running = (
 _request_cancel_of_free = (
     update(schedule_instance)
     .where(_instance.id == _running.c.id)
-    .values(gmt_cancel_requested=UtcNow(), reason=bindparam("why"))
+    .values(gmt_cancel_requested=UtcNow(), reason=_why_requested)
 )
 
 
