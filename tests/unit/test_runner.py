@@ -1753,6 +1753,41 @@ def test_a_result_that_the_database_refuses_leaves_the_first_failure_as_it_is(cl
     assert (end.reason, json.loads(end.result or "")["node"]) == (why, "REPORT_LOG")
 
 
+@pytest.mark.parametrize(("state", "why"), [("failed", "no"), ("canceled", "canceled by hand")])
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_had_ended_on_another_worker_has_so_also_if_the_last_report_is_refused(
+    cleaning: World, state: str, why: str, fails: bool
+) -> None:
+    nodes = (node(1, "LOG", state, {"error": why}), node(2, "CLEANUP", "running"))
+    cleaning.start(run(nodes=nodes, attempt=2))
+    last = cleaning.ended(failure=Fail("full")) if fails else cleaning.ended({"removed": 1})
+    refused = endings.refused(last, "too large")
+    assert states(refused) == [(102, "failed")]
+    end, before = instance(refused), instance(last)
+    error = "; then the result could not be stored: too large"
+    assert (end.status, end.reason) == (state, f"{before.reason}{error}")
+    assert (end.result, end.failures) == (before.result, before.failures)
+    assert end.note == f"{before.note or ''}{error}"
+
+
+def test_the_first_failure_stays_if_the_report_of_one_of_them_is_refused_before_the_last(cleaning: World) -> None:
+    cleaning.start(run("LOG", "CLEANUP", "NOTIFY"))
+    cleaning.ended(failure=Fail("first"))
+    cleaning.reports.commit()
+    refused = endings.refused(cleaning.ended(failure=Fail("second")), "too large")
+    assert (states(refused), instance(refused).status) == ([(102, "failed"), (103, "canceled")], "failed")
+    assert str(instance(refused).reason).startswith("node REPORT_LOG failed: Fail: first; then node REPORT_CLEANUP")
+    assert str(instance(refused).reason).endswith("; then the result could not be stored: too large")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_report_that_is_refused_before_the_run_had_ended_says_only_that(cleaning: World, fails: bool) -> None:
+    cleaning.start(run("LOG", "CLEANUP"))
+    refused = endings.refused(cleaning.ended(failure=Fail("no") if fails else None), "too large")
+    assert (states(refused), instance(refused).status) == ([(101, "failed"), (102, "canceled")], "failed")
+    assert instance(refused).reason == "the result could not be stored: too large"
+
+
 def test_they_wait_for_a_handler_that_does_not_return_within_its_grace(cleaning: World) -> None:
     cleaning.start(run("LOG", "CLEANUP"))
     cleaning.runner.stop(7, 1, "canceled", canceled=True)

@@ -89,7 +89,7 @@ def _going_on(run: Run, nodes: list[NodeReport], end: RunEnd, span: Span) -> Rep
     following = NodeReport(end.left[0].id, NodeStatus.RUNNING, gmt_started=span.left)
     said = None
     if end.status is not InstanceStatus.SUCCEED:
-        said = InstanceReport(InstanceStatus.RUNNING, None, end.reason, span.started, None)
+        said = InstanceReport(InstanceStatus.RUNNING, None, end.reason, span.started, None, note=end.note or None)
     return Report(run.id, run.attempt, [*nodes, following], said)
 
 

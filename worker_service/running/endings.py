@@ -220,7 +220,7 @@ def not_begun(run: Run, node: NodeRun, why: str, now: datetime) -> Report:
 def refused(original: Report, why: str) -> Report:
     """The report that replaces one which the database refuses: its first node and its instance fail.
 
-    What had failed before, the run with one of its other nodes, has failed as it had.
+    A run that had ended before, but for nodes that run always, has ended as it had. The reason adds the refusal.
     """
     error = f"the result could not be stored: {why}"
     result = json_text({"error": error})
@@ -239,10 +239,20 @@ def refused(original: Report, why: str) -> Report:
         gmt_started=None,
         gmt_completed=nodes[0].gmt_completed if nodes else None,
     )
-    if (end := original.instance) is not None and any(node.status is NodeStatus.FAILED for node in others):
-        instance.result, instance.failures = end.result, end.failures
+    if (end := original.instance) is not None and _had_ended(nodes, end):
+        instance.status = end.status if original.is_over else InstanceStatus.FAILED
+        instance.result, instance.failures = end.result or result, end.failures
         instance.reason = one_more_failure(end.reason, error)
+        instance.note = f"{end.note or ''}; then {error}"[:NOTE_LIMIT]
     return replace(original, nodes=[*failures, *others], instance=instance)
+
+
+def _had_ended(nodes: Sequence[NodeReport], end: InstanceReport) -> bool:
+    """Whether the run had failed, or was canceled, before the first of these nodes, which ran always."""
+    if end.status is InstanceStatus.SUCCEED or not nodes:
+        return False
+    has_note = end.note is not None and not end.lingers  # of another one that ran always, or of this one
+    return nodes[0].status is NodeStatus.SUCCEED or has_note or any(n.status is NodeStatus.FAILED for n in nodes[1:])
 
 
 def one_more_failure(reason: str | None, failure: str) -> str:
