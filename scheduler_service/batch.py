@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
@@ -121,7 +121,7 @@ class Batch:
 
     def _priority(self, terms: TaskTerms, moment: datetime) -> int:
         """The priority of a fire: one that was missed goes behind what is due now."""
-        if moment >= self._at_work_since or self._now - moment <= timedelta(seconds=terms.misfire_grace_seconds):
+        if moment >= self._at_work_since or (self._now - moment).total_seconds() <= terms.misfire_grace_seconds:
             return terms.priority
         return CATCH_UP_PRIORITY
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from rota.shared.database.transactions import Database
 from rota.shared.domain.planning import PlannedTask, TaskTerms
@@ -26,7 +26,7 @@ def _runs_one_for_several(terms: TaskTerms, first: datetime | None, now: datetim
     """Whether a task missed its next fire and another one since then, and runs one for all."""
     if terms.misfire_policy != MisfirePolicy.FIRE_ONCE or not is_time(first):
         return False
-    if now - first <= timedelta(seconds=terms.misfire_grace_seconds):
+    if (now - first).total_seconds() <= terms.misfire_grace_seconds:
         return False
     try:
         second = None if terms.inputs.follows_ends else terms.inputs.next_after(first)

@@ -66,7 +66,7 @@ def _decide(terms: TaskTerms, first: datetime | None, now: datetime, horizon: da
         return _held_back(terms, first, now)
     if first is None:
         return Decision(next_fire_at=None)
-    if now - first > timedelta(seconds=terms.misfire_grace_seconds):
+    if (now - first).total_seconds() > terms.misfire_grace_seconds:
         return _misfire(terms)(terms, first, now, horizon)
     return _on_time(terms, first, horizon)
 

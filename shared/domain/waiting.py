@@ -7,7 +7,7 @@ all. ``skip`` runs none that is so late, and ``fire_all`` of these the newest ``
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from rota.shared.domain.states import MisfirePolicy, OverlapPolicy
 
@@ -45,7 +45,7 @@ def superseded(fires: Iterable[WaitingFire], now: datetime) -> dict[int, str]:
         *older, newest = sorted(task_fires, key=lambda fire: (fire.schedule_datetime, fire.id))
         if newest.overlap_policy == OverlapPolicy.REPLACE:
             reasons |= {fire.id: f"replaced by instance {newest.id}, a newer fire of its task" for fire in older}
-        elif missed := [fire for fire in (*older, newest) if now - fire.due_at > timedelta(seconds=fire.grace_seconds)]:
+        elif missed := [fire for fire in (*older, newest) if (now - fire.due_at).total_seconds() > fire.grace_seconds]:
             reasons |= _missed(older, newest, missed)
     return reasons
 

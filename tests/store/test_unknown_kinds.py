@@ -1,9 +1,12 @@
 """Words that this Rota does not know: a newer one may have added them, or SQL wrote them past the checks."""
 
 import logging
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -230,3 +233,29 @@ def test_a_text_in_place_of_a_number_of_an_instance_stops_no_other_one(sqlite_ro
     Assigner(rows.database, Settings.load()).step()
     assert rows.status(healthy) == "assigned"
     assert [run.id for run in rows.claim(worker, bad, healthy).runs][-1:] == [healthy]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        *("misfire_grace_seconds", "misfire_window_seconds", "misfire_cap", "max_instances"),
+        *("retries", "run_timeout_seconds", "timeout_seconds", "shards", "priority"),
+    ],
+)
+@pytest.mark.parametrize("policy", ["fire_once", "fire_all", "skip"])
+def test_a_number_beyond_all_bounds_stops_no_other_task(sqlite_rows: Scenario, column: str, policy: str) -> None:
+    """SQLite keeps it, where its CHECKs are off."""
+    rows = sqlite_rows
+    rows.worker()
+    missed = rows.start - timedelta(hours=1)
+    fields: dict[str, Any] = {"spread": "shards", "shards": 2} if column == "shards" else {}
+    bad, healthy = (rows.planned_task(missed, misfire_policy=policy, **fields) for fields in (fields, {}))
+    with closing(sqlite3.connect(rows.database.url.database or "", isolation_level=None)) as connection:
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        connection.execute(f"UPDATE schedule_task SET {column} = {2**63 - 1} WHERE id = {bad}")
+    waits = [rows.pending(task, missed - timedelta(minutes=1), origin="cron") for task in (bad, healthy)]
+    settings = Settings.load()
+    Materializer(rows.database, settings).step()
+    Assigner(rows.database, settings).step()
+    assert rows.task_row(healthy).next_fire_at > rows.now() - timedelta(minutes=1)
+    assert rows.status(waits[1]) in ("assigned", "canceled")
