@@ -246,7 +246,7 @@ def test_a_text_in_place_of_a_number_of_an_instance_stops_no_other_one(sqlite_ro
 def test_a_number_beyond_all_bounds_stops_no_other_task(sqlite_rows: Scenario, column: str, policy: str) -> None:
     """SQLite keeps it, where its CHECKs are off."""
     rows = sqlite_rows
-    rows.worker()
+    rows.worker(capacity=1000, prefetch=1000)
     missed = rows.start - timedelta(hours=1)
     fields: dict[str, Any] = {"spread": "shards", "shards": 2} if column == "shards" else {}
     bad, healthy = (rows.planned_task(missed, misfire_policy=policy, **fields) for fields in (fields, {}))
