@@ -1893,6 +1893,13 @@ def test_where_sql_has_revived_the_run_they_run_once_more_behind_it(cleaning: Wo
     assert instance(cleaning.ended()).status is InstanceStatus.SUCCEED
 
 
+def test_where_sql_has_revived_a_run_that_may_run_once_it_begins_at_the_node_that_failed(cleaning: World) -> None:
+    nodes = (node(1, "LOG", "failed"), node(2, "SEND", "canceled"), node(3, "CLEANUP", "succeed", {"removed": 1}))
+    cleaning.start(run(nodes=nodes, attempt=2, on_worker_lost="fail"))
+    assert states(cleaning.reports.commit()) == [(101, "running")]
+    assert cleaning.executor.started == ["LOG"]
+
+
 def test_one_of_them_is_retried_as_any_node_and_the_next_attempt_begins_with_it(cleaning: World) -> None:
     cleaning.start(run("LOG", "NOTIFY"))
     cleaning.ended(failure=Fail("first"))

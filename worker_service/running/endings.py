@@ -10,7 +10,7 @@ from rota.shared.domain import times
 from rota.shared.domain.errors import InvalidInput
 from rota.shared.domain.jsontext import json_text, storable
 from rota.shared.domain.retry import OF_A_TIMEOUT, RetryPolicy
-from rota.shared.domain.states import LEFT, REASON_LIMIT, InstanceStatus, NodeStatus, WorkerLostPolicy
+from rota.shared.domain.states import REASON_LIMIT, InstanceStatus, NodeStatus, WorkerLostPolicy
 from rota.shared.store.reports import InstanceReport, NodeReport, Report
 from rota.shared.store.runs import NodeRun, Run
 from rota.worker_service.executors.base import Failure, Outcome
@@ -162,12 +162,12 @@ def begun(run: Run, first: NodeRun, now: datetime) -> Report:
     return Report(run.id, run.attempt, [NodeReport(first.id, NodeStatus.RUNNING, gmt_started=began)], instance)
 
 
-def first_of_once(run: Run) -> NodeRun | None:
-    """The node with which a run begins that may run at most once; None for any other run."""
+def first_of_once(run: Run, done: int) -> NodeRun | None:
+    """The node with which a run begins that may run at most once, and whose first nodes are ``done``; None for any
+    other run."""
     if run.on_worker_lost != WorkerLostPolicy.FAIL:
         return None
-    to_run = [node for node in run.nodes if node.status in LEFT]
-    return next((node for node in to_run or run.nodes if node.status != NodeStatus.SUCCEED), None)
+    return next((node for node in run.nodes[done:] if node.status != NodeStatus.SUCCEED), None)
 
 
 def restarts(run: Run) -> bool:

@@ -199,7 +199,7 @@ class Runner:
         if active.run_end is None and endings.restarts(active.run):
             active.run = endings.anew(active.run)
             self._queue_report(active, endings.begun_anew(active.run, self._clock.now()))
-        elif (first := endings.first_of_once(active.run)) is not None:
+        elif (first := endings.first_of_once(active.run, active.done if active.run_end else 0)) is not None:
             self._queue_report(active, endings.begun(active.run, first, self._clock.now()))
         else:
             self._run_next(active, later=True)
