@@ -34,6 +34,15 @@ def fits(one: Pending, snapshot: FleetSnapshot, bound: Sequence[PlannedNode] | N
     return snapshot.of_pool(one.pool).why_not(needs) in (FULL, NOBODY)
 
 
+def has_worker(one: Pending, snapshot: FleetSnapshot, bound: Sequence[PlannedNode] | None) -> bool:
+    """Whether a live worker can run the instance, full or not."""
+    try:
+        _, needs = needed(one, one.task_type or "", snapshot, bound)
+    except Exception:  # noqa: BLE001 - the assigner, which tries it too, says what is wrong
+        return False
+    return bool(snapshot.of_pool(one.pool).fitting(needs))
+
+
 def binding(
     page: Iterable[Pending], snapshot: FleetSnapshot, pinned: Mapping[int, list[PlannedNode]]
 ) -> dict[int, list[PlannedNode]]:

@@ -1,11 +1,14 @@
 """Parting a page of what is pending: what nobody wants any more, and what runs otherwise than on any worker."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy import Connection
 
+from rota.scheduler_service.fitting import has_worker
+from rota.scheduler_service.fleet import FleetSnapshot
 from rota.scheduler_service.placing import why_never
+from rota.shared.domain.nodes import PlannedNode
 from rota.shared.domain.states import InstanceStatus, TaskStatus
 from rota.shared.domain.waiting import superseded
 from rota.shared.store import overlap, spreading, workers
@@ -17,20 +20,28 @@ def is_new(one: Pending, pinned: Collection[int]) -> bool:
     return one.is_planned and one.attempt == 0 and one.id not in pinned
 
 
-def unwanted_of(page: Sequence[Pending], pinned: Collection[int], now: datetime) -> dict[int, str]:
+def unwanted_of(
+    page: Sequence[Pending], parents: Collection[int], pinned: Collection[int], now: datetime
+) -> dict[int, str]:
     """The fires that wait for a worker and that nobody wants any more, each with the reason.
 
-    What is to be spread may wait for its overlap slot instead: the spreader decides about that.
+    ``parents``, which are to be spread, may wait for their overlap slots instead: the spreader decides about these.
     """
     due = [p for p in page if p.is_planned and p.due_at <= now]
     off = {p.id: overlap.OFF for p in due if p.task_status == TaskStatus.OFF}
-    for_a_worker = (p for p in due if p.id not in off and p.slots is None and not p.is_to_spread)
+    for_a_worker = (p for p in due if p.id not in off and p.slots is None and p.id not in parents)
     return superseded((p.waiting_fire for p in for_a_worker if is_new(p, pinned)), now) | off
 
 
-def to_spread(page: Iterable[Pending]) -> dict[int, Pending]:
-    """Those that run as their shards, and on no worker, by id."""
-    return {p.id: p for p in page if p.is_to_spread and why_never(p) is None}
+def to_spread(
+    page: Iterable[Pending], snapshot: FleetSnapshot, bound: Mapping[int, Sequence[PlannedNode]]
+) -> dict[int, Pending]:
+    """Those that run as their shards, and on no worker, by id. Of what no live worker can run, none does yet."""
+    return {
+        p.id: p
+        for p in page
+        if p.is_to_spread and why_never(p) is None and (p.has_shards or has_worker(p, snapshot, bound.get(p.id)))
+    }
 
 
 def stranded(connection: Connection, page: Iterable[Pending]) -> tuple[dict[int, str], dict[int, str]]:

@@ -205,14 +205,13 @@ class Assigner:
         now = self._database.clock.now()
         snapshot = self._fleet_cache.current()
         page = with_lists(self._database, page, snapshot.catalog, pinned)
-        unwanted = unwanted_of(page, pinned, now) | lost
-        wanted = [p for p in page if p.id not in unwanted]
-        bound = binding(wanted, snapshot, pinned)
+        bound = binding(page, snapshot, pinned)
+        parents = to_spread(page, snapshot, bound)
+        unwanted = unwanted_of(page, parents.keys(), pinned, now) | lost
+        self._to_spread(p for p in parents.values() if p.id not in unwanted)
+        wanted = [p for p in page if p.id not in unwanted and p.id not in parents]
         queued = (p for p in wanted if p.slots is not None or p.limit_name is not None)
         unfit = {p.id for p in queued if not fits(p, snapshot, bound.get(p.id))}
-        if parents := to_spread(wanted):
-            self._to_spread(parents.values())
-            wanted = [p for p in wanted if p.id not in parents]
         self._stretches.look()
         near, later = in_turn(wanted, full, unfit, self._stretches.missing(wanted))
         near, limited = self._limits.part(near, unfit)

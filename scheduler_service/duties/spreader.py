@@ -14,7 +14,6 @@ from rota.scheduler_service.fitting import needed
 from rota.scheduler_service.fleet import FleetCache, FleetSnapshot
 from rota.scheduler_service.gathering import gather
 from rota.scheduler_service.params import with_lists
-from rota.scheduler_service.parting import is_new
 from rota.scheduler_service.placing import why_never
 from rota.scheduler_service.waiting_parents import WaitingParents
 from rota.shared.database.later import Unexpected, then_read
@@ -22,7 +21,6 @@ from rota.shared.database.transactions import Database, sentence
 from rota.shared.domain.errors import InvalidInput, RotaError, UnknownType
 from rota.shared.domain.spreading import PARAM_BYTES, check_size, workers_of
 from rota.shared.domain.states import REASON_LIMIT, TaskStatus
-from rota.shared.domain.waiting import superseded
 from rota.shared.settings import Settings
 from rota.shared.store import assignments, chain_runs, fires, locks, overlap, params, pauses, run_numbers, settling
 from rota.shared.store.assignments import Pending
@@ -159,8 +157,6 @@ class Spreader:
                 words = self._surprises.say(f"task type {one.task_type}", error)
                 decided.unfit.add(one.id)
                 decided.waiting[one.id] = f"the instance could not be spread: {words}"[:REASON_LIMIT]
-        missed = (one.waiting_fire for one in page if one.id in decided.unfit and is_new(one, ()))
-        decided.refused |= superseded(missed, now)
         wanted = [one for one in page if one.id in able]
         slots, numbers = self._database.read(lambda c: self._slots(c, wanted, decided, now))
         for one in (one for one in wanted if one.id in slots):
