@@ -6,15 +6,12 @@ All is decided by the rows, and several schedulers may do it at once: what has e
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
-from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from rota.shared.database.transactions import Database
 from rota.shared.domain.spreading import MOST_SHARDS, gathered
-from rota.shared.domain.states import InstanceStatus
 from rota.shared.store import params, spreading
 from rota.shared.store.spreading import Running
-from rota.shared.store.transitions import canceling
 from rota.shared.store.transitions import spreading as moves
 from rota.shared.surprises import Surprises
 
@@ -22,8 +19,6 @@ PAGE = 200
 
 SHARDS_AT_ONCE = 5_000
 """So many shards are read with their results at once, each up to 4 KiB."""
-
-WHY_STOPPED = "its parent is canceled"
 
 
 def gather(database: Database, surprises: Surprises) -> bool:
@@ -44,17 +39,9 @@ def gather(database: Database, surprises: Surprises) -> bool:
 
 def _stop(database: Database, parents: Sequence[Running]) -> None:
     """Cancel the shards of these, or ask their workers to stop them, as far as nobody has done so."""
-    found = database.read(lambda c: spreading.shards_of(c, [one.id for one in parents]))
-    shards = [shard for some in found.values() for shard in some]
-    waiting = [one.id for one in shards if one.status in (InstanceStatus.PENDING, InstanceStatus.ASSIGNED)]
-    running = [one.id for one in shards if one.status == InstanceStatus.RUNNING and not one.is_to_stop]
-
-    def write(connection: Connection) -> None:
-        moves.cancel(connection, waiting, WHY_STOPPED)
-        canceling.request_cancel_of_free(connection, running, WHY_STOPPED)
-
-    if waiting or running:
-        database.write(write)
+    shards = database.read(lambda c: spreading.unstopped(c, [one.id for one in parents]))
+    if any(shards):
+        database.write(lambda c: spreading.stop(c, shards))
 
 
 def _end(database: Database, parents: Sequence[Running], surprises: Surprises) -> None:

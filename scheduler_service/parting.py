@@ -9,7 +9,7 @@ from rota.scheduler_service.fitting import has_worker
 from rota.scheduler_service.fleet import FleetSnapshot
 from rota.scheduler_service.placing import why_never
 from rota.shared.domain.nodes import PlannedNode
-from rota.shared.domain.states import InstanceStatus, TaskStatus
+from rota.shared.domain.states import TaskStatus
 from rota.shared.domain.waiting import superseded
 from rota.shared.store import overlap, spreading, workers
 from rota.shared.store.assignments import Pending
@@ -52,17 +52,10 @@ def stranded(connection: Connection, page: Iterable[Pending]) -> tuple[dict[int,
     shards = {p.id: p for p in page if p.parent_id is not None}
     if not shards:
         return {}, {}
-    parents = spreading.statuses_of(connection, {p.parent_id for p in shards.values() if p.parent_id is not None})
+    lost, early = spreading.stranded(connection, {number: p.parent_id or 0 for number, p in shards.items()})
     only = {p.only_worker_id for p in shards.values() if p.only_worker_id is not None}
     gone = workers.not_live(connection, only) if only else {}
-    lost, early = {}, {}
     for number, shard in shards.items():
-        parent = parents.get(shard.parent_id or 0)
-        if parent == InstanceStatus.RUNNING:
-            if shard.only_worker_id in gone:
-                lost[number] = f"it was for worker {gone[shard.only_worker_id]}"
-        elif parent in (InstanceStatus.PENDING, InstanceStatus.ASSIGNED):
-            early[number] = f"waits for its parent, instance {shard.parent_id}"
-        else:
-            lost[number] = f"its parent, instance {shard.parent_id}, runs no more"
+        if shard.only_worker_id in gone and number not in lost and number not in early:
+            lost[number] = f"it was for worker {gone[shard.only_worker_id]}"
     return lost, early

@@ -22,7 +22,18 @@ from rota.shared.domain.errors import InvalidInput, RotaError, UnknownType
 from rota.shared.domain.spreading import PARAM_BYTES, check_size, workers_of
 from rota.shared.domain.states import REASON_LIMIT, TaskStatus
 from rota.shared.settings import Settings
-from rota.shared.store import assignments, chain_runs, fires, locks, overlap, params, pauses, run_numbers, settling
+from rota.shared.store import (
+    assignments,
+    chain_runs,
+    fires,
+    locks,
+    overlap,
+    params,
+    pauses,
+    run_numbers,
+    settling,
+    spreading,
+)
 from rota.shared.store.assignments import Pending
 from rota.shared.store.overlap import REPORTED_WITHIN, SkipCandidate
 from rota.shared.store.run_numbers import FireKey
@@ -197,12 +208,15 @@ class Spreader:
         changed = unsaid.keys() | decided.refused.keys()
         if not changed and not decided.replaced:
             return
+        put_back = [one.id for one in page if one.has_shards and one.id in decided.refused]
+        shards = self._database.read(lambda c: spreading.unstopped(c, put_back))
 
         def write(connection: Connection) -> None:
             free = giving.free_pending(connection, changed)
             giving.explain(connection, {i: why for i, why in unsaid.items() if i in free})
             canceling.refuse(connection, {i: why for i, why in decided.refused.items() if i in free})
             canceling.request_cancel_of_free(connection, decided.replaced, settling.REPLACED)
+            spreading.stop(connection, shards)
 
         self._database.write(write)
 

@@ -12,7 +12,7 @@ from rota.shared.domain.errors import NotFound, NotPossible
 from rota.shared.domain.jsontext import UnreadableJson
 from rota.shared.domain.replaying import start_of
 from rota.shared.domain.states import TERMINAL, InstanceStatus, Origin
-from rota.shared.store import cleanups, params, replays
+from rota.shared.store import cleanups, params, replays, spreading
 from rota.shared.store.tables import (
     owns_node,
     schedule_instance,
@@ -206,7 +206,9 @@ def cancel(
     if instance.status != InstanceStatus.RUNNING:
         if cleanups.call_off(connection, instance, reason, by):
             return {"reason": reason}
+        shards = spreading.unstopped(connection, [instance.id] if instance.shard_total is not None else [])
         canceling.cancel_as_read(connection, instance, reason, by)
+        spreading.stop(connection, shards)
         return {"status": InstanceStatus.CANCELED.value, "reason": reason}
     if instance.gmt_cancel_requested is not None:
         return {}

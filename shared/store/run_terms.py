@@ -43,7 +43,7 @@ class RunTerms:
     shard: Shard
     large_param: int
     may_run: bool = field(init=False)
-    """Whether the task is not deleted, and is on if the instance is a fire."""
+    """Whether the task is not deleted, and is on if the instance is a fire; and of a shard, whether its parent runs."""
 
     is_alone: bool = field(init=False)
     """Whether its task runs one at a time, those that wait in the order of their turns, and no limit bounds it."""
@@ -55,7 +55,7 @@ class RunTerms:
         is_on = self.task_status == TaskStatus.ON or self.origin not in PLANNED_ORIGINS
         is_shard = self.shard.parent_id is not None
         is_free = is_shard or (self.overlap_policy == OverlapPolicy.ALLOW and self.max_instances is None)
-        may_run = not self.is_deleted and is_on
+        may_run = not self.is_deleted and is_on and self.shard.may_run
         object.__setattr__(self, "may_run", may_run)
         is_plain = may_run and self.limit_name is None and (is_free or self.overlap_policy == OverlapPolicy.SKIP)
         object.__setattr__(self, "is_plain", is_plain)

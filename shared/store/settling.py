@@ -8,7 +8,7 @@ from sqlalchemy import Connection, case, literal_column, select
 
 from rota.shared.domain.states import PLANNED_ORIGINS, SKIP, TaskStatus
 from rota.shared.domain.times import is_time
-from rota.shared.store import cleanups
+from rota.shared.store import cleanups, spreading
 from rota.shared.store.overlap import (
     IS_OF_THE_PAST,
     OFF,
@@ -53,13 +53,16 @@ def settle(
     """
     states = _states(connection, worker_id, lost)
     unwanted = {row.id: why for row in lost if row.id in states and (why := _unwanted(row, *states[row.id]))}
-    wanted = states.keys() - unwanted.keys()
+    parents = {row.id: row.parent_id for row in lost if row.parent_id is not None and row.id in states}
+    stranded, early = spreading.stranded(connection, parents)
+    unwanted = stranded | unwanted
+    wanted = states.keys() - unwanted.keys() - early.keys()
     judged = judge(connection, [row for row in lost if row.id in wanted], now, skip_candidates)
     canceled = {row.id: row.attempt for row in lost if row.attempt and row.id in states and states[row.id][0]}
     cleanups.skip(connection, worker_id, unwanted | judged.skipped, canceled)
     # Those that somebody has locked are asked by a later claim.
     canceling.request_cancel_of_free(connection, judged.replaced, REPLACED)
-    return judged.waiting, judged.skipped
+    return judged.waiting + [Waiting(row.id, row.due_at) for row in lost if row.id in early], judged.skipped
 
 
 def judge(

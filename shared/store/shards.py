@@ -4,11 +4,20 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, String, case, func
+from sqlalchemy import ColumnElement, String, case, exists, func, literal_column, select
 
+from rota.shared.domain.states import InstanceStatus
 from rota.shared.store.tables import schedule_instance
 
 _instance = schedule_instance.c
+_parent = schedule_instance.alias("parent")
+
+parent_runs: ColumnElement[bool] = exists(
+    select(_parent.c.id)
+    .where(_parent.c.id == _instance.parent_id, _parent.c.status == InstanceStatus.RUNNING.value)
+    .correlate(schedule_instance)
+)
+"""Whether the instance of which this one is a shard runs. SQL may have ended it, or put it back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +32,17 @@ class Shard:
     is_part: bool = False
     """Whether it is a shard at all, or the replay of one."""
 
+    may_run: bool = True
+    """Whether its parent ran when it was read, or it has none."""
+
 
 WHOLE = Shard()
 """Of an instance that is no shard."""
 
-_columns = (_instance.parent_id, _instance.shard_index, _instance.shard_total)
+_may_run: ColumnElement[int] = case(
+    (_instance.parent_id.is_(None), literal_column("1")), (parent_runs, literal_column("1")), else_=literal_column("0")
+)
+_columns = (_instance.parent_id, _instance.shard_index, _instance.shard_total, _may_run)
 term: ColumnElement[Any] = case((_instance.shard_index.is_not(None), func.json_array(*_columns, type_=String())))
 """What ``read`` reads."""
 
@@ -36,7 +51,8 @@ def read(value: Any) -> Shard:
     """The shard. What SQL has made of a number counts as it would for a whole instance."""
     if value is None:
         return WHOLE
-    parent_id, index, total = json.loads(value) if isinstance(value, str) else value
+    parent_id, index, total, may_run = json.loads(value) if isinstance(value, str) else value
     is_counted = isinstance(index, int) and isinstance(total, int)
     index, total = (index, total) if is_counted else (0, 1)
-    return Shard(parent_id if isinstance(parent_id, int) else None, index, total, is_part=True)
+    parent = parent_id if isinstance(parent_id, int) else None
+    return Shard(parent, index, total, is_part=True, may_run=bool(may_run))

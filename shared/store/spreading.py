@@ -1,9 +1,9 @@
 """What the scheduler reads of instances that run as their shards."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
@@ -20,15 +20,21 @@ from sqlalchemy import (
 )
 
 from rota.shared.database.constructs import among, by_index, read_by
+from rota.shared.database.later import read_before
 from rota.shared.domain.spreading import ITS_SHARDS, Shard
 from rota.shared.domain.states import InstanceStatus
 from rota.shared.store import params
 from rota.shared.store.tables import schedule_instance, schedule_worker_node
+from rota.shared.store.transitions import canceling
+from rota.shared.store.transitions import spreading as moves
 from rota.shared.store.transitions.spreading import has_open_shard
 
 _instance = schedule_instance.c
 _worker = schedule_worker_node.c
 _shard = schedule_instance.alias("shard")
+
+
+WHY_STOPPED = "its parent is canceled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +120,43 @@ def shards_of(connection: Connection, parent_ids: Collection[int], *, results: b
     return {parent: sorted(shards, key=lambda one: (one.index, one.id)) for parent, shards in found.items()}
 
 
+class Unstopped(NamedTuple):
+    """The shards that are to be stopped, and that nobody has stopped yet: those that wait, and those that run. Ids."""
+
+    waiting: list[int]
+    running: list[int]
+
+
+def unstopped(connection: Connection, parent_ids: Collection[int]) -> Unstopped:
+    """What is left to be stopped of the shards of these instances."""
+    found = shards_of(connection, parent_ids) if parent_ids else {}
+    shards = [shard for some in found.values() for shard in some]
+    return Unstopped(
+        [one.id for one in shards if one.status in (InstanceStatus.PENDING, InstanceStatus.ASSIGNED)],
+        [one.id for one in shards if one.status == InstanceStatus.RUNNING and not one.is_to_stop],
+    )
+
+
+def stop(connection: Connection, shards: Unstopped) -> None:
+    """Cancel the shards that wait, and ask the workers of those that run to stop them."""
+    moves.cancel(connection, shards.waiting, WHY_STOPPED)
+    canceling.request_cancel_of_free(connection, shards.running, WHY_STOPPED)
+
+
 _statuses = by_index(select(_instance.id, _instance.status).where(among(_instance.id)), schedule_instance)
 
 
-def statuses_of(connection: Connection, instance_ids: Collection[int]) -> dict[int, str]:
-    """The statuses of these instances, as far as their rows are there."""
-    return dict(map(tuple, connection.execute(_statuses, {"ids": sorted(instance_ids)})))
+def stranded(connection: Connection, parents: Mapping[int, int]) -> tuple[dict[int, str], dict[int, str]]:
+    """The shards that nobody runs any more, since their parent has ended; and those that nobody runs yet, since SQL has
+    put it back. Each with the reason. ``parents``: the id of the parent, by the id of the shard.
+    """
+    ids = sorted(set(parents.values()))
+    statuses = dict(map(tuple, read_before(connection, _statuses, {"ids": ids}))) if ids else {}
+    lost, early = {}, {}
+    for shard, parent in parents.items():
+        status = statuses.get(parent)
+        if status in (InstanceStatus.PENDING, InstanceStatus.ASSIGNED):
+            early[shard] = f"waits for its parent, instance {parent}"
+        elif status != InstanceStatus.RUNNING:
+            lost[shard] = f"its parent, instance {parent}, runs no more"
+    return lost, early

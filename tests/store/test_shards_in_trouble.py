@@ -198,6 +198,76 @@ def test_shards_of_a_parent_that_sql_has_canceled_are_not_begun(spread: Spread) 
     ] * 2
 
 
+@pytest.mark.parametrize("policy", ["skip", "queue", "allow"])
+@pytest.mark.parametrize("from_afar", [False, True])
+def test_shards_that_a_worker_has_do_not_begin_when_sql_has_ended_their_parent(
+    spread: Spread, policy: str, from_afar: bool
+) -> None:
+    spread.add(shards=2, overlap_policy=policy)
+    parent = spread.start()
+    spread.step()
+    set_columns(spread, parent, "status = 'canceled', gmt_completed = gmt_create")
+    spread.rows.is_far = from_afar
+    assert spread.claim() == {worker: [] for worker in spread.workers}
+    assert [(one.status, one.reason) for one in spread.shards(parent)] == [
+        ("canceled", f"its parent, instance {parent}, runs no more")
+    ] * 2
+
+
+@pytest.mark.parametrize("policy", ["skip", "queue", "allow"])
+@pytest.mark.parametrize("from_afar", [False, True])
+def test_shards_that_a_worker_has_wait_for_a_parent_that_sql_puts_back(
+    spread: Spread, policy: str, from_afar: bool
+) -> None:
+    spread.add(shards=2, overlap_policy=policy)
+    parent = spread.start()
+    spread.step()
+    set_columns(spread, parent, "status = 'pending', schedule_worker_node_id = NULL")
+    spread.rows.is_far = from_afar
+    assert spread.claim() == {worker: [] for worker in spread.workers}
+    spread.step()
+    spread.end(spread.claim())
+    spread.step()
+    assert spread.rows.status(parent) == "succeed"
+
+
+@pytest.mark.parametrize("by_sql", [False, True])
+def test_to_cancel_a_parent_that_was_put_back_stops_its_shards(spread: Spread, by_sql: bool) -> None:
+    spread.add(shards=4)
+    parent = spread.start()
+    spread.step()
+    first, *_ = spread.shards(parent)
+    worker = first.schedule_worker_node_id
+    running = spread.rows.claim(worker, first.id).runs
+    set_columns(spread, parent, "status = 'pending', schedule_worker_node_id = NULL")
+    if by_sql:
+        set_columns(spread, parent, "gmt_cancel_requested = gmt_create")
+        spread.step()
+    else:
+        instances.cancel(spread.database, ANN, [parent])
+    assert spread.rows.status(parent) == "canceled"
+    begun, *others = spread.shards(parent)
+    assert begun.gmt_cancel_requested is not None
+    assert {(one.status, one.reason) for one in others} == {("canceled", "its parent is canceled")}
+    spread.end({worker: list(running)}, "canceled")
+    spread.step()
+    assert written(spread) == []
+
+
+def test_a_parent_that_sql_puts_back_has_no_end_while_it_runs_again(spread: Spread) -> None:
+    spread.add(shards=1)
+    parent = spread.start()
+    spread.step()
+    spread.end(spread.claim(), "failed")
+    spread.step()
+    assert spread.rows.row(parent).gmt_completed is not None
+    set_columns(spread, spread.shards(parent)[0].id, "status = 'pending', schedule_worker_node_id = NULL")
+    set_columns(spread, parent, "status = 'pending', schedule_worker_node_id = NULL")
+    spread.step()
+    row = spread.rows.row(parent)
+    assert (row.status, row.gmt_completed, row.execution_result) == ("running", None, None)
+
+
 def test_to_stop_shards_is_written_once(spread: Spread) -> None:
     spread.add(shards=4)
     parent = spread.start()

@@ -41,6 +41,7 @@ from rota.shared.domain.states import (
 )
 from rota.shared.store import limit_slots, params
 from rota.shared.store.limit_slots import NOTHING, Taking
+from rota.shared.store.shards import parent_runs
 from rota.shared.store.tables import (
     MOST_ATTEMPTS,
     OVERLAP_SLOTS,
@@ -65,6 +66,7 @@ _its_task = _task.id == _instance.schedule_task_id
 _is_shard = _instance.parent_id.is_not(None)
 """Its parent holds the overlap slot for all of its shards."""
 
+_has_running_parent = or_(not_(_is_shard), parent_runs)
 _takes_first_slot = and_(_task.overlap_policy == OverlapPolicy.SKIP.value, not_(_is_shard))
 _holder = schedule_instance.alias("holder")
 _has_holder = exists(
@@ -135,7 +137,11 @@ _is_small = and_(
 )
 HAS_NO_LIMIT = _task.limit_name.is_(None)
 _claim_by_policy = unread_claim(
-    _slot_by_policy, or_(_takes_no_slot, and_(_takes_first_slot, not_(_has_holder))), _is_small, HAS_NO_LIMIT
+    _slot_by_policy,
+    or_(_takes_no_slot, and_(_takes_first_slot, not_(_has_holder))),
+    _has_running_parent,
+    _is_small,
+    HAS_NO_LIMIT,
 )
 _claim_for_slot = unread_claim(bindparam("slot"), HAS_NO_LIMIT)
 

@@ -91,6 +91,8 @@ _spread = ignore_conflicts(
         param=func.coalesce(_instance.param, select(_task.param).where(_its_task).scalar_subquery()),
         gmt_assigned=UtcNow(),
         gmt_started=case((_instance.due_at > UtcNow(), _instance.due_at), else_=UtcNow()),
+        gmt_completed=None,
+        execution_result=None,
         reason=None,
     )
 )

@@ -27,7 +27,15 @@ SELECT schedule_instance.id, schedule_instance.schedule_task_id,
         schedule_task.limit_name,
         CASE WHEN (schedule_instance.shard_index IS NOT NULL) THEN json_array(
             schedule_instance.parent_id, schedule_instance.shard_index,
-            schedule_instance.shard_total
+            schedule_instance.shard_total,
+            CASE WHEN (schedule_instance.parent_id IS NULL) THEN 1 WHEN (
+                EXISTS (
+                    SELECT parent.id
+                    FROM schedule_instance AS parent
+                    WHERE parent.id = schedule_instance.parent_id
+                      AND parent.status = :status_1
+                )
+            ) THEN 1 ELSE 0 END
         ) END,
         coalesce(
             CASE WHEN (
@@ -61,7 +69,7 @@ LEFT OUTER JOIN schedule_task_node
   AND schedule_task_node.instance_gmt_create = schedule_instance.gmt_create
 WHERE (schedule_instance.id IN (SELECT value FROM json_each(:ids)))
   AND schedule_instance.schedule_worker_node_id = :worker
-  AND schedule_instance.status IN (:status_1, …)
+  AND schedule_instance.status IN (:status_2, …)
 ORDER BY schedule_instance.id;
 
 -- overlap.overrun
