@@ -8,7 +8,7 @@ from rota.shared.clock import Timer
 from rota.shared.store.assignments import Pending
 
 OF_ONE_TASK = 20
-"""So many of one task are looked at, the oldest: the others wait behind these."""
+"""So many of one task are looked at, the first by priority and due time: the others wait behind these."""
 
 MOST_OF_ONE_TASK = 2 * OF_ONE_TASK
 MOST = 10_000
@@ -17,6 +17,9 @@ again."""
 
 PUT_OFF_SECONDS = 2.0
 """What no live worker can run is forgotten for so long, so that it is not in the way of others of its task."""
+
+Place = tuple[int, datetime]
+"""The priority of an instance, and when it is due (naive UTC)."""
 
 
 class WaitingParents:
@@ -31,8 +34,8 @@ class WaitingParents:
     def __init__(self, timer: Timer) -> None:
         self._monotonic = timer.monotonic
         self._lock = threading.Lock()
-        self._of_tasks: dict[int, dict[int, datetime]] = {}
-        """When each is due (naive UTC), by the task and its id."""
+        self._of_tasks: dict[int, dict[int, Place]] = {}
+        """The place of each in the order, by the task and its id."""
 
         self._number = 0
         self._put_off: dict[int, float] = {}
@@ -48,10 +51,11 @@ class WaitingParents:
 
     def _note(self, one: Pending) -> bool:
         own = self._of_tasks.setdefault(one.task_id, {})
-        if own.get(one.id) == one.due_at:
+        place = (one.priority, one.due_at)
+        if own.get(one.id) == place:
             return False
         self._number += one.id not in own
-        own[one.id] = one.due_at
+        own[one.id] = place
         if len(own) > min(MOST_OF_ONE_TASK, MOST // len(self._of_tasks)):
             return self._remove_last(one.task_id) != one.id
         if self._number > MOST:
@@ -59,19 +63,19 @@ class WaitingParents:
         return True
 
     def due(self, now: datetime) -> list[int]:
-        """The first of each task that are due (``now``: naive UTC), the oldest before the others."""
+        """The first of each task that are due (``now``: naive UTC), by priority, and the oldest before the others."""
         with self._lock:
             first = [
-                place
+                one
                 for own in self._of_tasks.values()
-                for place in sorted((due_at, number) for number, due_at in own.items() if due_at <= now)[:OF_ONE_TASK]
+                for one in sorted((place, number) for number, place in own.items() if place[1] <= now)[:OF_ONE_TASK]
             ]
         return [number for _, number in sorted(first)]
 
     def next_due(self, now: datetime) -> datetime | None:
         """When the next one is due, of those that are not yet (``now``: naive UTC)."""
         with self._lock:
-            moments = (due_at for own in self._of_tasks.values() for due_at in own.values() if due_at > now)
+            moments = (due_at for own in self._of_tasks.values() for _, due_at in own.values() if due_at > now)
             return min(moments, default=None)
 
     def forget(self, ids: Collection[int]) -> None:

@@ -14,8 +14,9 @@ from rota.shared.store.assignments import Pending
 NOON = datetime.fromisoformat("2030-01-01T12:00:00")
 
 
-def pending(numbers: Iterable[int], task: int = 1, due_at: datetime = NOON) -> list[Pending]:
-    return [cast("Pending", SimpleNamespace(id=number, task_id=task, due_at=due_at)) for number in numbers]
+def pending(numbers: Iterable[int], task: int = 1, due_at: datetime = NOON, priority: int = 100) -> list[Pending]:
+    columns = {"task_id": task, "due_at": due_at, "priority": priority}
+    return [cast("Pending", SimpleNamespace(id=number, **columns)) for number in numbers]
 
 
 @pytest.fixture
@@ -41,6 +42,13 @@ def test_the_oldest_of_each_task_are_looked_at(waiting: WaitingParents) -> None:
         waiting.note(pending([number], task=1, due_at=NOON - timedelta(seconds=200 - number)))
     waiting.note(pending([500], task=2))
     assert waiting.due(NOON) == [*range(1, OF_ONE_TASK + 1), 500]
+
+
+def test_older_ones_that_can_wait_are_looked_at_last_and_make_room_first(waiting: WaitingParents) -> None:
+    waiting.note(pending(range(MOST_OF_ONE_TASK), due_at=NOON - timedelta(hours=1), priority=200))
+    waiting.note(pending([500], priority=100))
+    assert waiting.due(NOON) == [500, *range(OF_ONE_TASK - 1)]
+    assert waiting.note(pending([MOST_OF_ONE_TASK - 1], due_at=NOON - timedelta(hours=1), priority=200)) is False
 
 
 def test_what_is_beyond_the_bound_of_its_task_is_no_news(waiting: WaitingParents) -> None:
