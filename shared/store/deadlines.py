@@ -288,7 +288,8 @@ def _report(run: Watched, node: NodeReport, end: InstanceReport, cleanup: Cleanu
     if cleanup is not None and cleanup.left:
         nodes += [NodeReport(one, NodeStatus.CANCELED) for one in cleanup.ended if one != node.id]
         node.result = node.result or json_text({"error": end.reason})
-        end = InstanceReport(InstanceStatus.PENDING, None, end.reason, None, None, None, run.now)
+        fails = end.status is InstanceStatus.FAILED
+        end = InstanceReport(InstanceStatus.PENDING, None, end.reason, None, None, None, run.now, fails=fails)
     return Report(run.id, run.attempt or 0, nodes, end)
 
 

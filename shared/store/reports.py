@@ -63,6 +63,10 @@ class InstanceReport:
     again: datetime | None = None
     """When its task is to run once more, as its handler said, if it succeeded."""
 
+    fails: bool | None = None
+    """Whether the attempt fails with this report, which is noted in ``failed_attempts``; None: as the state says. A run
+    with nodes that run always fails before it ends, and may end in the attempt of another worker."""
+
 
 @dataclass(slots=True)
 class Report:
@@ -93,6 +97,12 @@ class Report:
         return end.status is InstanceStatus.FAILED or (
             end.status is InstanceStatus.PENDING and end.failures is not None
         )
+
+    @property
+    def fails(self) -> bool:
+        """Whether the attempt fails with it."""
+        said = None if self.instance is None else self.instance.fails
+        return self.has_failed if said is None else said
 
     @property
     def retry_at(self) -> datetime | None:
@@ -127,7 +137,7 @@ class Report:
     @property
     def size(self) -> int:
         """About how many bytes the report takes in a statement."""
-        size = 200 * (len(self.nodes) + 1) + KEPT_BYTES * self.has_failed
+        size = 200 * (len(self.nodes) + 1) + KEPT_BYTES * self.fails
         for state in (*self.nodes, self.instance):
             if state is not None and state.result is not None:
                 size += 2 * len(state.result)
@@ -190,6 +200,7 @@ def _report(connection: Connection, worker_id: int, reports: Collection[Report],
         (n.id, n.status.value, n.result, n.gmt_started, n.gmt_completed, _counted(n.failures))
         for _, n in sorted(latest.items())
     ]
+    failing = {r.instance_id: r for r in kept if r.fails}
     latest_ends = {r.instance_id: r for r in kept if r.instance is not None}
     keeping.keep(connection, worker_id, [i for i, r in latest_ends.items() if r.instance and r.instance.lingers])
     canceling.add_to_reasons(
@@ -203,7 +214,8 @@ def _report(connection: Connection, worker_id: int, reports: Collection[Report],
     ended = sorted(
         (
             r.instance_id, r.attempt, i.status.value, i.result, i.reason,
-            i.gmt_started, i.gmt_completed, _counted(i.failures), i.due_at, _failed_attempt(worker_id, r, i),
+            i.gmt_started, i.gmt_completed, _counted(i.failures), i.due_at,
+            _failed_attempt(worker_id, failing.get(r.instance_id)),
         )
         for r in latest_ends.values()
         if (i := r.instance) is not None
@@ -222,9 +234,9 @@ def _counted(failures: int | None) -> int | None:
     return None if failures is None else min(failures, MOST_FAILURES)
 
 
-def _failed_attempt(worker_id: int, report: Report, instance: InstanceReport) -> str | None:
-    """The end of the attempt as JSON text; None if the report is not of a failure."""
-    if not report.has_failed:
+def _failed_attempt(worker_id: int, report: Report | None) -> str | None:
+    """The end of the attempt that fails with this report, as JSON text; None if none does."""
+    if report is None or (instance := report.instance) is None:
         return None
     failed = (NodeStatus.FAILED, NodeStatus.PENDING)
     node = next((n for n in reversed(report.nodes) if n.status in failed and n.result is not None), None)

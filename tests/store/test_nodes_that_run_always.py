@@ -30,7 +30,7 @@ def failed_in_first(run: Run) -> Report:
     at = run.due_at
     nodes = [NodeReport(first.id, NodeStatus.FAILED, FAILED, at, at, 1), NodeReport(second.id, NodeStatus.RUNNING)]
     nodes[1].gmt_started = at
-    return Report(run.id, run.attempt, nodes, InstanceReport(InstanceStatus.RUNNING, None, WHY, at, None))
+    return Report(run.id, run.attempt, nodes, InstanceReport(InstanceStatus.RUNNING, None, WHY, at, None, fails=True))
 
 
 def cleaned(run: Run) -> Report:
@@ -41,7 +41,7 @@ def cleaned(run: Run) -> Report:
         NodeReport(first.id, NodeStatus.FAILED, FAILED, at, at, 1),
         NodeReport(second.id, NodeStatus.SUCCEED, "1", at, at),
     ]
-    end = InstanceReport(InstanceStatus.FAILED, FAILED, WHY, at, at, run.failures + 1)
+    end = InstanceReport(InstanceStatus.FAILED, FAILED, WHY, at, at, run.failures + 1, fails=False)
     return Report(run.id, run.attempt, nodes, end)
 
 
@@ -52,13 +52,38 @@ def test_the_run_goes_on_with_the_reason_of_its_failure_and_then_has_failed(rows
         assert rows.report(worker, failed_in_first(run)) == set()
     assert (rows.status(run.id), rows.node_statuses(run.id)) == ("running", ["failed", "running"])
     assert (rows.row(run.id).reason, rows.row(run.id).gmt_completed, rows.broken()) == (WHY, None, {})
+    noted = rows.row(run.id).failed_attempts
     assert rows.report(worker, cleaned(run)) == set()
     assert (rows.status(run.id), rows.node_statuses(run.id)) == ("failed", ["failed", "succeed"])
     row = rows.row(run.id)
     assert (row.reason, row.failures, row.execution_result) == (WHY, 1, {"error": "no"})
     [attempt] = row.failed_attempts
     assert (attempt["node_id"], attempt["reason"]) == (run.nodes[0].id, WHY)
+    assert row.failed_attempts == noted
     assert rows.broken() == {}
+
+
+def test_the_failed_attempt_is_the_one_that_failed_and_not_the_one_that_cleaned_up(rows: Scenario) -> None:
+    worker = rows.worker()
+    run = rows.running(worker)
+    rows.report(worker, failed_in_first(run))
+    rows.bury(worker)
+    rows.database.write(lambda c: recovery.recover(c, worker, 10))
+    again = go_on(rows, run)
+    assert rows.report(rows.row(run.id).schedule_worker_node_id, cleaned(again)) == set()
+    row = rows.row(run.id)
+    noted = [(one["attempt"], one["worker_id"], one["reason"]) for one in row.failed_attempts]
+    assert (row.status, row.attempt) == ("failed", 2)
+    assert noted[0] == (1, worker, WHY)
+    assert {attempt for attempt, *_ in noted} == {1}
+
+
+def test_both_reports_of_a_run_in_one_batch_note_its_failure(rows: Scenario) -> None:
+    worker = rows.worker()
+    run = rows.running(worker)
+    assert rows.report(worker, failed_in_first(run), cleaned(run)) == set()
+    [attempt] = rows.row(run.id).failed_attempts
+    assert (attempt["attempt"], attempt["reason"]) == (1, WHY)
 
 
 @pytest.mark.parametrize("is_far", [False, True], ids=["near", "afar"])
@@ -286,6 +311,8 @@ def test_what_the_scheduler_ends_as_overdue_is_cleaned_up_by_another_worker(rows
     end = always.end_of(go_on(rows, run), ALWAYS)
     assert end is not None
     assert end.status == state
+    noted = rows.row(run.id).failed_attempts or []
+    assert [(one["attempt"], one["node_id"]) for one in noted] == [(1, run.nodes[0].id)] * (not cancel)
 
 
 def overdue(rows: Scenario, run: Run) -> None:

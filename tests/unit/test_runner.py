@@ -1548,18 +1548,19 @@ def test_after_a_failure_the_nodes_that_run_always_run_in_order_and_the_failure_
     cleaning.reports.commit()
     decided = cleaning.ended(failure=Fail("no mail server"))
     assert states(decided) == [(102, "failed"), (104, "canceled"), (103, "running")]
-    assert instance(decided).status is InstanceStatus.RUNNING
+    assert (instance(decided).status, decided.fails) == (InstanceStatus.RUNNING, True)
     context = now_runs(cleaning, "CLEANUP", "failed", "node REPORT_SEND failed: Fail: no mail server")
     assert (dict(context.results), context.cancel_requested) == (
         {"EXTRACT": {"rows": 42}, "REPORT_EXTRACT": {"rows": 42}},
         False,
     )
-    assert states(cleaning.ended({"removed": 1})) == [(103, "succeed"), (105, "running")]
+    cleaned = cleaning.ended({"removed": 1})
+    assert (states(cleaned), cleaned.fails) == ([(103, "succeed"), (105, "running")], False)
     assert now_runs(cleaning, "NOTIFY", "failed", "no mail server").results["CLEANUP"] == {"removed": 1}
     report = cleaning.ended()
     assert states(report) == [(105, "succeed"), (102, "failed")]
     end = instance(report)
-    assert (end.status, end.failures, report.has_failed) == (InstanceStatus.FAILED, 1, True)
+    assert (end.status, end.failures, report.has_failed, report.fails) == (InstanceStatus.FAILED, 1, True, False)
     assert end.reason == "node REPORT_SEND failed: Fail: no mail server"
     assert json.loads(end.result or "") == {"error": end.reason, "node": "REPORT_SEND"}
     cleaning.reports.commit()
@@ -1831,6 +1832,7 @@ def test_another_worker_goes_on_with_those_that_are_left(cleaning: World) -> Non
     report = cleaning.ended()
     assert states(report) == [(105, "succeed")]
     assert (instance(report).status, instance(report).reason) == ("failed", context.run_reason)
+    assert not report.fails, "the attempt that failed was another one"
 
 
 @pytest.mark.parametrize(
@@ -1936,6 +1938,7 @@ def test_what_may_run_once_and_is_cut_by_its_workers_stop_leaves_them_to_another
     report = at_grace_end(cleaning)
     assert states(report) == [(101, "failed"), (103, "canceled")]
     assert (instance(report).status, instance(report).due_at, report.has_failed) == ("pending", NOON, False)
+    assert report.fails
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -1945,7 +1948,7 @@ def test_one_of_them_that_was_not_entered_is_left_to_another_worker_as_it_is(cle
     cleaning.ended(failure=Fail("first")) if fails else cleaning.ended({"sent": 1})
     report = at_grace_end(cleaning)
     assert states(report) == [(102, "pending")]
-    assert (instance(report).status, report.has_failed) == (InstanceStatus.PENDING, False)
+    assert (instance(report).status, report.has_failed, report.fails) == (InstanceStatus.PENDING, False, False)
 
 
 def given_up(world: World, *, canceled: bool, **fields: Any) -> Active:

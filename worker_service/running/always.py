@@ -64,7 +64,7 @@ def decided(
         nodes[0].result = endings.error_of(end.reason or "canceled")  # whoever goes on elsewhere reads it there
     run_end = RunEnd(end.status, end.result, end.reason, left, failed)
     skips_nothing = end.status is InstanceStatus.SUCCEED and len(nodes) == 1
-    return _going_on(run, nodes, run_end, span), None if skips_nothing else run_end
+    return _going_on(run, nodes, run_end, span, fails=True), None if skips_nothing else run_end
 
 
 def continued(run: Run, reported: Report, end: RunEnd, span: Span) -> tuple[Report, RunEnd]:
@@ -76,27 +76,31 @@ def continued(run: Run, reported: Report, end: RunEnd, span: Span) -> tuple[Repo
     instance, node = reported.instance, reported.nodes[0]
     if instance is not None and instance.status is InstanceStatus.PENDING:
         return reported, end
+    fails = end.status is InstanceStatus.SUCCEED
     if instance is not None and node.status is NodeStatus.FAILED:
         end = end.with_failure(instance, node)
     end = replace(end, left=end.left[1:])
     if end.left:
-        return _going_on(run, [node], end, span), end
+        return _going_on(run, [node], end, span, fails=fails), end
     again = None if instance is None or end.status is not InstanceStatus.SUCCEED else instance.again
-    return _ended(run, node, end, span, again), end
+    return _ended(run, node, end, span, again, fails=fails), end
 
 
-def _going_on(run: Run, nodes: list[NodeReport], end: RunEnd, span: Span) -> Report:
+def _going_on(run: Run, nodes: list[NodeReport], end: RunEnd, span: Span, *, fails: bool) -> Report:
+    """``fails``: if the run has failed, it does so with this report."""
     following = NodeReport(end.left[0].id, NodeStatus.RUNNING, gmt_started=span.left)
     said = None
     if end.status is not InstanceStatus.SUCCEED:
         said = InstanceReport(InstanceStatus.RUNNING, None, end.reason, span.started, None, note=end.note or None)
+        said.fails = fails and end.status is InstanceStatus.FAILED
     return Report(run.id, run.attempt, [*nodes, following], said)
 
 
-def _ended(run: Run, node: NodeReport, end: RunEnd, span: Span, again: datetime | None) -> Report:
+def _ended(run: Run, node: NodeReport, end: RunEnd, span: Span, again: datetime | None, *, fails: bool) -> Report:
     failures = run.failures + (end.status is InstanceStatus.FAILED)
     instance = InstanceReport(end.status, end.result, end.reason, span.started, span.left, failures)
     instance.note, instance.again = end.note or None, again
+    instance.fails = fails and end.status is InstanceStatus.FAILED
     first = [end.failed] if end.failed is not None and end.failed.id != node.id else []
     return Report(run.id, run.attempt, [node, *first], instance)
 
@@ -168,10 +172,12 @@ def handed_over(run: Run, reported: Report, end: RunEnd | None, always: Collecti
         return None
     ids = {one.id for one in left}
     nodes = [reported.nodes[0], *(one for one in reported.nodes[1:] if end is None and one.id not in ids)]
+    fails = end is None or end.status is InstanceStatus.SUCCEED
     if left or end is None:
-        waiting = InstanceReport(InstanceStatus.PENDING, None, instance.reason, None, None)
+        waiting = InstanceReport(InstanceStatus.PENDING, None, instance.reason, None, None, fails=fails)
         waiting.due_at = instance.gmt_completed
         return replace(reported, nodes=nodes, instance=waiting)
     end = end.with_failure(instance)
     said = replace(instance, status=end.status, result=end.result, reason=end.reason, note=end.note or None)
+    said.fails = fails and end.status is InstanceStatus.FAILED
     return replace(reported, nodes=nodes, instance=said)

@@ -50,7 +50,7 @@ def waiting_for_its_handler(retry: Report, end: InstanceReport) -> Report:
     """
     begins = lingering.RETRY_WAITS if end.status is InstanceStatus.PENDING else lingering.END_WAITS
     reason = f"{begins}: {end.reason}"[:REASON_LIMIT]
-    waiting = replace(end, status=InstanceStatus.RUNNING, reason=reason, due_at=None)
+    waiting = replace(end, status=InstanceStatus.RUNNING, reason=reason, due_at=None, fails=False)
     nodes = [replace(node, status=NodeStatus.RUNNING, gmt_completed=None) for node in retry.nodes[:1]]
     return replace(retry, nodes=nodes, instance=waiting)
 

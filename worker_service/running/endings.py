@@ -244,6 +244,7 @@ def refused(original: Report, why: str) -> Report:
         instance.result, instance.failures = end.result or result, end.failures
         instance.reason = one_more_failure(end.reason, error)
         instance.note = f"{end.note or ''}; then {error}"[:NOTE_LIMIT]
+        instance.fails = False
     return replace(original, nodes=[*failures, *others], instance=instance)
 
 

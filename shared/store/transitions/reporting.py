@@ -74,6 +74,8 @@ _done = json_rows(
     started="time", completed="time", failures="int", due="time", attempt_end="json",
 )  # fmt: skip
 _again = _done.c.status == _text(RETRY.target)
+_is_noted = and_(_done.c.status == _text(BEGIN.target), _instance.reason == _done.c.reason)
+"""This failure of a run that goes on was written before: the answer to that commit was lost."""
 
 _write_instances = (
     update(schedule_instance)
@@ -83,23 +85,29 @@ _write_instances = (
         _instance.attempt == _done.c.attempt,
         leaves(SUCCEED),  # as begin, fail, stop, retry and hand back do
     )
-    .values(
-        status=_done.c.status,
-        execution_result=_done.c.result,
-        # The request to cancel may have left a reason in the row; the worker does not know that reason.
-        reason=case(
-            (_done.c.status == _text(STOP.target), func.coalesce(_instance.reason, _done.c.reason)),
-            (_done.c.status == _text(BEGIN.target), func.coalesce(_done.c.reason, _instance.reason)),
-            else_=_done.c.reason,
+    .ordered_values(  # whether a failure is noted must come before the reason, by which it is seen
+        (
+            _instance.failed_attempts,
+            one_more(_instance.failed_attempts, case((_is_noted, None), else_=_done.c.attempt_end)),
         ),
-        gmt_started=case((_again, None), else_=func.coalesce(_done.c.started, _instance.gmt_started)),
-        gmt_completed=_done.c.completed,
-        failures=func.coalesce(_done.c.failures, _instance.failures),
-        failed_attempts=one_more(_instance.failed_attempts, _done.c.attempt_end),
-        due_at=func.coalesce(_done.c.due, _instance.due_at),
-        schedule_worker_node_id=case((_again, None), else_=_instance.schedule_worker_node_id),
-        gmt_modified=UtcNow(),
-        modifier="worker",
+        (_instance.status, _done.c.status),
+        (_instance.execution_result, _done.c.result),
+        # The request to cancel may have left a reason in the row; the worker does not know that reason.
+        (
+            _instance.reason,
+            case(
+                (_done.c.status == _text(STOP.target), func.coalesce(_instance.reason, _done.c.reason)),
+                (_done.c.status == _text(BEGIN.target), func.coalesce(_done.c.reason, _instance.reason)),
+                else_=_done.c.reason,
+            ),
+        ),
+        (_instance.gmt_started, case((_again, None), else_=func.coalesce(_done.c.started, _instance.gmt_started))),
+        (_instance.gmt_completed, _done.c.completed),
+        (_instance.failures, func.coalesce(_done.c.failures, _instance.failures)),
+        (_instance.due_at, func.coalesce(_done.c.due, _instance.due_at)),
+        (_instance.schedule_worker_node_id, case((_again, None), else_=_instance.schedule_worker_node_id)),
+        (_instance.gmt_modified, UtcNow()),
+        (_instance.modifier, "worker"),
     )
 )
 

@@ -93,26 +93,31 @@ UPDATE JSON_TABLE(
     )
 ) AS done
 STRAIGHT_JOIN schedule_instance FORCE INDEX (PRIMARY)
-SET schedule_instance.status=done.status,
+SET schedule_instance.failed_attempts=CASE WHEN (CASE WHEN (done.status = 'running' AND schedule_instance.reason = done.reason) THEN NULL ELSE done.attempt_end END IS NULL) THEN schedule_instance.failed_attempts ELSE JSON_ARRAY_APPEND(
+    COALESCE(
+        CASE WHEN JSON_VALID(schedule_instance.failed_attempts) THEN CASE WHEN JSON_LENGTH(schedule_instance.failed_attempts) >= 10 THEN JSON_REMOVE(
+            schedule_instance.failed_attempts, '$[0]'
+        ) ELSE schedule_instance.failed_attempts END END, JSON_ARRAY()
+    ), '$',
+    JSON_EXTRACT(
+        CASE WHEN (
+            done.status = 'running'
+              AND schedule_instance.reason = done.reason
+        ) THEN NULL ELSE done.attempt_end END, '$'
+    )
+) END, schedule_instance.status=done.status, schedule_instance.execution_result=done.result,
+    schedule_instance.reason=CASE WHEN (done.status = 'canceled') THEN coalesce(
+        schedule_instance.reason, done.reason
+    ) WHEN (done.status = 'running') THEN coalesce(done.reason, schedule_instance.reason) ELSE done.reason END,
+    schedule_instance.gmt_started=CASE WHEN (done.status = 'pending') THEN NULL ELSE coalesce(
+        done.started, schedule_instance.gmt_started
+    ) END, schedule_instance.gmt_completed=done.completed,
+    schedule_instance.failures=coalesce(done.failures, schedule_instance.failures),
     schedule_instance.due_at=coalesce(done.due, schedule_instance.due_at),
     schedule_instance.schedule_worker_node_id=CASE WHEN (
         done.status = 'pending'
     ) THEN NULL ELSE schedule_instance.schedule_worker_node_id END,
-    schedule_instance.failures=coalesce(done.failures, schedule_instance.failures),
-    schedule_instance.gmt_started=CASE WHEN (done.status = 'pending') THEN NULL ELSE coalesce(
-        done.started, schedule_instance.gmt_started
-    ) END, schedule_instance.gmt_completed=done.completed,
-    schedule_instance.reason=CASE WHEN (done.status = 'canceled') THEN coalesce(
-        schedule_instance.reason, done.reason
-    ) WHEN (done.status = 'running') THEN coalesce(done.reason, schedule_instance.reason) ELSE done.reason END,
-    schedule_instance.execution_result=done.result,
-    schedule_instance.failed_attempts=CASE WHEN (done.attempt_end IS NULL) THEN schedule_instance.failed_attempts ELSE JSON_ARRAY_APPEND(
-        COALESCE(
-            CASE WHEN JSON_VALID(schedule_instance.failed_attempts) THEN CASE WHEN JSON_LENGTH(schedule_instance.failed_attempts) >= 10 THEN JSON_REMOVE(
-                schedule_instance.failed_attempts, '$[0]'
-            ) ELSE schedule_instance.failed_attempts END END, JSON_ARRAY()
-        ), '$', JSON_EXTRACT(done.attempt_end, '$')
-    ) END, schedule_instance.gmt_modified=(UTC_TIMESTAMP(6)), schedule_instance.modifier=:modifier
+    schedule_instance.gmt_modified=(UTC_TIMESTAMP(6)), schedule_instance.modifier=:modifier
 WHERE schedule_instance.id = done.id
   AND schedule_instance.schedule_worker_node_id = :worker
   AND schedule_instance.attempt = done.attempt
@@ -236,26 +241,31 @@ UPDATE JSON_TABLE(
     )
 ) AS done
 STRAIGHT_JOIN schedule_instance FORCE INDEX (PRIMARY)
-SET schedule_instance.status=done.status,
+SET schedule_instance.failed_attempts=CASE WHEN (CASE WHEN (done.status = 'running' AND schedule_instance.reason = done.reason) THEN NULL ELSE done.attempt_end END IS NULL) THEN schedule_instance.failed_attempts ELSE JSON_ARRAY_APPEND(
+    COALESCE(
+        CASE WHEN JSON_VALID(schedule_instance.failed_attempts) THEN CASE WHEN JSON_LENGTH(schedule_instance.failed_attempts) >= 10 THEN JSON_REMOVE(
+            schedule_instance.failed_attempts, '$[0]'
+        ) ELSE schedule_instance.failed_attempts END END, JSON_ARRAY()
+    ), '$',
+    JSON_EXTRACT(
+        CASE WHEN (
+            done.status = 'running'
+              AND schedule_instance.reason = done.reason
+        ) THEN NULL ELSE done.attempt_end END, '$'
+    )
+) END, schedule_instance.status=done.status, schedule_instance.execution_result=done.result,
+    schedule_instance.reason=CASE WHEN (done.status = 'canceled') THEN coalesce(
+        schedule_instance.reason, done.reason
+    ) WHEN (done.status = 'running') THEN coalesce(done.reason, schedule_instance.reason) ELSE done.reason END,
+    schedule_instance.gmt_started=CASE WHEN (done.status = 'pending') THEN NULL ELSE coalesce(
+        done.started, schedule_instance.gmt_started
+    ) END, schedule_instance.gmt_completed=done.completed,
+    schedule_instance.failures=coalesce(done.failures, schedule_instance.failures),
     schedule_instance.due_at=coalesce(done.due, schedule_instance.due_at),
     schedule_instance.schedule_worker_node_id=CASE WHEN (
         done.status = 'pending'
     ) THEN NULL ELSE schedule_instance.schedule_worker_node_id END,
-    schedule_instance.failures=coalesce(done.failures, schedule_instance.failures),
-    schedule_instance.gmt_started=CASE WHEN (done.status = 'pending') THEN NULL ELSE coalesce(
-        done.started, schedule_instance.gmt_started
-    ) END, schedule_instance.gmt_completed=done.completed,
-    schedule_instance.reason=CASE WHEN (done.status = 'canceled') THEN coalesce(
-        schedule_instance.reason, done.reason
-    ) WHEN (done.status = 'running') THEN coalesce(done.reason, schedule_instance.reason) ELSE done.reason END,
-    schedule_instance.execution_result=done.result,
-    schedule_instance.failed_attempts=CASE WHEN (done.attempt_end IS NULL) THEN schedule_instance.failed_attempts ELSE JSON_ARRAY_APPEND(
-        COALESCE(
-            CASE WHEN JSON_VALID(schedule_instance.failed_attempts) THEN CASE WHEN JSON_LENGTH(schedule_instance.failed_attempts) >= 10 THEN JSON_REMOVE(
-                schedule_instance.failed_attempts, '$[0]'
-            ) ELSE schedule_instance.failed_attempts END END, JSON_ARRAY()
-        ), '$', JSON_EXTRACT(done.attempt_end, '$')
-    ) END, schedule_instance.gmt_modified=(UTC_TIMESTAMP(6)), schedule_instance.modifier=:modifier
+    schedule_instance.gmt_modified=(UTC_TIMESTAMP(6)), schedule_instance.modifier=:modifier
 WHERE schedule_instance.id = done.id
   AND schedule_instance.schedule_worker_node_id = :worker
   AND schedule_instance.attempt = done.attempt

@@ -98,25 +98,31 @@ WHERE schedule_task_node.id = done.id;
 
 -- transitions.reporting.report
 UPDATE schedule_instance NOT INDEXED
-SET status=done.status, due_at=coalesce(done.due, schedule_instance.due_at),
-    schedule_worker_node_id=CASE WHEN (
-        done.status = 'pending'
-    ) THEN NULL ELSE schedule_instance.schedule_worker_node_id END,
-    failures=coalesce(done.failures, schedule_instance.failures),
-    gmt_started=CASE WHEN (done.status = 'pending') THEN NULL ELSE coalesce(
-        done.started, schedule_instance.gmt_started
-    ) END, gmt_completed=done.completed,
+SET failed_attempts=CASE WHEN (CASE WHEN (done.status = 'running' AND schedule_instance.reason = done.reason) THEN NULL ELSE done.attempt_end END IS NULL) THEN schedule_instance.failed_attempts ELSE json_insert(
+    coalesce(
+        CASE WHEN json_valid(schedule_instance.failed_attempts) THEN CASE WHEN json_array_length(schedule_instance.failed_attempts) >= 10 THEN json_remove(
+            schedule_instance.failed_attempts, '$[0]'
+        ) ELSE schedule_instance.failed_attempts END END, '[]'
+    ), '$[#]',
+    json(
+        CASE WHEN (
+            done.status = 'running'
+              AND schedule_instance.reason = done.reason
+        ) THEN NULL ELSE done.attempt_end END
+    )
+) END, status=done.status, execution_result=done.result,
     reason=CASE WHEN (done.status = 'canceled') THEN coalesce(
         schedule_instance.reason, done.reason
     ) WHEN (done.status = 'running') THEN coalesce(done.reason, schedule_instance.reason) ELSE done.reason END,
-    execution_result=done.result,
-    failed_attempts=CASE WHEN (done.attempt_end IS NULL) THEN schedule_instance.failed_attempts ELSE json_insert(
-        coalesce(
-            CASE WHEN json_valid(schedule_instance.failed_attempts) THEN CASE WHEN json_array_length(schedule_instance.failed_attempts) >= 10 THEN json_remove(
-                schedule_instance.failed_attempts, '$[0]'
-            ) ELSE schedule_instance.failed_attempts END END, '[]'
-        ), '$[#]', json(done.attempt_end)
-    ) END, gmt_modified=(strftime('%Y-%m-%d %H:%M:%f000', 'now')), modifier=:modifier
+    gmt_started=CASE WHEN (done.status = 'pending') THEN NULL ELSE coalesce(
+        done.started, schedule_instance.gmt_started
+    ) END, gmt_completed=done.completed,
+    failures=coalesce(done.failures, schedule_instance.failures),
+    due_at=coalesce(done.due, schedule_instance.due_at),
+    schedule_worker_node_id=CASE WHEN (
+        done.status = 'pending'
+    ) THEN NULL ELSE schedule_instance.schedule_worker_node_id END,
+    gmt_modified=(strftime('%Y-%m-%d %H:%M:%f000', 'now')), modifier=:modifier
 FROM (
     SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS attempt,
         json_extract(value, '$[2]') AS status, json_extract(value, '$[3]') AS result,
@@ -236,25 +242,31 @@ WHERE (schedule_task_node.id IN (SELECT value FROM json_each(:nodes)))
 
 -- transitions.reporting.hand_back
 UPDATE schedule_instance NOT INDEXED
-SET status=done.status, due_at=coalesce(done.due, schedule_instance.due_at),
-    schedule_worker_node_id=CASE WHEN (
-        done.status = 'pending'
-    ) THEN NULL ELSE schedule_instance.schedule_worker_node_id END,
-    failures=coalesce(done.failures, schedule_instance.failures),
-    gmt_started=CASE WHEN (done.status = 'pending') THEN NULL ELSE coalesce(
-        done.started, schedule_instance.gmt_started
-    ) END, gmt_completed=done.completed,
+SET failed_attempts=CASE WHEN (CASE WHEN (done.status = 'running' AND schedule_instance.reason = done.reason) THEN NULL ELSE done.attempt_end END IS NULL) THEN schedule_instance.failed_attempts ELSE json_insert(
+    coalesce(
+        CASE WHEN json_valid(schedule_instance.failed_attempts) THEN CASE WHEN json_array_length(schedule_instance.failed_attempts) >= 10 THEN json_remove(
+            schedule_instance.failed_attempts, '$[0]'
+        ) ELSE schedule_instance.failed_attempts END END, '[]'
+    ), '$[#]',
+    json(
+        CASE WHEN (
+            done.status = 'running'
+              AND schedule_instance.reason = done.reason
+        ) THEN NULL ELSE done.attempt_end END
+    )
+) END, status=done.status, execution_result=done.result,
     reason=CASE WHEN (done.status = 'canceled') THEN coalesce(
         schedule_instance.reason, done.reason
     ) WHEN (done.status = 'running') THEN coalesce(done.reason, schedule_instance.reason) ELSE done.reason END,
-    execution_result=done.result,
-    failed_attempts=CASE WHEN (done.attempt_end IS NULL) THEN schedule_instance.failed_attempts ELSE json_insert(
-        coalesce(
-            CASE WHEN json_valid(schedule_instance.failed_attempts) THEN CASE WHEN json_array_length(schedule_instance.failed_attempts) >= 10 THEN json_remove(
-                schedule_instance.failed_attempts, '$[0]'
-            ) ELSE schedule_instance.failed_attempts END END, '[]'
-        ), '$[#]', json(done.attempt_end)
-    ) END, gmt_modified=(strftime('%Y-%m-%d %H:%M:%f000', 'now')), modifier=:modifier
+    gmt_started=CASE WHEN (done.status = 'pending') THEN NULL ELSE coalesce(
+        done.started, schedule_instance.gmt_started
+    ) END, gmt_completed=done.completed,
+    failures=coalesce(done.failures, schedule_instance.failures),
+    due_at=coalesce(done.due, schedule_instance.due_at),
+    schedule_worker_node_id=CASE WHEN (
+        done.status = 'pending'
+    ) THEN NULL ELSE schedule_instance.schedule_worker_node_id END,
+    gmt_modified=(strftime('%Y-%m-%d %H:%M:%f000', 'now')), modifier=:modifier
 FROM (
     SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS attempt,
         json_extract(value, '$[2]') AS status, json_extract(value, '$[3]') AS result,
