@@ -712,6 +712,7 @@ def test_what_is_wanted_is_found_by_id_with_its_nodes_by_theirs(big: Big, assign
         ("schedule_task", PRIMARY),
         ("schedule_task_node", NODES),
         ("holder", OVERLAP),
+        ("parent", PRIMARY),  # of shards alone
     ]
 
 
@@ -753,6 +754,7 @@ def test_what_a_claim_nearby_wants_is_read_by_id_with_its_nodes_by_theirs(big: B
         ("schedule_instance", PRIMARY),
         ("schedule_task", PRIMARY),
         ("schedule_task_node", NODES),
+        ("parent", PRIMARY),  # of shards alone
     ]
 
 
