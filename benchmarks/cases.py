@@ -61,6 +61,9 @@ class Scale:
     seconds: int = 60
     registered: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
     edited: tuple[int, ...] = (300_000,)
+    flood: int = 100_000
+    """Instances of one group, while another group fires."""
+
     finished: tuple[int, ...] = (0, 1_000_000, 10_000_000)
     workers: tuple[int, ...] = (1, 2, 4, 8, 16)
     schedulers: tuple[int, ...] = (1, 2, 4)
@@ -95,6 +98,7 @@ QUICK = Scale(
     seconds=10,
     registered=(100_000,),
     edited=(),
+    flood=0,
     finished=(),
     workers=(4,),
     schedulers=(),
@@ -115,6 +119,7 @@ PAIRS = replace(
     seconds=20,
     asked=12,
     edited=(100_000,),
+    flood=100_000,
     finished=(300_000,),
     piped=1.0,
     distances=(100,),

@@ -206,6 +206,17 @@ GOALS = (
     _at_most(
         ("edit", "300,000"), "300,000 edited by one statement: others late by less than 20 ms at p99", "p99", 20, "ms"
     ),
+    *(
+        Goal(
+            "flood",
+            f"{variant}: p99 of another group within twice what it is without",
+            _ratio(_rota("flood", variant), _rota("flood", "alone"), "p99"),
+            (variant,),
+            at_most=2,
+            unit="times",
+        )
+        for variant in ("beside 100,000 of nothing", "beside 100,000 of 0.2 s")
+    ),
     Goal("run_now", "p50 0.6 s", _figure(_rota("run_now"), "p50"), at_most=600, unit="ms"),
     Goal("run_now", "p99 1.3 s", _figure(_rota("run_now"), "p99"), at_most=1_300, unit="ms"),
     Goal("run_now", "with wake-ups p50 20 ms", _figure(_rota("run_now", "wake-ups"), "p50"), at_most=20, unit="ms"),

@@ -29,6 +29,10 @@ WHAT = {
     "distance": "A steady load with the database so far away: a proxy delays all packets. Lateness in ms.",
     "registry": "Tasks that are registered; what a tick of the scheduler costs, and what it costs to be idle.",
     "edit": "One statement edits many tasks while others fire every second: how late those are, in ms.",
+    "flood": (
+        "Many instances of one group are stored at once while tasks of another group fire every second: how late those"
+        " are, in ms; and how many of the flood run in a second meanwhile."
+    ),
     "history": "Finished instances in the table; drain and a steady load (lateness in ms) over them.",
     "fleet": "Drain by so many processes.",
     "run_now": "A run that a program asks for in an idle system: ms from the call, which commits, to the handler.",

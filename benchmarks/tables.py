@@ -25,6 +25,7 @@ SECTIONS = (
     "distance",
     "registry",
     "edit",
+    "flood",
     "history",
     "fleet",
     "run_now",

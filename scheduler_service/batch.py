@@ -105,7 +105,8 @@ class Batch:
         is_later = due_at is not None and due_at > self._horizon
         if is_later or not (terms.limit_name is terms.pool is terms.spread is None):
             return Fire(task.id, moment, priority, task.param, None, (), None, work.in_turn)  # the assigner assigns it
-        worker = fleet.choose(work.needs, late=moment <= self._now, can_wait=priority == CATCH_UP_PRIORITY)
+        late, can_wait = moment <= self._now, priority == CATCH_UP_PRIORITY
+        worker = fleet.choose(work.needs, late=late, can_wait=can_wait, group=task.group)
         reason = fleet.why_not(work.needs) if worker is None else None
         nodes = work.nodes or ()
         if worker is not None and work.nodes is None:

@@ -6,7 +6,7 @@ from rota.scheduler_service.fleet import FleetSnapshot
 from rota.scheduler_service.placement import FULL, NOBODY, Needs, needs_of
 from rota.shared.domain.errors import RotaError
 from rota.shared.domain.nodes import PlannedNode
-from rota.shared.store.assignments import Pending
+from rota.shared.store.pending import Pending
 
 
 def needed(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Connection
 
+from rota.scheduler_service.floods import Floods
 from rota.scheduler_service.long_queues import LongQueues, counted
 from rota.scheduler_service.placement import Fleet, Needs, needs_of
 from rota.shared.database.transactions import Database
@@ -41,11 +42,11 @@ class FleetSnapshot:
         if pool is None or self.fleet.is_empty:
             return self.fleet
         found = self.pools.get(pool)
-        return Fleet((), pool=pool) if found is None else found
+        return Fleet((), pool=pool, floods=self.fleet.floods) if found is None else found
 
-    def has_room(self, *, can_wait: bool = False) -> bool:
+    def has_room(self, *, can_wait: bool = False, floods: bool = False) -> bool:
         """Whether any worker may be given one more, for its own slots or for a pool (``Fleet.has_room``)."""
-        return any(fleet.has_room(can_wait=can_wait) for fleet in (self.fleet, *self.pools.values()))
+        return any(fleet.has_room(can_wait=can_wait, floods=floods) for fleet in (self.fleet, *self.pools.values()))
 
     def load_of(self, worker_id: int) -> int | None:
         """How many instances a worker holds with all of its pools (``Fleet.load_of``)."""
@@ -81,6 +82,9 @@ class FleetCache:
 
         self._lists_good_until = 0.0
         self._queues = LongQueues(database.clock)
+        self._floods: dict[str | None, Floods] = {}
+        """By pool; None: in the workers' own slots."""
+
         self._counted = loads.COUNTED
 
         self.aside: Callable[[], Mapping[int, int]] = dict
@@ -123,17 +127,20 @@ class FleetCache:
         carried_lists = {version: nodes for version, nodes in planned.items() if nodes}
         held = pools.held(connection, [worker.id for worker in live if worker.pools])
         beside = [worker.beside(held[worker.id]) if worker.id in held else worker for worker in live]
-        return FleetSnapshot(catalog, Fleet(beside, carried_lists), _of_pools(live, held, carried_lists))
+        of_pools = {
+            pool: Fleet(workers, carried_lists, pool=pool, floods=self._floods_of(pool))
+            for pool, workers in _by_pool(live, held).items()
+        }
+        return FleetSnapshot(catalog, Fleet(beside, carried_lists, floods=self._floods_of(None)), of_pools)
+
+    def _floods_of(self, pool: str | None) -> Floods:
+        return self._floods.setdefault(pool, Floods(self._clock))
 
 
-def _of_pools(
-    live: Sequence[LiveWorker],
-    held: Mapping[int, Mapping[str, PoolLoad]],
-    lists: Mapping[Version, Sequence[PlannedNode]],
-) -> dict[str, Fleet]:
+def _by_pool(live: Sequence[LiveWorker], held: Mapping[int, Mapping[str, PoolLoad]]) -> dict[str, list[LiveWorker]]:
     having: dict[str, list[LiveWorker]] = {}
     for worker in live:
         for pool in worker.pools:
             holds = held.get(worker.id, {}).get(pool, PoolLoad())
             having.setdefault(pool, []).append(worker.in_pool(pool, holds))
-    return {pool: Fleet(workers, lists, pool=pool) for pool, workers in having.items()}
+    return having

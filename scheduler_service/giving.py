@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from rota.shared.domain.nodes import PlannedNode
 from rota.shared.store import deadlines, fires, locks, pools, run_numbers
-from rota.shared.store.assignments import Pending
+from rota.shared.store.pending import Pending
 from rota.shared.store.transitions import giving
 
 

@@ -12,8 +12,8 @@ from sqlalchemy import Connection
 from rota.shared.database.transactions import Database
 from rota.shared.domain.limits import MOST_AHEAD
 from rota.shared.store import assignments, limit_slots
-from rota.shared.store.assignments import Pending
 from rota.shared.store.limit_slots import LimitRow
+from rota.shared.store.pending import Pending
 
 SHRINK_AFTER_SECONDS = 1.0
 """What was given stays for a while before it counts as too much: workers poll once a second."""

@@ -12,7 +12,7 @@ from rota.shared.domain.nodes import Catalog, PlannedNode
 from rota.shared.domain.planning import PlannedTask
 from rota.shared.domain.states import REASON_LIMIT
 from rota.shared.store import params
-from rota.shared.store.assignments import Pending
+from rota.shared.store.pending import Pending
 
 Listed = Sequence[PlannedNode] | RotaError | None
 Read = Callable[..., dict[int, str | None]]

@@ -12,7 +12,7 @@ from rota.shared.domain.nodes import PlannedNode
 from rota.shared.domain.states import TaskStatus
 from rota.shared.domain.waiting import superseded
 from rota.shared.store import overlap, spreading, workers
-from rota.shared.store.assignments import Pending
+from rota.shared.store.pending import Pending
 
 
 def is_new(one: Pending, pinned: Collection[int]) -> bool:

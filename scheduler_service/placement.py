@@ -3,11 +3,14 @@
 import heapq
 import random
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, TypeGuard
 
+from rota.scheduler_service.floods import KEPT, Floods, without_kept
 from rota.shared.domain.errors import InvalidInput
+from rota.shared.domain.groups import Group
 from rota.shared.domain.nodes import PlannedNode
 from rota.shared.domain.states import REASON_LIMIT
 from rota.shared.store.loads import LiveWorker
@@ -40,6 +43,14 @@ class Turn(NamedTuple):
     """Whether it waits behind many: then it leaves room for others, and its worker counts as no more loaded."""
 
 
+class Kind(NamedTuple):
+    """What decides how much room an instance may take, and which worker is least loaded for it."""
+
+    late: bool
+    can_wait: bool
+    floods: bool
+
+
 Entry = tuple[float, float, float, int]
 """A worker in a heap: the load it is chosen by, the share of its capacity that is taken, chance, its id."""
 
@@ -56,7 +67,7 @@ class Fleet:
     one worker, and workers do not lock the same pages (docs/decisions/0013-fleets-on-few-cores.md).
 
     What can wait (``CATCH_UP_PRIORITY``) gets at most half of a worker's room. So what is due now always finds room,
-    and the worker runs it first.
+    and the worker runs it first. A group that floods leaves a tenth of it (``Floods``).
 
     ``lists`` holds the nodes of each version of a task type that a worker carries. A version that is not among them is
     as if the worker did not carry the task type.
@@ -70,6 +81,7 @@ class Fleet:
         lists: Mapping[Version, Sequence[PlannedNode]] = NO_LISTS,
         *,
         pool: str | None = None,
+        floods: Floods,
     ) -> None:
         """``pool``: the workers are pools of this name, each as if it were a worker of its own."""
         self._pool = pool
@@ -77,7 +89,10 @@ class Fleet:
         self._lists = lists
         self._given = {worker.id: worker.load for worker in self._workers.values()}
         self._aside = {worker.id: worker.aside for worker in self._workers.values()}
-        self._heaps: dict[tuple[Needs, bool, bool], list[Entry]] = {}
+        self._heaps: dict[tuple[Needs, Kind], list[Entry]] = {}
+        self.floods = floods
+        self._given_of: Counter[Group] = Counter()
+        self._much = KEPT * sum(worker.room for worker in self._workers.values())
         self._whys: dict[Needs, str] = {}
         self._lock = threading.Lock()
         self.listens = any(worker.wake_address is not None for worker in self._workers.values())
@@ -91,31 +106,34 @@ class Fleet:
         late: bool = False,
         can_wait: bool = False,
         turn: Turn | None = None,
+        group: Group = None,
     ) -> int | None:
         """Choose the least-loaded worker that fits and has room, and count the instance as given to it.
 
         ``avoid`` names a worker that is chosen only if there is no other; ``late``: the instance is due already;
-        ``can_wait``: it leaves room for others; ``turn``: it waits for others of its task. Returns
-        the worker's id, or None where no worker fits or all that fit
-        are full.
+        ``can_wait``: it leaves room for others; ``turn``: it waits for others of its task;
+        ``group``: its group, or None for one that floods nothing. Returns the worker's id, or None where no worker fits
+        or all that fit are full.
         """
         with self._lock:
-            can_wait = can_wait or (turn is not None and turn.is_far)
+            if group is not None:
+                self.floods.see(group)
+            kind = Kind(late, can_wait or (turn is not None and turn.is_far), group in self.floods)
             if turn is not None and self._may_go_on(turn.after, needs, avoid):
-                if self._takes_more(self._workers[turn.after], can_wait):
-                    return self._give(turn.after, turn)
+                if self._takes_more(self._workers[turn.after], kind):
+                    return self._give(turn.after, turn, group)
                 if turn.is_far:
                     return None
-            heap = self._heap(needs, late, can_wait)
-            first = self._least(heap, late, can_wait)
+            heap = self._heap(needs, kind)
+            first = self._least(heap, kind)
             if first is None:
                 return None
             chosen = first
             if avoid is not None and self._workers[first].name == avoid:
                 entry = heapq.heappop(heap)
-                chosen = self._least(heap, late, can_wait) or first
+                chosen = self._least(heap, kind) or first
                 heapq.heappush(heap, entry)
-            return self._give(chosen, turn)
+            return self._give(chosen, turn, group)
 
     @property
     def is_empty(self) -> bool:
@@ -130,7 +148,7 @@ class Fleet:
         """Count an instance as given to the only worker that may run it, full or not; None if it does not fit."""
         with self._lock:
             worker = self._workers.get(worker_id)
-            return None if worker is None or not self._can_run(worker, needs) else self._give(worker_id, None)
+            return None if worker is None or not self._can_run(worker, needs) else self._give(worker_id, None, None)
 
     def _may_go_on(self, worker_id: int | None, needs: Needs, avoid: str | None) -> TypeGuard[int]:
         """Whether the worker that has the turn before may have this one, too, if it has room."""
@@ -139,8 +157,11 @@ class Fleet:
             return False
         return worker.capacity > 0 and self._can_run(worker, needs) and _carries(worker, needs.labels)
 
-    def _give(self, worker_id: int, turn: Turn | None) -> int:
+    def _give(self, worker_id: int, turn: Turn | None, group: Group) -> int:
         self._given[worker_id] += 1
+        self._given_of[group] += 1
+        if group is not None and self._given_of[group] > self._much:
+            self.floods.note(group)
         if turn is not None and turn.is_far:
             self._aside[worker_id] += 1
         return worker_id
@@ -180,29 +201,30 @@ class Fleet:
         with self._lock:
             return self._given.get(worker_id)
 
-    def has_room(self, *, can_wait: bool = False) -> bool:
-        """Whether any worker may be given one more; with ``can_wait`` one that leaves room for others."""
+    def has_room(self, *, can_wait: bool = False, floods: bool = False) -> bool:
+        """Whether any worker may be given one more; with ``can_wait`` or ``floods`` one that leaves room for others."""
+        kind = Kind(late=False, can_wait=can_wait, floods=floods and self.floods.keep_room)
         with self._lock:
-            return any(self._takes_more(worker, can_wait) for worker in self._workers.values())
+            return any(self._takes_more(worker, kind) for worker in self._workers.values())
 
-    def _heap(self, needs: Needs, late: bool, can_wait: bool) -> list[Entry]:
-        heap = self._heaps.get((needs, late, can_wait))
+    def _heap(self, needs: Needs, kind: Kind) -> list[Entry]:
+        heap = self._heaps.get((needs, kind))
         if heap is None:
             able = (w for w in self._workers.values() if w.capacity > 0 and self._can_run(w, needs))
             fitting = (worker for worker in able if _carries(worker, needs.labels))
-            heap = self._heaps[needs, late, can_wait] = [self._entry(worker, late) for worker in fitting]
+            heap = self._heaps[needs, kind] = [self._entry(worker, kind.late) for worker in fitting]
             heapq.heapify(heap)
         return heap
 
-    def _least(self, heap: list[Entry], late: bool, can_wait: bool) -> int | None:
+    def _least(self, heap: list[Entry], kind: Kind) -> int | None:
         """The worker at the top of the heap that has room. Entries whose load has grown since are sorted in again."""
         while heap:
             load, _, _, worker_id = heap[0]
             worker = self._workers[worker_id]
-            if not self._takes_more(worker, can_wait):
+            if not self._takes_more(worker, kind):
                 heapq.heappop(heap)
-            elif load < self._load(worker, late):
-                heapq.heapreplace(heap, self._entry(worker, late))
+            elif load < self._load(worker, kind.late):
+                heapq.heapreplace(heap, self._entry(worker, kind.late))
             else:
                 return worker_id
         return None
@@ -213,8 +235,10 @@ class Fleet:
         nodes = self._lists.get((needs.task_type, worker.versions.get(needs.task_type, "")))
         return nodes is not None and all(node.type in worker.node_types for node in nodes)
 
-    def _takes_more(self, worker: LiveWorker, can_wait: bool) -> bool:
-        room = (worker.room + 1) // 2 if can_wait else worker.room
+    def _takes_more(self, worker: LiveWorker, kind: Kind) -> bool:
+        room = without_kept(worker.room) if kind.floods else worker.room
+        if kind.can_wait:
+            room = min(room, (worker.room + 1) // 2)
         return worker.capacity > 0 and self._given[worker.id] < room
 
     def _entry(self, worker: LiveWorker, late: bool) -> Entry:

@@ -11,7 +11,7 @@ from rota.shared.domain.nodes import PlannedNode
 from rota.shared.domain.planning import CATCH_UP_PRIORITY
 from rota.shared.domain.states import REASON_LIMIT
 from rota.shared.domain.times import is_time, why_no_time
-from rota.shared.store.assignments import Pending
+from rota.shared.store.pending import Pending
 from rota.shared.surprises import Surprises
 
 
@@ -38,7 +38,7 @@ def place(
             if one.only_worker_id is not None:
                 worker = fleet.give_to(one.only_worker_id, needs)
             else:
-                worker = fleet.choose(needs, one.lost_by, late=late, can_wait=can_wait, turn=turn)
+                worker = fleet.choose(needs, one.lost_by, late=late, can_wait=can_wait, turn=turn, group=one.group)
             if worker is None:
                 why = _waits_for_its_own(one) or fleet.why_not(needs)
                 if not line.is_put_off(one, turn, why):

@@ -15,7 +15,7 @@ from rota.scheduler_service.placement import FULL, Turn
 from rota.shared.database.transactions import Database
 from rota.shared.domain.times import is_time
 from rota.shared.store import assignments, overlap, turns
-from rota.shared.store.assignments import Pending
+from rota.shared.store.pending import Pending
 
 AHEAD = 20
 """Of a task whose instances wait for each other, so many are assigned beyond its slots."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from rota.scheduler_service.placement import Fleet
 from rota.shared.domain.states import Origin
-from rota.shared.store.assignments import Pending
+from rota.shared.store.pending import Pending
 from rota.shared.waking.sending import send
 
 URGENT_PRIORITY = 1

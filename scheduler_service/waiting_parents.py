@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from datetime import datetime
 
 from rota.shared.clock import Timer
-from rota.shared.store.assignments import Pending
+from rota.shared.store.pending import Pending
 
 OF_ONE_TASK = 20
 """So many of one task are looked at, the first by priority and due time: the others wait behind these."""

@@ -94,14 +94,12 @@ class Engine:
 
     def _new_lanes(self, backlog: Backlog, settings: Settings, pools: Mapping[str, int]) -> Lanes:
         parts = (self._rows, self._runner, self._listeners, self._clock, settings)
-        poll = partial(self._rows.poll_beside, list(pools)) if pools else self._rows.poll
-        own = Lane(*parts, backlog=backlog, slots=self._slots, poll=poll, looks=self._look)
+        own = Lane(*parts, backlog=backlog, slots=self._slots, queue=self._rows.queue(pools=pools), looks=self._look)
         others = []
         for pool, size in pools.items():
             slots, waiting = Slots(size, settings.batch, self._clock, pool=pool), Backlog(self._clock)
             self._runner.proceeding.serve(slots)
-            poll = partial(self._rows.poll_pool, pool)
-            others.append(Lane(*parts, backlog=waiting, slots=slots, poll=poll))
+            others.append(Lane(*parts, backlog=waiting, slots=slots, queue=self._rows.queue(pool=pool)))
         return Lanes(own, others, self._clock)
 
     def _new_runner(self, nodes: Mapping[str, Node], slots: Slots, settings: Settings, name: str) -> Runner:

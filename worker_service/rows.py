@@ -1,7 +1,7 @@
 """The rows of one worker. Every write is fenced by the worker's id: each start of a worker gets a new id."""
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
@@ -12,10 +12,12 @@ from rota.shared.clock import FAR_SECONDS
 from rota.shared.database.later import Unexpected
 from rota.shared.database.transactions import Database
 from rota.shared.domain.states import REASON_LIMIT
-from rota.shared.store import assignments, handing_on, polling, recovery, reports, runs
+from rota.shared.store import assignments, crowds, handing_on, polling, recovery, reports, runs
 from rota.shared.store.claims import Claims
+from rota.shared.store.crowds import Beside
 from rota.shared.store.node_types import NodeTypeNames
 from rota.shared.store.overlap import SkipCandidate
+from rota.shared.store.polling import Assigned, Queue
 from rota.shared.store.reports import Report
 from rota.shared.store.runs import Claim, Wanted
 from rota.shared.store.transitions import canceling, keeping
@@ -49,17 +51,9 @@ class WorkerRows:
         """Whether the database is away, as far as this process has seen."""
         return self._database.outage.lasts
 
-    def poll(self, horizon: datetime, limit: int) -> list[polling.Assigned]:
-        """The instances assigned to the worker and due by ``horizon`` (naive UTC): id, due_at, priority."""
-        return self._database.read(lambda c: polling.poll(c, self.worker_id, horizon, limit))
-
-    def poll_beside(self, pools: Collection[str], horizon: datetime, limit: int) -> list[polling.Assigned]:
-        """The same, without those that it was given for these pools."""
-        return self._database.read(lambda c: polling.poll_beside(c, self.worker_id, horizon, limit, pools))
-
-    def poll_pool(self, pool: str, horizon: datetime, limit: int) -> list[polling.Assigned]:
-        """The same, but only those that it was given for this pool."""
-        return self._database.read(lambda c: polling.poll_pool(c, self.worker_id, horizon, limit, pool))
+    def queue(self, *, pool: str | None = None, pools: Iterable[str] = ()) -> "QueueRows":
+        """What is assigned to the worker: all, or what it was given beside these pools, or for this pool."""
+        return QueueRows(self._database, Queue(self.worker_id, pool, tuple(pools)))
 
     def claim(
         self,
@@ -154,3 +148,19 @@ class WorkerRows:
             == batch
         ):
             pass
+
+
+class QueueRows:
+    """What is assigned to a worker, for its own slots or for a pool of its. Each verb may raise DatabaseProblem."""
+
+    def __init__(self, database: Database, queue: Queue) -> None:
+        self._database = database
+        self._queue = queue
+
+    def poll(self, horizon: datetime, limit: int) -> list[Assigned]:
+        """The instances that are due by ``horizon`` (naive UTC): id, due_at, priority; at most ``limit``."""
+        return self._database.read(lambda c: polling.poll(c, self._queue, horizon, limit))
+
+    def beside(self, waiting: Sequence[int], priority: int, horizon: datetime) -> Beside:
+        """What waits beside crowds; ``waiting``: the ids of those of a priority that have waited longest."""
+        return self._database.read(lambda c: crowds.beside(c, self._queue, waiting, priority, horizon))

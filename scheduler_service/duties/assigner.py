@@ -25,17 +25,21 @@ from rota.scheduler_service.urgent import Given, is_urgent, wake_workers
 from rota.shared.clock import TICK_PHASE_SECONDS, seconds_to_next
 from rota.shared.database.later import Unexpected, then_read
 from rota.shared.database.transactions import Database, sentence
+from rota.shared.domain.groups import crowds_of
 from rota.shared.domain.nodes import PlannedNode
 from rota.shared.domain.states import REASON_LIMIT
 from rota.shared.domain.times import is_time, why_no_time
 from rota.shared.domain.waiting import superseded
 from rota.shared.settings import Settings
 from rota.shared.store import assignments, chain_runs, fires, locks, overlap, pauses
-from rota.shared.store.assignments import Cursor, Pending
+from rota.shared.store.pending import Cursor, Pending
 from rota.shared.store.transitions import canceling, giving
 from rota.shared.surprises import Surprises
 
 log = logging.getLogger(__name__)
+
+NEWEST = 500
+"""Behind a flood one pass looks for the instances of others among so many of the newest."""
 
 ROWS = 10_000
 """One pass looks at most at so many instances, page by page: the first page, then pages further on."""
@@ -171,8 +175,10 @@ class Assigner:
         done = Pass()
         after: Cursor | None = None
         some_wait = False
+        first: Sequence[Pending] = ()
         for number in range(max(2, ROWS // limit)):
             page = self._database.read(partial(assignments.pending, horizon=horizon, limit=limit, after=after))
+            first = first or page
             settled = self._assign(page, done) if page else 0
             if len(page) < limit:
                 return self._end(done)
@@ -182,11 +188,26 @@ class Assigner:
             elif settled < len(page):
                 some_wait = True
                 after = self._cursor = self._cursor or after
-            if number > 0 and not self._fleet_cache.current().has_room():
+            if number > 0 and not self._fleet_cache.current().has_room(floods=True):
                 done.crowded = True
+                self._look_behind(first, horizon, done)
                 return done
+        self._look_behind(first, horizon, done)
         done.cut = True
         return done
+
+    def _look_behind(self, first: Sequence[Pending], horizon: datetime, done: Pass) -> None:
+        """Place what fell due behind a flood, which fills the first page: of the newest, what is of no flood."""
+        crowds = crowds_of([one.group for one in first])
+        if not crowds:
+            return
+        of_pool, priority = self._fleet_cache.current().of_pool, first[-1].priority
+        for pool, group in {(one.pool, one.group) for one in first if one.group in crowds}:
+            of_pool(pool).floods.note(group)
+        newest = self._database.read(lambda c: assignments.newest_pending(c, priority, horizon, NEWEST))
+        others = [one for one in newest if one.group not in crowds and one.group not in of_pool(one.pool).floods]
+        if others:
+            self._assign(others, done)
 
     def _end(self, done: Pass) -> Pass:
         """This pass came to the end of what is pending."""

@@ -34,8 +34,8 @@ from rota.shared.store import (
     settling,
     spreading,
 )
-from rota.shared.store.assignments import Pending
 from rota.shared.store.overlap import REPORTED_WITHIN, SkipCandidate
+from rota.shared.store.pending import Pending
 from rota.shared.store.run_numbers import FireKey
 from rota.shared.store.transitions import canceling, giving
 from rota.shared.store.transitions import spreading as moves

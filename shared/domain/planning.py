@@ -12,6 +12,7 @@ from typing import Self
 
 from rota.shared.domain.calendars.definition import Found
 from rota.shared.domain.errors import InvalidInput
+from rota.shared.domain.groups import Group, group_of
 from rota.shared.domain.states import OnEnd, OverlapPolicy, SkipReason, TaskStatus, TriggerKind
 from rota.shared.domain.times import EARLIEST, LATEST, is_time, why_no_time
 from rota.shared.domain.triggers.after import AfterTrigger
@@ -272,6 +273,13 @@ class PlannedTask:
     terms: TaskTerms
     large_param: int = 0
     """How many bytes a param has that is too large to be read with the others; ``param`` is None until it is read."""
+
+    task_group: str | None = None
+
+    @property
+    def group(self) -> Group:
+        """The group whose fires take turns with those of others."""
+        return group_of(self.task_group, self.id)
 
     @property
     def calendar_use(self) -> tuple[int, str, str] | None:

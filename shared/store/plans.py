@@ -174,6 +174,7 @@ _locked = (
         _task.next_fire_at,
         params.small(type_coerce(_task.param, String)),
         params.size_if_large(_task.param),
+        _task.task_group,
         func.json_array(
             _task.plan_inputs,
             case((_task.plan_stale == literal_column("1"), _task.planned_inputs)),
@@ -191,9 +192,9 @@ def locked(connection: Connection, token: str, task_ids: Collection[int]) -> lis
     rows = connection.execute(_locked, {"ids": sorted(task_ids), "token": token})
     return [
         PlannedTask(
-            task_id, name, next_fire_at, None if param is None else str(param), _parsed_terms(terms), large or 0
+            task_id, name, next_fire_at, None if param is None else str(param), _parsed_terms(terms), large or 0, group
         )
-        for task_id, name, next_fire_at, param, large, terms in rows
+        for task_id, name, next_fire_at, param, large, group, terms in rows
     ]
 
 

@@ -1,7 +1,9 @@
 """How a worker finds the instances that are assigned to it."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum
 from typing import Any
 
 from sqlalchemy import Connection, Select, and_, bindparam, select
@@ -17,6 +19,42 @@ _place = schedule_pool_place.c
 
 Assigned = tuple[int, datetime, int]
 """A row as the poll reads it: id, due_at (naive UTC), priority."""
+
+
+class Lane(Enum):
+    """For what a worker polls."""
+
+    ALL = "all"
+    BESIDE_POOLS = "beside its pools"
+    POOL = "a pool"
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """What is assigned to a worker for its own slots, or for a pool of its.
+
+    Queue(3); Queue(3, pools=("images",)); Queue(3, pool="images")
+    """
+
+    worker: int
+    pool: str | None = None
+    pools: tuple[str, ...] = ()
+    """The pools of the worker, whose instances its own slots leave alone."""
+
+    @property
+    def lane(self) -> Lane:
+        """For what it is."""
+        if self.pool is not None:
+            return Lane.POOL
+        return Lane.BESIDE_POOLS if self.pools else Lane.ALL
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The parameters of the statements of ``QUEUED`` that say which queue is meant."""
+        if self.pool is not None:
+            return {"worker": self.worker, "pool": self.pool}
+        return {"worker": self.worker, "pools": sorted(self.pools)} if self.pools else {"worker": self.worker}
+
 
 _assigned = (
     select(_instance.id, _instance.due_at, _instance.priority)
@@ -37,50 +75,33 @@ def _by_moments(assigned: Select[Any]) -> Select[Any]:
     return select(joined_ids(polled.c.id), *moment).group_by(*moment).order_by(*moment)
 
 
-_poll = _by_moments(_assigned)
 _of_these_pools = and_(OF_ITS_PLACE, among(_place.pool, "pools"))
-_poll_beside = _by_moments(
-    read_by(
-        _assigned.outerjoin_from(schedule_instance, schedule_pool_place, _of_these_pools).where(
-            _place.schedule_instance_id.is_(None)
-        ),
-        schedule_pool_place,
-    )
+# It is an outer join, not NOT EXISTS: of that, MariaDB makes a temporary table of all places.
+_beside_pools = read_by(
+    _assigned.outerjoin_from(schedule_instance, schedule_pool_place, _of_these_pools).where(
+        _place.schedule_instance_id.is_(None)
+    ),
+    schedule_pool_place,
 )
-"""It is an outer join, not NOT EXISTS: of that, MariaDB makes a temporary table of all places."""
-
-_poll_pool = _by_moments(
-    by_index(
-        _assigned.join_from(schedule_pool_place, schedule_instance, OF_ITS_PLACE).where(
-            _place.schedule_worker_node_id == bindparam("worker"), _place.pool == bindparam("pool")
-        ),
-        schedule_pool_place,
-        "ix_schedule_pool_place_worker",
-    )
+_of_pool = by_index(
+    _assigned.join_from(schedule_pool_place, schedule_instance, OF_ITS_PLACE).where(
+        _place.schedule_worker_node_id == bindparam("worker"), _place.pool == bindparam("pool")
+    ),
+    schedule_pool_place,
+    "ix_schedule_pool_place_worker",
 )
+QUEUED: dict[Lane, Select[Any]] = {Lane.ALL: _assigned, Lane.BESIDE_POOLS: _beside_pools, Lane.POOL: _of_pool}
+"""Of each lane, ``limit`` instances due by ``horizon``: id, due_at, priority; by priority and due time."""
+
+_polls = {lane: _by_moments(queued) for lane, queued in QUEUED.items()}
 
 
-def poll(connection: Connection, worker_id: int, horizon: datetime, limit: int) -> list[Assigned]:
-    """The worker's assigned instances due by ``horizon`` (naive UTC): (id, due_at, priority), at most ``limit``.
+def poll(connection: Connection, queue: Queue, horizon: datetime, limit: int) -> list[Assigned]:
+    """The instances of a queue that are due by ``horizon`` (naive UTC): (id, due_at, priority), at most ``limit``.
 
     They come by priority and due time. Those whose due time SQL has spoiled are left out; the scheduler cancels them.
     """
-    values = {"worker": worker_id, "horizon": horizon, "limit": limit}
-    return _rows(connection.execute(_poll, values))
-
-
-def poll_beside(
-    connection: Connection, worker_id: int, horizon: datetime, limit: int, pools: Collection[str]
-) -> list[Assigned]:
-    """The same, without those that the worker was given for these pools."""
-    values = {"worker": worker_id, "horizon": horizon, "limit": limit, "pools": sorted(pools)}
-    return _rows(connection.execute(_poll_beside, values))
-
-
-def poll_pool(connection: Connection, worker_id: int, horizon: datetime, limit: int, pool: str) -> list[Assigned]:
-    """The same, but only those that the worker was given for this pool."""
-    values = {"worker": worker_id, "horizon": horizon, "limit": limit, "pool": pool}
-    return _rows(connection.execute(_poll_pool, values))
+    return _rows(connection.execute(_polls[queue.lane], {**queue.values, "horizon": horizon, "limit": limit}))
 
 
 def _rows(polled: Iterable[Any]) -> list[Assigned]:

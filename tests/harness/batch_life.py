@@ -83,7 +83,7 @@ def life(rows: Scenario, number: int) -> dict[str, int]:
         "page": remember("page", lambda c: assignments.pending(c, now, number)),
         "explain": lambda c: giving.explain(c, {p.id: "no worker" for p in state["page"]}),
         "assign": assign,
-        "poll": remember("polled", lambda c: polling.poll(c, second, now, number)),
+        "poll": remember("polled", lambda c: polling.poll(c, polling.Queue(second), now, number)),
         "claim": remember(
             "claim", lambda c: claim_on(c, second, [instance for instance, _, _ in state["polled"]], rows.types)
         ),

@@ -1,12 +1,14 @@
 """What pulls for one worker, composed as the worker does it, with rows and slots that a test watches."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from typing import Any
 
 from rota.shared.clock import Clock, seconds_to_next
 from rota.shared.database.transactions import Database
 from rota.shared.settings import Settings
+from rota.shared.store.polling import Assigned, Queue
 from rota.shared.store.runs import Claim
 from rota.worker_service.pulling.backlog import Backlog
 from rota.worker_service.pulling.claimer import Claimer
@@ -15,7 +17,7 @@ from rota.worker_service.pulling.pacing import QUEUE_LIMIT, PollPace
 from rota.worker_service.pulling.reconciler import Reconciler
 from rota.worker_service.pulling.slots import Slots
 from rota.worker_service.pulling.starter import Starter
-from rota.worker_service.rows import WorkerRows
+from rota.worker_service.rows import QueueRows, WorkerRows
 from rota.worker_service.running.listeners import Listeners
 from rota.worker_service.running.runner import Runner
 from tests.harness.runs import Reports
@@ -34,14 +36,25 @@ class WatchedRows(WorkerRows):
         self.meanwhile()
         return super().claim(ids, *rest, room=room)
 
-    def poll(self, *horizon: Any) -> list[Any]:
-        found = super().poll(*horizon)
-        self.meanwhile()
-        return found
+    def queue(self, *, pool: str | None = None, pools: Iterable[str] = ()) -> "WatchedQueue":
+        return WatchedQueue(self, Queue(self.worker_id, pool, tuple(pools)))
 
     def held(self) -> list[Any]:
         found = super().held()
         self.meanwhile()
+        return found
+
+
+class WatchedQueue(QueueRows):
+    """What is assigned to it; the test comes in between behind each poll."""
+
+    def __init__(self, rows: WatchedRows, queue: Queue) -> None:
+        super().__init__(rows._database, queue)
+        self._rows = rows
+
+    def poll(self, horizon: datetime, limit: int) -> list[Assigned]:
+        found = super().poll(horizon, limit)
+        self._rows.meanwhile()
         return found
 
 
@@ -79,11 +92,19 @@ class Puller:
         self.slots = WatchedSlots(settings.capacity, settings.batch, clock)
         self.runner = Runner({}, {}, Reports(), self.slots, clock, result_limit_bytes=1000, grace_seconds=10)
         self.rows = WatchedRows(database, worker)
-        self.starter = Starter(self.rows, self.runner, self.slots, clock, Listeners({}, clock, worker="w"))
+        self.starter = Starter(
+            self.rows,
+            self.runner,
+            self.slots,
+            clock,
+            Listeners({}, clock, worker="w"),
+            crowds=lambda: self.backlog.crowds,
+        )
         self.backlog = Backlog(clock, limit)
         self.reconciler = Reconciler(self.rows, self.runner, self.backlog, clock, settings.heartbeat_seconds)
         self.pace = PollPace.of_worker(worker, settings.poll_period)
-        self.fetcher = Fetcher(self.rows.poll, self.backlog, clock, self.pace, settings.lookahead_seconds)
+        seconds = settings.lookahead_seconds
+        self.fetcher = Fetcher(self.rows.queue(), self.backlog, clock, self.pace, seconds, slots=self.slots)
         self.polls_asked_for: list[str] = []
         self.claimer = Claimer(
             self.rows,

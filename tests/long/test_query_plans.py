@@ -4,6 +4,7 @@ Each runs for real, in a transaction that is rolled back, on the tables of tests
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -32,6 +33,7 @@ from rota.shared.store import (
     chain_runs,
     chain_views,
     chains,
+    crowds,
     deadlines,
     fire_rows,
     fires,
@@ -66,6 +68,8 @@ from rota.shared.store import (
     workers,
 )
 from rota.shared.store.feeds import FEEDS, MOST_RECENT, Feed
+from rota.shared.store.pending import Pending
+from rota.shared.store.polling import Queue
 from rota.shared.store.tables import schedule_instance, schedule_task, schedule_task_lock
 from rota.shared.store.transitions import canceling, claiming, giving, run_again
 from rota.shared.store.transitions import spreading as moves
@@ -217,7 +221,7 @@ def nodes(big: Big) -> list[PlannedNode]:
 
 
 @pytest.fixture(scope="module")
-def page(big: Big) -> list[assignments.Pending]:
+def page(big: Big) -> list[Pending]:
     found = big.database.read(lambda c: assignments.pending(c, big.horizon, BATCH))
     assert len(found) == BATCH
     return found
@@ -225,7 +229,9 @@ def page(big: Big) -> list[assignments.Pending]:
 
 @pytest.fixture(scope="module")
 def assigned(big: Big) -> list[int]:
-    found = [instance for instance, _, _ in big.database.read(lambda c: polling.poll(c, WORKER, big.horizon, BATCH))]
+    found = [
+        instance for instance, _, _ in big.database.read(lambda c: polling.poll(c, Queue(WORKER), big.horizon, BATCH))
+    ]
     assert len(found) == big_tables.ASSIGNED // big_tables.LIVE_WORKERS
     return found
 
@@ -504,7 +510,7 @@ def test_the_first_page_of_what_is_pending_reads_no_more_than_a_page(big: Big) -
     assert "filesort" not in str(first)
 
 
-def test_a_later_page_of_what_is_pending_starts_where_the_last_ended(big: Big, page: list[assignments.Pending]) -> None:
+def test_a_later_page_of_what_is_pending_starts_where_the_last_ended(big: Big, page: list[Pending]) -> None:
     later = big.reads(
         lambda c: assignments.pending(c, big.horizon, BATCH, page[-1].cursor), rows=BATCH, by={WORK, PRIMARY}
     )
@@ -540,13 +546,13 @@ def test_a_page_among_thousands_that_are_due_at_one_moment_starts_where_the_last
     check(statement, 100, {WORK, PRIMARY})
 
 
-def test_run_numbers_are_found_without_the_tasks_history(big: Big, page: list[assignments.Pending]) -> None:
+def test_run_numbers_are_found_without_the_tasks_history(big: Big, page: list[Pending]) -> None:
     asked = {p.fire for p in page} | {(big_tables.BUSY_TASK, big.now, "")}
     [statement] = big.reads(lambda c: run_numbers.last_of(c, asked), rows=BATCH, by={FIRE})
     assert "Using index" in statement.plan[-1].extra
 
 
-def test_full_slots_are_found_by_their_key(big: Big, page: list[assignments.Pending]) -> None:
+def test_full_slots_are_found_by_their_key(big: Big, page: list[Pending]) -> None:
     slots = {p.task_id: 3 for p in page}
     big.reads(lambda c: overlap.full(c, slots), rows=BATCH, by={"uq_schedule_instance_overlap_key"})
 
@@ -580,7 +586,7 @@ def test_which_instance_is_the_oldest_that_waits_is_read_from_the_index_of_turns
 
 
 def test_instances_are_given_explained_and_refused_by_id(
-    big: Big, page: list[assignments.Pending], nodes: list[PlannedNode]
+    big: Big, page: list[Pending], nodes: list[PlannedNode]
 ) -> None:
     given = [(p.id, WORKER, 1, None) for p in page]
     reasons = {p.id: "no worker is live" for p in page}
@@ -682,13 +688,39 @@ def test_the_census_reads_the_living_and_goes_from_holder_to_holder(big: Big) ->
 
 
 def test_a_poll_reads_what_it_returns_from_the_index_alone(big: Big) -> None:
-    [statement] = big.reads(lambda c: polling.poll(c, WORKER, big.horizon, 100), rows=100, by={WORK})
+    [statement] = big.reads(lambda c: polling.poll(c, Queue(WORKER), big.horizon, 100), rows=100, by={WORK})
     assert statement.rows_read <= 3 * 100 + 20, (
         "each once in the index, and in the temporary tables that join their ids"
     )
     [of_index] = [step for step in statement.plan if step.table == "schedule_instance"]
     assert "Using index" in of_index.extra
     assert "filesort" not in of_index.extra
+
+
+def crowded(connection: Connection) -> None:
+    """Most of what the worker was given is of one group."""
+    connection.execute(text("UPDATE schedule_task SET task_group = IF(id % 7 = 0, NULL, 'flood')"))
+
+
+def test_what_waits_beside_a_crowd_is_read_from_what_the_worker_has(big: Big) -> None:
+    queue, held = Queue(WORKER), "SELECT COUNT(*) FROM schedule_instance WHERE status = 'assigned'"
+    number = big.database.read(lambda c: c.scalar(text(f"{held} AND schedule_worker_node_id = {WORKER}")))
+    polled = big.database.read(lambda c: polling.poll(c, queue, big.horizon, BATCH))
+    ((most, _),) = Counter(priority for _, _, priority in polled).most_common(1)
+    waiting = [instance for instance, _, priority in polled if priority == most]
+
+    def ask(connection: Connection) -> None:
+        assert crowds.beside(connection, queue, waiting, most, big.horizon).groups
+
+    assert isinstance(number, int)
+    look, others = big.reads(ask, rows=2 * number, by={PRIMARY, WORK}, before=crowded)
+    assert look.rows_read <= 5 * (crowds.FIRST + crowds.NEWEST)
+    assert "filesort" not in str(others)
+
+
+def test_what_came_last_behind_a_flood_is_read_from_the_end_of_the_index(big: Big) -> None:
+    [statement] = big.reads(lambda c: assignments.newest_pending(c, 5, big.horizon, 100), rows=100, by={WORK, PRIMARY})
+    assert "filesort" not in str(statement)
 
 
 def test_a_claim_reads_its_batch_and_no_more(big: Big, assigned: list[int]) -> None:
@@ -1186,7 +1218,7 @@ def test_what_runs_as_its_shards_is_found_by_the_index_of_work_and_its_shards_by
     assert keys_of(statements, "shard") == {FIRE}
 
 
-def test_what_is_to_be_spread_is_read_and_spread_by_id(big: Big, page: list[assignments.Pending]) -> None:
+def test_what_is_to_be_spread_is_read_and_spread_by_id(big: Big, page: list[Pending]) -> None:
     some = [one.id for one in page[:SHARDED]]
 
     def move(connection: Connection) -> None:
@@ -1213,7 +1245,7 @@ def before_pools(connection: Connection) -> None:
 def test_what_pools_hold_is_counted_and_polled_without_what_is_beside_them(big: Big) -> None:
     def ask(connection: Connection) -> None:
         assert pools.held(connection, [WORKER]).keys() == {WORKER}
-        assert polling.poll_pool(connection, WORKER, big.horizon, 100, "images")
+        assert polling.poll(connection, Queue(WORKER, "images"), big.horizon, 100)
 
     statements = big.reads(ask, rows=225, by={PRIMARY}, before=before_pools)
     assert keys_of(statements, "schedule_pool_place") == {PLACE}
@@ -1221,12 +1253,12 @@ def test_what_pools_hold_is_counted_and_polled_without_what_is_beside_them(big: 
 
 def test_a_worker_with_pools_polls_for_its_slots_up_to_the_limit(big: Big) -> None:
     def ask(connection: Connection) -> None:
-        assert polling.poll_beside(connection, WORKER, big.horizon, 100, ["images", "mail"])
+        assert polling.poll(connection, Queue(WORKER, pools=("images", "mail")), big.horizon, 100)
 
     big.reads(ask, rows=120, by={WORK}, before=before_pools)
 
 
-def test_what_is_given_for_a_pool_is_noted_by_its_id(big: Big, page: list[assignments.Pending]) -> None:
+def test_what_is_given_for_a_pool_is_noted_by_its_id(big: Big, page: list[Pending]) -> None:
     given = {one.id: WORKER for one in page}
 
     def note(connection: Connection) -> None:

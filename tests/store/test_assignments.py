@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection, insert
 
 from rota.shared.store import assignments, instances, run_numbers, tasks
-from rota.shared.store.assignments import Cursor, Pending
+from rota.shared.store.pending import Cursor, Pending
 from rota.shared.store.tables import schedule_instance
 from rota.shared.store.transitions import canceling, giving
 from tests.harness import leases

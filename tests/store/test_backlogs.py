@@ -77,11 +77,22 @@ def test_what_is_urgent_is_given_out_by_the_next_pass_wherever_the_last_one_stoo
     assert rows.status(urgent) == "assigned"
 
 
-def test_what_is_behind_a_backlog_that_nobody_can_run_is_given_out_some_passes_later(
+def test_what_is_behind_a_backlog_of_one_task_that_nobody_can_run_is_given_out_at_once(
     rows: Scenario, assigner: Assigner
 ) -> None:
     rows.worker()
     stuck(rows, 2 * PAGES * BATCH)
+    behind = rows.pending(at=rows.start)
+    assert (assigner.step(), rows.status(behind)) == (TICK, "assigned")
+
+
+def test_what_is_behind_a_backlog_of_many_tasks_that_nobody_can_run_is_given_out_some_passes_later(
+    rows: Scenario, assigner: Assigner
+) -> None:
+    rows.worker()
+    for number in range(2 * PAGES * BATCH):
+        task = rows.task(required_labels={"lane": "x"})
+        rows.pending(task, at=rows.start - timedelta(hours=2, seconds=-number))
     behind = rows.pending(at=rows.start)
     passes = [(assigner.step(), rows.status(behind)) for _ in range(3)]
     assert passes == [(TICK, "pending"), (TICK, "pending"), (TICK, "assigned")]

@@ -24,6 +24,7 @@ from rota.shared.database.transactions import opened
 from rota.shared.domain.states import InstanceStatus
 from rota.shared.store import (
     assignments,
+    crowds,
     fires,
     handing_on,
     locks,
@@ -224,7 +225,15 @@ def take_back(rows: Scenario) -> Subject:
 def poll(rows: Scenario) -> Subject:
     worker = rows.worker()
     rows.assigned(worker)
-    yield "A worker asks what it is to run soon.", lambda c: polling.poll(c, worker, rows.start, LIMIT)
+    queue = polling.Queue(worker)
+    yield "A worker asks what it is to run soon.", lambda c: polling.poll(c, queue, rows.start, LIMIT)
+    first, second = rows.task(overlap_policy="allow", task_group="flood"), rows.task(overlap_policy="allow")
+    crowd = [rows.assigned(worker, first, rows.start - timedelta(minutes=number)) for number in range(9)]
+    rows.assigned(worker, second, rows.start)
+    yield (
+        "Where much is due, it asks of a sample which groups it is of; behind a crowd it reads what others wait for.",
+        lambda c: crowds.beside(c, queue, crowd, 5, rows.start),
+    )
 
 
 def claim(rows: Scenario) -> Subject:

@@ -19,6 +19,7 @@ from rota.shared.database.transactions import Database
 from rota.shared.domain.errors import InvalidInput, NameTaken
 from rota.shared.settings import Settings
 from rota.shared.store import assignments, loads, polling, pools
+from rota.shared.store.polling import Queue
 from rota.shared.store.pools import PoolLoad
 from rota.shared.store.workers import Load, heartbeat
 from rota.worker_service.authoring import Rota
@@ -61,13 +62,8 @@ class Pooled:
 
     def polled(self, worker: int, pool: str | None) -> set[int]:
         horizon = self.rows.now() + timedelta(minutes=1)
-        found = self.database.read(
-            lambda c: (
-                polling.poll_beside(c, worker, horizon, 1000, ["images", "mail"])
-                if pool is None
-                else polling.poll_pool(c, worker, horizon, 1000, pool)
-            )
-        )
+        queue = Queue(worker, pools=("images", "mail")) if pool is None else Queue(worker, pool)
+        found = self.database.read(lambda c: polling.poll(c, queue, horizon, 1000))
         return {instance for instance, _, _ in found}
 
     def held(self, worker: int) -> dict[str, PoolLoad]:

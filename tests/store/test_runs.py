@@ -41,7 +41,10 @@ def switch_off(rows: Scenario, task: int) -> None:
 
 
 def poll(rows: Scenario, worker: int, horizon: datetime, limit: int = 100) -> list[int]:
-    return [instance for instance, _, _ in rows.database.read(lambda c: polling.poll(c, worker, horizon, limit))]
+    return [
+        instance
+        for instance, _, _ in rows.database.read(lambda c: polling.poll(c, polling.Queue(worker), horizon, limit))
+    ]
 
 
 def waiting(claim: runs.Claim) -> list[int]:

@@ -16,6 +16,7 @@ from rota.scheduler_service.duties.materializer import Materializer
 from rota.scheduler_service.duties.reaper import Reaper
 from rota.scheduler_service.duties.strays import Strays
 from rota.scheduler_service.fleet import FleetCache, FleetSnapshot
+from rota.scheduler_service.floods import Floods
 from rota.scheduler_service.placement import Fleet
 from rota.shared.control import instances as control_instances
 from rota.shared.control import tasks as control_tasks
@@ -242,7 +243,7 @@ class BrokenFleet(FleetCache):
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
-        self.fleet: Fleet = Broken([])
+        self.fleet: Fleet = Broken([], floods=Floods(database.clock))
 
     def current(self) -> FleetSnapshot:
         return FleetSnapshot(super().current().catalog, self.fleet)

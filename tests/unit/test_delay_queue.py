@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rota.shared.clock import DatabaseClock
 from rota.shared.settable_clock import SettableClock
 from rota.worker_service.pulling.delay_queue import DelayQueue
+from rota.worker_service.pulling.fair_queue import Rank
 
 NOON = datetime.fromisoformat("2026-11-19T12:00:00")
 
@@ -85,7 +86,7 @@ def early_queue(clock: SettableClock) -> DelayQueue[str]:
 
 def test_what_may_go_early_goes_along_with_what_is_due_and_no_earlier(early_queue: DelayQueue[str]) -> None:
     things = [(NOON, "due"), (NOON + EARLY, "along"), (NOON + EARLY + s(0.000001), "later")]
-    early_queue.put_all(((moment, thing, 0) for moment, thing in things), early=EARLY)
+    early_queue.put_all(((moment, thing, Rank(0)) for moment, thing in things), early=EARLY)
     early_queue.put(NOON + EARLY, "punctual")
     assert early_queue.take(ENOUGH) == ["due", "along"]
     assert len(early_queue) == 2
@@ -103,9 +104,9 @@ def test_what_may_go_early_ends_no_wait_before_its_moment(clock: SettableClock, 
 def test_of_those_that_are_due_the_lowest_rank_comes_first_however_late_the_others_are(
     clock: SettableClock, queue: DelayQueue[str]
 ) -> None:
-    queue.put_all((NOON - s(60 - n), f"backlog {n}", 5) for n in range(3))
-    queue.put(NOON, "urgent", rank=0)
-    queue.put(NOON + s(1), "urgent, and not due", rank=0)
+    queue.put_all((NOON - s(60 - n), f"backlog {n}", Rank(5)) for n in range(3))
+    queue.put(NOON, "urgent", rank=Rank(0))
+    queue.put(NOON + s(1), "urgent, and not due", rank=Rank(0))
     assert queue.take(room(2)) == ["urgent", "backlog 0"]
     clock.advance(1)
     assert queue.take(room(2)) == ["urgent, and not due", "backlog 1"]
@@ -114,7 +115,7 @@ def test_of_those_that_are_due_the_lowest_rank_comes_first_however_late_the_othe
 
 def test_within_a_rank_the_moments_count_and_then_the_order_of_coming(queue: DelayQueue[str]) -> None:
     for moment, thing, rank in [(NOON, "b", 1), (NOON, "c", 1), (NOON - s(1), "a", 1), (NOON - s(9), "d", 2)]:
-        queue.put(moment, thing, rank=rank)
+        queue.put(moment, thing, rank=Rank(rank))
     assert queue.take(ENOUGH) == ["a", "b", "c", "d"]
 
 
@@ -216,8 +217,32 @@ def test_room_is_asked_for_anew_when_something_is_due(clock: SettableClock, queu
     room = Room(1)
     taking = Taking(clock, queue, room)
     room.number = 2
-    queue.put_all([(NOON, "a", 0), (NOON, "b", 0), (NOON, "c", 0)])
+    queue.put_all((NOON, thing, Rank(0)) for thing in "abc")
     assert taking.result() == ["a", "b"]
+
+
+def test_where_there_is_no_room_some_of_other_groups_come_all_the_same(queue: DelayQueue[str]) -> None:
+    for number in range(5):
+        queue.put(NOON, f"crowd {number}", rank=Rank(5, "crowd"))
+        queue.put(NOON, f"shop {number}", rank=Rank(5, "shop"))
+    queue.put(NOON, "urgent", rank=Rank(0, "mail"))
+    assert queue.take(room(0), lambda: (3, {"crowd"})) == ["urgent", "shop 0", "shop 1"]
+    assert queue.groups == {"crowd", "shop"}
+    assert queue.take(ENOUGH) == ["crowd 0", "shop 2", "crowd 1", "shop 3", "crowd 2", "shop 4", "crowd 3", "crowd 4"]
+
+
+def test_what_of_another_group_falls_due_comes_at_its_moment_though_there_is_no_room(
+    clock: SettableClock, queue: DelayQueue[str]
+) -> None:
+    queue.put(NOON, "crowd", rank=Rank(5, "crowd"))
+    queue.put(NOON + s(2), "later", rank=Rank(5, "crowd"))
+    queue.put(NOON + s(3), "shop", rank=Rank(5, "shop"))
+    taken: Future[list[str]] = Future()
+    clock.thread("taking", lambda: taken.set_result(queue.take(room(0), lambda: (1, {"crowd"})))).start()
+    clock.advance(2.9)
+    assert not taken.done()
+    clock.advance(0.1)
+    assert taken.result(timeout=10) == ["shop"]
 
 
 def test_closing_ends_the_wait_and_returns_what_was_waiting(clock: SettableClock, queue: DelayQueue[str]) -> None:
@@ -246,7 +271,7 @@ def test_what_lacks_room_for_too_long_is_taken_out_and_the_rest_stays(
     clock: SettableClock, queue: DelayQueue[str]
 ) -> None:
     for at, thing in [(0, "a"), (1, "b"), (2, "c"), (9, "later")]:
-        queue.put(NOON + s(at), thing, rank=-at)
+        queue.put(NOON + s(at), thing, rank=Rank(-at))
     clock.advance(2)
     assert queue.take(room(1)) == ["c"]
     queue.put(NOON, "not looked at yet")
@@ -262,7 +287,7 @@ def test_it_gives_out_each_thing_once_from_its_moment_by_its_rank(rows: list[tup
     clock = SettableClock(NOON)
     queue: DelayQueue[tuple[int, int, int]] = DelayQueue(clock, s(3))
     for at, rank, early in rows:
-        queue.put(NOON + s(at), (at, rank, early), early=s(early), rank=rank)
+        queue.put(NOON + s(at), (at, rank, early), early=s(early), rank=Rank(rank))
     left, seen = list(rows), 0
     for second in range(51):
         while any(at <= second for at, _, _ in left):

@@ -9,7 +9,7 @@ import pytest
 
 from rota.scheduler_service.waiting_parents import MOST, MOST_OF_ONE_TASK, OF_ONE_TASK, PUT_OFF_SECONDS, WaitingParents
 from rota.shared.settable_clock import SettableClock
-from rota.shared.store.assignments import Pending
+from rota.shared.store.pending import Pending
 
 NOON = datetime.fromisoformat("2030-01-01T12:00:00")
 

@@ -1,13 +1,16 @@
 """The instances that are assigned to this worker and wait for their claim, by id, in the order of their claims."""
 
 import threading
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence, Set
 from datetime import datetime
+from types import MappingProxyType
 
 from rota.shared.clock import Clock
+from rota.shared.domain.groups import Group
 from rota.shared.store.overlap import REPORTED_WITHIN, SkipCandidate, Waiting
 from rota.shared.store.runs import Run, Wanted
-from rota.worker_service.pulling.delay_queue import DelayQueue
+from rota.worker_service.pulling.delay_queue import NONE_BESIDE, Beside, DelayQueue
+from rota.worker_service.pulling.fair_queue import Rank
 from rota.worker_service.pulling.limit_lines import LimitLines
 from rota.worker_service.pulling.pacing import (
     CLAIM_EARLY,
@@ -22,6 +25,8 @@ from rota.worker_service.pulling.turn_lines import TurnLines
 
 Assigned = tuple[int, datetime, int]
 """A row as the poll reads it: id, due_at (naive UTC), priority."""
+
+NO_GROUPS: Mapping[int, Group] = MappingProxyType({})
 
 READ_AT_ONCE = 100
 FEWEST_READ = 50
@@ -44,7 +49,7 @@ class Backlog:
         self._clock = clock
         self._queue: DelayQueue[int] = DelayQueue(clock, CLAIM_EARLY)
         self._lock = threading.Lock()
-        self._waiting: dict[int, int] = {}
+        self._waiting: dict[int, Rank] = {}
         self._claiming: set[int] = set()
         self._claimed_since_fetch: set[int] = set()
         self._tries: dict[int, int] = {}
@@ -57,6 +62,9 @@ class Backlog:
         """Those of which a run is about to end that has handed its slot on."""
 
         self._limited = LimitLines()
+        self.crowds: Set[Group] = frozenset()
+        """The groups that are crowds beside which others wait, as far as the last fetch has seen. Then groups take
+        turns, and others come first where there is no room for more of a crowd."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -81,8 +89,12 @@ class Backlog:
         with self._lock:
             self._claimed_since_fetch = set(self._claiming)
 
-    def keep(self, rows: Sequence[Assigned], running: Container[int] = ()) -> list[Assigned]:
+    def keep(
+        self, rows: Sequence[Assigned], running: Container[int] = (), groups: Mapping[int, Group] = NO_GROUPS
+    ) -> list[Assigned]:
         """Put in the rows that a fetch read; returns the new ones. Those that are still ``running`` here are none.
+
+        ``groups``: the groups of some of them, which take turns with all others (``FairQueue``).
 
         Instances that are not among the rows any more were taken back, and are forgotten. But when a fetch reads
         ``limit`` rows it may not have read all, and nothing is forgotten until the backlog holds twice the limit.
@@ -92,19 +104,23 @@ class Backlog:
             new = [row for row in rows if row[0] not in waiting and row[0] not in claimed and row[0] not in running]
             # Made before anything is noted: an instance that waits and is not in the queue would never be claimed.
             far = self._clock.round_trip()
-            entries = [(claim_at(due_at, far), instance_id, priority) for instance_id, due_at, priority in new]
+            ranked = [(due_at, i, Rank(priority, groups.get(i))) for i, due_at, priority in new]
+            if groups:
+                ranked += self._regrouped(rows, groups)
+            entries = [(claim_at(due_at, far), instance_id, rank) for due_at, instance_id, rank in ranked]
             if len(rows) < self.limit or len(self._waiting) > 2 * self.limit:
                 self._forget_all_but({row[0] for row in rows})
-            self._waiting.update((instance_id, priority) for instance_id, _, priority in new)
+            self._waiting.update((instance_id, rank) for _, instance_id, rank in ranked)
             self._queue.put_all(entries, early=CLAIM_EARLY)
         return new
 
-    def take(self, room: Callable[[], int]) -> dict[int, int]:
-        """Wait until there are instances to claim and room for them; returns their priorities by id.
+    def take(self, room: Callable[[], int], beside: Callable[[], Beside] = lambda: NONE_BESIDE) -> dict[int, Rank]:
+        """Wait until there are instances to claim and room for them; returns their ranks by id.
 
-        ``room`` says how many may be taken. When the claim is done, call ``settle``, and in any case ``release``.
+        ``room`` says how many may be taken; ``beside`` of which groups some may be taken all the same. When the claim
+        is done, call ``settle``, and in any case ``release``.
         """
-        ids = self._queue.take(room)
+        ids = self._queue.take(room, beside)
         with self._lock:
             taken = {instance_id: self._waiting.pop(instance_id) for instance_id in ids if instance_id in self._waiting}
             self._claiming.update(taken)
@@ -113,7 +129,7 @@ class Backlog:
 
     def settle(
         self,
-        taken: Mapping[int, int],
+        taken: Mapping[int, Rank],
         left: Sequence[Waiting],
         began: datetime,
         ended: datetime,
@@ -154,11 +170,11 @@ class Backlog:
         """These were claimed, and will end here."""
         self._begun.update(run.turn_of for run in runs if run.turn_of is not None)
 
-    def put_off(self, taken: Mapping[int, int], until: datetime) -> None:
+    def put_off(self, taken: Mapping[int, Rank], until: datetime) -> None:
         """These cannot be claimed for a reason of their own: try them again at a moment (naive UTC)."""
         with self._lock:
-            for instance_id, priority in taken.items():
-                self._put_back(instance_id, priority, until)
+            for instance_id, rank in taken.items():
+                self._put_back(instance_id, rank, until)
 
     def run_over(self, run: Run) -> None:
         """This run has ended here: try what waited for it."""
@@ -193,8 +209,8 @@ class Backlog:
         """Whether an instance that is due waits for room."""
         return self._queue.is_due
 
-    def take_next(self, task_id: int) -> tuple[Wanted, int] | None:
-        """Take the next instance of a task that runs one at a time, as it was read, and its priority.
+    def take_next(self, task_id: int) -> tuple[Wanted, Rank] | None:
+        """Take the next instance of a task that runs one at a time, as it was read, and its rank.
 
         None: none has been read so recently. When its claim is done, call ``hand_on`` or ``put_back``, and in any case
         ``release``.
@@ -219,11 +235,11 @@ class Backlog:
         """A run of this task, whose end is still to be told, has handed its slot on."""
         self._handed_on.add(task_id)
 
-    def put_back(self, row: Wanted, priority: int) -> None:
+    def put_back(self, row: Wanted, rank: Rank) -> None:
         """This one, which was taken as the next, was not claimed: try it again."""
         with self._lock:
             self._lines.join(row.schedule_task_id, row.id, row.due_at)
-            self._put_back(row.id, priority, self._clock.now())
+            self._put_back(row.id, rank, self._clock.now())
 
     def _try_now(self, instance_id: int) -> None:
         if instance_id in self._waiting:
@@ -242,12 +258,21 @@ class Backlog:
         """Give out no more instances."""
         self._queue.close()
 
-    def _put_back(self, instance_id: int, priority: int, moment: datetime) -> None:
-        self._queue.put(moment, instance_id, rank=priority)
-        self._waiting[instance_id] = priority
+    def _put_back(self, instance_id: int, rank: Rank, moment: datetime) -> None:
+        self._queue.put(moment, instance_id, rank=rank)
+        self._waiting[instance_id] = rank
+
+    def _regrouped(self, rows: Sequence[Assigned], groups: Mapping[int, Group]) -> list[tuple[datetime, int, Rank]]:
+        """Those that wait already, and whose groups were not known."""
+        waiting = self._waiting
+        return [
+            (due_at, i, Rank(priority, groups[i]))
+            for i, due_at, priority in rows
+            if i in waiting and i in groups and waiting[i].group != groups[i]
+        ]
 
     def _forget_all_but(self, there: Collection[int]) -> None:
-        self._waiting = {i: priority for i, priority in self._waiting.items() if i in there}
+        self._waiting = {i: rank for i, rank in self._waiting.items() if i in there}
         self._tries = {i: tries for i, tries in self._tries.items() if i in there}
         self._skip_candidates = {i: candidate for i, candidate in self._skip_candidates.items() if i in there}
         for task_id in self._lines.retain(self._waiting):

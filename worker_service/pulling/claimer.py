@@ -12,7 +12,16 @@ from rota.shared.store.overlap import Waiting
 from rota.shared.store.runs import Skip, Wanted
 from rota.shared.surprises import Surprises
 from rota.worker_service.pulling.backlog import Backlog
-from rota.worker_service.pulling.pacing import LONGEST_PACE_SECONDS, PUT_OFF, ClaimPace, is_time_to_poll
+from rota.worker_service.pulling.delay_queue import NONE_BESIDE, Beside
+from rota.worker_service.pulling.fair_queue import Rank
+from rota.worker_service.pulling.pacing import (
+    LONGEST_PACE_SECONDS,
+    MIXED_BATCH,
+    PACE_SECONDS,
+    PUT_OFF,
+    ClaimPace,
+    is_time_to_poll,
+)
 from rota.worker_service.pulling.slots import Slots
 from rota.worker_service.pulling.starter import Starter
 from rota.worker_service.rows import WorkerRows
@@ -52,7 +61,7 @@ class Claimer:
 
     def claim(self) -> float:
         """Wait until there are instances to claim and slots for them, and claim them. Returns the seconds to rest."""
-        taken = self._backlog.take(self._room)
+        taken = self._backlog.take(self._room, self._beside)
         if not taken:
             return 0
         began = self._clock.monotonic()
@@ -66,14 +75,22 @@ class Claimer:
             self._pace.note(began, self._clock.monotonic(), self._clock.round_trip())
         if is_time_to_poll(len(taken) + len(self._backlog), len(self._backlog)):
             self._poll_now()
-        return self._pace.rest(self._slots.busy, self._slots.capacity, self._slots.lasting(LONGEST_PACE_SECONDS))
+        rest = self._pace.rest(self._slots.busy, self._slots.capacity, self._slots.lasting(LONGEST_PACE_SECONDS))
+        return min(rest, PACE_SECONDS) if self._backlog.crowds else rest
 
     def _room(self) -> int:
-        return self._slots.claimable(
+        room = self._slots.claimable(
             self._pace.ahead(self._clock.monotonic()), hopeful=self._clock.round_trip() >= FAR_SECONDS
         )
+        return min(room - self._slots.kept, MIXED_BATCH) if self._backlog.crowds else room
 
-    def _claim(self, taken: Mapping[int, int]) -> None:
+    def _beside(self) -> Beside:
+        """How many may be claimed of groups that are no crowds, if nothing of them waits for a slot: a crowd may have
+        been claimed far ahead."""
+        crowds = self._backlog.crowds
+        return (self._slots.claimable_beside(), crowds | self._starter.groups) if crowds else NONE_BESIDE
+
+    def _claim(self, taken: Mapping[int, Rank]) -> None:
         """Claim these. If that fails because of a row, claim each half of them, until the row at fault is alone."""
         claimed: set[int] = set()
         try:
@@ -90,7 +107,7 @@ class Claimer:
             for half in (left[: len(left) // 2], left[len(left) // 2 :]):
                 self._claim({instance_id: taken[instance_id] for instance_id in half})
 
-    def _claim_all(self, taken: Mapping[int, int], claimed: set[int]) -> None:
+    def _claim_all(self, taken: Mapping[int, Rank], claimed: set[int]) -> None:
         """Claim these, start what was ``claimed``, and put the others back.
 
         The claim also tells the database's time: a clock that was set back must start nothing early.
@@ -110,7 +127,7 @@ class Claimer:
             self.skipped(claim.skipped)
         self._backlog.settle(taken, waiting, self._clock.at(asked), self._clock.now(), following)
 
-    def _give_up(self, taken: Mapping[int, int], error: Exception) -> None:
+    def _give_up(self, taken: Mapping[int, Rank], error: Exception) -> None:
         """Cancel an instance whose claim the database refuses. Put off one that fails for another reason."""
         [instance_id] = taken
         if isinstance(error, DBAPIError):

@@ -8,14 +8,22 @@ from operator import itemgetter
 from typing import Generic, TypeVar
 
 from rota.shared.clock import Clock
+from rota.shared.domain.groups import Group
+from rota.worker_service.pulling.fair_queue import FairQueue, Rank
 
 T = TypeVar("T")
 
 NOT_EARLY = timedelta(0)
+FIRST = Rank(0)
+
+Beside = tuple[int, Container[Group]]
+"""So many items may be taken, but none of these groups."""
+
+NONE_BESIDE: Beside = (0, ())
 
 
 class DelayQueue(Generic[T]):
-    """Gives out each item at its moment, by the database's clock. Among due items, the lowest rank comes first.
+    """Gives out each item at its moment, by the database's clock. Among due items, the rank decides (``FairQueue``).
 
     ``early`` lets an item leave before its moment, together with another whose moment has come. That makes batches.
     ``longest_early`` is the longest ``early`` of any item.
@@ -28,8 +36,8 @@ class DelayQueue(Generic[T]):
     def __init__(self, clock: Clock, longest_early: timedelta = NOT_EARLY) -> None:
         self._clock = clock
         self._longest_early = longest_early
-        self._waiting: list[tuple[datetime, int, timedelta, int, T]] = []
-        self._ready: list[tuple[int, datetime, int, T]] = []
+        self._waiting: list[tuple[datetime, int, timedelta, Rank, T]] = []
+        self._ready: FairQueue[T] = FairQueue()
         self._order = itertools.count()
         self._changed = clock.condition()
         self._needs_room = False
@@ -50,11 +58,11 @@ class DelayQueue(Generic[T]):
             rest = self._rest()
             return rest is not None and rest <= 0
 
-    def put(self, moment: datetime, item: T, *, early: timedelta = NOT_EARLY, rank: int = 0) -> bool:
+    def put(self, moment: datetime, item: T, *, early: timedelta = NOT_EARLY, rank: Rank = FIRST) -> bool:
         """Let an item wait until a moment (naive UTC), or leave ``early`` with others. False: the queue is closed."""
         return self.put_all([(moment, item, rank)], early=early)
 
-    def put_all(self, items: Iterable[tuple[datetime, T, int]], *, early: timedelta = NOT_EARLY) -> bool:
+    def put_all(self, items: Iterable[tuple[datetime, T, Rank]], *, early: timedelta = NOT_EARLY) -> bool:
         """Let items wait, each until its moment, each with its rank. False: the queue is closed."""
         with self._changed:
             if self._closed:
@@ -66,20 +74,32 @@ class DelayQueue(Generic[T]):
                 self._changed.notify()
             return True
 
-    def take(self, room: Callable[[], int]) -> list[T]:
+    @property
+    def groups(self) -> set[Group]:
+        """The groups of which something is due, and waits for room."""
+        with self._changed:
+            return self._ready.groups
+
+    def take(self, room: Callable[[], int], beside: Callable[[], Beside] = lambda: NONE_BESIDE) -> list[T]:
         """Wait until an item is due and there is room for it; returns as many due items as there is room for.
 
         Returns [] when closed. ``room`` says for how many items there is room. Whoever makes room must call
-        ``room_made`` afterwards.
+        ``room_made`` afterwards. Where there is none, ``beside`` says for how many of some groups there is.
         """
         with self._changed:
             while not self._closed:
                 self._needs_room = True  # set before asking: room that is made after that is notified
                 most = room()
                 self._needs_room = most <= 0
-                rest = None if self._needs_room else self._rest()
-                if rest is not None and rest <= 0:
-                    return self._due(most)
+                if most > 0:
+                    rest = self._rest()
+                    if rest is not None and rest <= 0:
+                        return self._due(most)
+                else:
+                    number, groups = beside()
+                    if number > 0 and (others := self._due_beside(number, groups)):
+                        return others
+                    rest = self._seconds_to_next() if number > 0 else None
                 self._changed.wait(rest)
             self._needs_room = False
             return []
@@ -91,9 +111,8 @@ class DelayQueue(Generic[T]):
             latest.update((item, order) for _, _, order, item in self._ready)
             kept = {order for item, order in latest.items() if item in wanted}
             self._waiting = [entry for entry in self._waiting if entry[1] in kept]
-            self._ready = [entry for entry in self._ready if entry[2] in kept]
             heapq.heapify(self._waiting)
-            heapq.heapify(self._ready)
+            self._ready.keep(lambda _, order: order in kept)
 
     def remove(self, before: datetime) -> list[T]:
         """Take out the items whose moment was before ``before`` (naive UTC), and which still wait for room."""
@@ -101,9 +120,8 @@ class DelayQueue(Generic[T]):
             late = [item for _, moment, _, item in self._ready if moment < before]
             late += [entry[-1] for entry in self._waiting if entry[0] < before]
             if late:
-                self._ready = [entry for entry in self._ready if entry[1] >= before]
+                self._ready.keep(lambda moment, _: moment >= before)
                 self._waiting = [entry for entry in self._waiting if entry[0] >= before]
-                heapq.heapify(self._ready)
                 heapq.heapify(self._waiting)
             return late
 
@@ -120,25 +138,33 @@ class DelayQueue(Generic[T]):
             self._closed = True
             waiting = [entry[-1] for entry in self._ready] + [entry[-1] for entry in self._waiting]
             self._waiting.clear()
-            self._ready.clear()
+            self._ready.keep(lambda *_: False)
             self._changed.notify()
             return waiting
 
     def _rest(self) -> float | None:
-        if self._ready:
-            return 0
+        return 0 if self._ready else self._seconds_to_next()
+
+    def _seconds_to_next(self) -> float | None:
         return self._clock.seconds_until(self._waiting[0][0]) if self._waiting else None
 
     def _due(self, most: int) -> list[T]:
+        self._make_ready()
+        return [self._ready.take() for _ in range(min(most, len(self._ready)))]
+
+    def _due_beside(self, number: int, groups: Container[Group]) -> list[T]:
+        self._make_ready()
+        return self._ready.take_beside(groups, number)
+
+    def _make_ready(self) -> None:
         now = self._clock.now()
         not_yet = []
         while self._waiting and self._waiting[0][0] <= now + self._longest_early:
             entry = heapq.heappop(self._waiting)
             moment, order, early, rank, item = entry
             if moment - early <= now:
-                heapq.heappush(self._ready, (rank, moment, order, item))
+                self._ready.put(rank, moment, order, item)
             else:
                 not_yet.append(entry)
         for entry in not_yet:
             heapq.heappush(self._waiting, entry)
-        return [heapq.heappop(self._ready)[-1] for _ in range(min(most, len(self._ready)))]

@@ -1,33 +1,40 @@
 """Fetching: once a period the worker reads which instances are assigned to it, and queues them until their claim."""
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from datetime import datetime, timedelta
 
 from rota.shared.clock import Clock
+from rota.shared.store.crowds import NOBODY, Beside
 from rota.worker_service.pulling.backlog import Assigned, Backlog
 from rota.worker_service.pulling.pacing import PollPace
+from rota.worker_service.pulling.slots import Slots
+from rota.worker_service.rows import QueueRows
 
 
 class Fetcher:
     """Reads the assigned instances that are due within the look-ahead, and puts them into the backlog.
 
-    ``poll`` reads at most so many that are due by a horizon (``WorkerRows.poll``). The fetcher passes over those that
-    this process still runs (``running``): such a run was taken from the worker, or its row was deleted and its id given
-    again. The claim would make the old run's report fit the row.
+    It passes over those that this process still runs (``running``): such a run was taken from the worker, or its row
+    was deleted and its id given again. The claim would make the old run's report fit the row.
+
+    Where more is due than there are slots, it asks whether that is a crowd: very many of one group. Then it also reads
+    what others wait behind them, so that the groups take turns.
     """
 
     def __init__(
         self,
-        poll: Callable[[datetime, int], Sequence[Assigned]],
+        queue: QueueRows,
         backlog: Backlog,
         clock: Clock,
         pace: PollPace,
         lookahead_seconds: float,
         *,
+        slots: Slots,
         running: Container[int] = (),
     ) -> None:
-        self._poll = poll
+        self._queue = queue
         self._backlog = backlog
+        self._slots = slots
         self._clock = clock
         self._pace = pace
         self._running = running
@@ -38,7 +45,21 @@ class Fetcher:
         began = self._clock.monotonic()
         now = self._clock.at(began)
         self._backlog.begin_fetch()
-        new = self._backlog.keep(self._poll(now + self._lookahead, self._backlog.limit), self._running)
+        rows = self._queue.poll(now + self._lookahead, self._backlog.limit)
+        beside = self._beside(rows, now)
+        there = {row[0] for row in rows} if beside.rows else ()
+        rows += [row for row in beside.rows if row[0] not in there]
+        new = self._backlog.keep(rows, self._running, beside.groups)
+        if beside.crowds != self._backlog.crowds:
+            self._backlog.crowds = beside.crowds
+            self._slots.look_again()
         ended = self._clock.monotonic()
         late = sum(due_at <= now for _, due_at, _ in new)
         return self._pace.rest(began, ended, self._clock.at(ended), late=late, queued=len(self._backlog))
+
+    def _beside(self, rows: Sequence[Assigned], now: datetime) -> Beside:
+        due = [row for row in rows if row[1] <= now]
+        if len(due) <= self._slots.capacity:
+            return NOBODY
+        most = due[len(due) // 2][2]
+        return self._queue.beside([i for i, _, priority in due if priority == most], most, now + self._lookahead)

@@ -5,19 +5,18 @@ that nothing that waits in one holds up what is in another. They share the runne
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
 
 from rota.shared.clock import Clock, Timer
 from rota.shared.loop import Loop
 from rota.shared.settings import Settings
 from rota.shared.store.runs import Run
-from rota.worker_service.pulling.backlog import Assigned, Backlog
+from rota.worker_service.pulling.backlog import Backlog
 from rota.worker_service.pulling.claimer import Claimer
 from rota.worker_service.pulling.fetcher import Fetcher
 from rota.worker_service.pulling.pacing import PollPace
 from rota.worker_service.pulling.slots import Slots
 from rota.worker_service.pulling.starter import Starter
-from rota.worker_service.rows import WorkerRows
+from rota.worker_service.rows import QueueRows, WorkerRows
 from rota.worker_service.running.listeners import Listeners
 from rota.worker_service.running.runner import Runner
 
@@ -25,7 +24,7 @@ from rota.worker_service.running.runner import Runner
 class Lane:
     """The parts of one lane, composed. Its engine starts and stops them.
 
-    ``looks`` is called before each poll. ``poll`` reads what is assigned for this lane, as ``WorkerRows.poll`` does.
+    ``looks`` is called before each poll. ``queue``: what is assigned for this lane (``WorkerRows.queue``).
     """
 
     def __init__(
@@ -38,13 +37,13 @@ class Lane:
         *,
         backlog: Backlog,
         slots: Slots,
-        poll: Callable[[datetime, int], Sequence[Assigned]],
+        queue: QueueRows,
         looks: Callable[[], None] = lambda: None,
     ) -> None:
         self.backlog, self.slots, self._looks = backlog, slots, looks
-        self.starter = Starter(rows, runner, slots, clock, listeners)
+        self.starter = Starter(rows, runner, slots, clock, listeners, crowds=lambda: backlog.crowds)
         pace = PollPace.of_worker(rows.worker_id, settings.poll_period)
-        self._fetcher = Fetcher(poll, backlog, clock, pace, settings.lookahead_seconds, running=runner)
+        self._fetcher = Fetcher(queue, backlog, clock, pace, settings.lookahead_seconds, slots=slots, running=runner)
         name = "" if slots.pool is None else f" {slots.pool}"
         self.poll_loop = Loop(f"poll{name}", self._poll, clock)
         self._claimer = Claimer(rows, backlog, slots, self.starter, clock, poll_now=self.poll_loop.wake)

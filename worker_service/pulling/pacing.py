@@ -32,6 +32,10 @@ many workers share the database, claims take long; the longer rests make the bat
 those that wait will last only as long as another claim takes. Slots are expected twice as far ahead as the last claim
 took, up to the second bound."""
 
+MIXED_BATCH = 100
+"""Where groups take turns, a claim takes so many at most, and the claimer rests for ``PACE_SECONDS`` at most. So what
+falls due meanwhile waits for a short claim."""
+
 GIVE_BACK_AFTER = timedelta(seconds=1)
 """A claimed instance that has waited so long for a slot is handed back at the next poll."""
 

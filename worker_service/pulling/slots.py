@@ -21,6 +21,9 @@ SHORTEST_SECONDS = 0.001
 An instance counts as if it took at least ``SHORTEST_SECONDS``."""
 
 
+KEPT_SHARE = 10
+"""One slot of so many is kept for others while a crowd waits: its handlers may take long."""
+
 LENT_SECONDS = 0.1
 """More instances may have begun than there are slots: as many as the slots serve in this time, one after another, at
 the mean time of the last ones. So an instance waits about this long for its next slot at most. Where handlers take
@@ -121,6 +124,11 @@ class Slots:
         beyond = self._between - self._lendable() if self._between else 0
         return self.capacity - self._running - max(self._abandoned + len(self._line), beyond)
 
+    @property
+    def kept(self) -> int:
+        """How many slots no crowd gets while others wait beside it."""
+        return self.capacity // KEPT_SHARE
+
     def claimable(self, seconds: float, *, hopeful: bool = False) -> int:
         """How many instances may be claimed: the free slots, and those expected to become free within ``seconds``.
 
@@ -131,6 +139,10 @@ class Slots:
         free = self.capacity + lent - self.busy
         bound = self.capacity + 2 * self._batch - self._held
         return min(free + self.expected(seconds, hopeful=hopeful), bound, self._batch)
+
+    def claimable_beside(self) -> int:
+        """How many instances of a group may be claimed although others that are claimed wait for slots."""
+        return min(self.capacity, self.capacity + 2 * self._batch - self._held)
 
     def expected(self, seconds: float, *, hopeful: bool = False) -> int:
         """Slots expected to become free within ``seconds``, beyond those that are free now.
@@ -311,6 +323,10 @@ class Slots:
             self._took -= self._ends.popleft()[1]
         self._ends.append((now, took))
         self._took += took
+
+    def look_again(self) -> None:
+        """Call those who wait for a free slot: another part of the slots is kept than before."""
+        self._notify()
 
     def _notify(self) -> None:
         for listener in self._listeners:

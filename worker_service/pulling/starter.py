@@ -1,12 +1,14 @@
 """Starting: a claimed instance waits until it is due and has a slot, and is started at that moment."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 
 from rota.shared.clock import Clock
+from rota.shared.domain.groups import Group
 from rota.shared.store.runs import Run
-from rota.worker_service.pulling.delay_queue import DelayQueue
+from rota.worker_service.pulling.delay_queue import FIRST, NONE_BESIDE, Beside, DelayQueue
+from rota.worker_service.pulling.fair_queue import Rank
 from rota.worker_service.pulling.pacing import GIVE_BACK_AFTER
 from rota.worker_service.pulling.slots import Slots
 from rota.worker_service.rows import WorkerRows
@@ -15,15 +17,26 @@ from rota.worker_service.running.runner import Runner
 
 log = logging.getLogger(__name__)
 
-Start = tuple[datetime, Run, int]
-"""When a claimed instance is started (naive UTC), the instance, and its priority."""
+Start = tuple[datetime, Run, Rank]
+"""When a claimed instance is started (naive UTC), the instance, and its rank."""
 
 
 class Starter:
     """Starts claimed instances, on the thread that calls ``run``, as these ``slots`` become free."""
 
-    def __init__(self, rows: WorkerRows, runner: Runner, slots: Slots, clock: Clock, listeners: Listeners) -> None:
+    def __init__(
+        self,
+        rows: WorkerRows,
+        runner: Runner,
+        slots: Slots,
+        clock: Clock,
+        listeners: Listeners,
+        *,
+        crowds: Callable[[], Collection[Group]] = tuple,
+    ) -> None:
+        """``crowds``: the groups that are crowds while others wait beside them (``Backlog.crowds``)."""
         self._rows = rows
+        self._crowds = crowds
         self._listeners = listeners
         self._runner = runner
         self._slots = slots
@@ -31,25 +44,30 @@ class Starter:
         self._queue: DelayQueue[Start] = DelayQueue(clock)
         slots.on_free(self._queue.room_made)
 
-    def put(self, claimed: Sequence[Run], now: datetime, priorities: Mapping[int, int]) -> None:
+    @property
+    def groups(self) -> set[Group]:
+        """The groups of which something is due, and waits for a slot."""
+        return self._queue.groups
+
+    def put(self, claimed: Sequence[Run], now: datetime, ranks: Mapping[int, Rank]) -> None:
         """Start these when they are due, and not before ``now`` (naive UTC). If the worker stops, hand them back."""
         accepted = self._runner.accept(claimed, self._slots)
-        starts: list[Start] = [(max(run.due_at, now), run, priorities.get(run.id, 0)) for run in accepted]
+        starts: list[Start] = [(max(run.due_at, now), run, ranks.get(run.id, FIRST)) for run in accepted]
         if accepted:
             self._put(starts)
 
-    def put_at_once(self, claimed: Sequence[Run], priorities: Mapping[int, int]) -> None:
+    def put_at_once(self, claimed: Sequence[Run], ranks: Mapping[int, Rank]) -> None:
         """Start these, which are due, on this thread; those that get no slot when one is free."""
         accepted = self._runner.accept(claimed, self._slots)
         left = {run.id for run in accepted} if self._queue.closed else self._start(accepted)
         if left:
             now = self._clock.now()
-            self._put([(max(run.due_at, now), run, priorities.get(run.id, 0)) for run in accepted if run.id in left])
+            self._put([(max(run.due_at, now), run, ranks.get(run.id, FIRST)) for run in accepted if run.id in left])
 
     def run(self) -> None:
         """Start instances as they become due, until closed."""
         while not self._queue.closed:
-            due = self._queue.take(self._slots.idle)
+            due = self._queue.take(self._room, self._beside)
             try:
                 left = self._start([run for _, run, _ in due])
             except BaseException:  # this thread must go on: later instances wait for it
@@ -57,6 +75,15 @@ class Starter:
                 continue
             if left:  # a next node has taken the slot meanwhile
                 self._put([start for start in due if start[1].id in left])
+
+    def _room(self) -> int:
+        idle = self._slots.idle()
+        return idle - self._slots.kept if self._crowds() else idle
+
+    def _beside(self) -> Beside:
+        """The slots that are kept from crowds."""
+        crowds = self._crowds()
+        return (self._slots.idle(), crowds) if crowds else NONE_BESIDE
 
     def give_back_late(self) -> None:
         """Hand back the instances that no slot became free for in time: another worker may have one."""

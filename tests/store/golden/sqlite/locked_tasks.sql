@@ -4,6 +4,7 @@
 SELECT schedule_task.id, schedule_task.name, schedule_task.next_fire_at,
     CASE WHEN (length(schedule_task.param) <= 4096) THEN schedule_task.param END AS anon_1,
     CASE WHEN (length(schedule_task.param) > 4096) THEN length(schedule_task.param) END AS anon_2,
+    schedule_task.task_group,
     json_array(
         schedule_task.plan_inputs,
         CASE WHEN (schedule_task.plan_stale = 1) THEN schedule_task.planned_inputs END,
