@@ -124,6 +124,21 @@ def test_of_several_crowds_each_instance_has_its_group(rows: Scenario) -> None:
     assert [one for one, _, _ in found.rows] == [due]
 
 
+def test_crowds_that_are_alone_take_turns_and_have_all_slots(rows: Scenario) -> None:
+    worker = rows.worker()
+    for group in ("first", "second"):
+        flood(rows, task(rows, group), FLOOD // 2, worker=worker)
+    found = beside(rows, Queue(worker))
+    assert (found.crowds, found.rows) == (frozenset(), [])
+    assert set(found.groups.values()) == {"first", "second"}
+    puller = Puller(rows.database, worker, capacity=20)
+    puller.fetcher.fetch()
+    assert puller.starter._room() == 20
+    claimed = puller.claim()
+    of_first = sum(1 for one in claimed if found.groups[one] == "first")
+    assert (len(claimed), of_first) == (20, 10)
+
+
 @pytest.mark.parametrize("groups", [1, FLOOD], ids=["one group alone", "no crowd"])
 def test_where_nobody_is_held_up_one_statement_says_so(rows: Scenario, groups: int) -> None:
     worker = rows.worker()
