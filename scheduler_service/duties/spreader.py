@@ -203,22 +203,33 @@ class Spreader:
 
     def _write(self, page: Sequence[Pending], decided: Decided) -> None:
         """Write which are refused, why others wait, and which runs are to stop for others."""
+        for number in self._not_stopped([one.id for one in page if one.has_shards and one.id in decided.refused]):
+            del decided.refused[number]
         said = {one.id: one.reason for one in page}
         unsaid = {number: why for number, why in decided.waiting.items() if said.get(number) != why}
         changed = unsaid.keys() | decided.refused.keys()
         if not changed and not decided.replaced:
             return
-        put_back = [one.id for one in page if one.has_shards and one.id in decided.refused]
-        shards = self._database.read(lambda c: spreading.unstopped(c, put_back))
 
         def write(connection: Connection) -> None:
             free = giving.free_pending(connection, changed)
             giving.explain(connection, {i: why for i, why in unsaid.items() if i in free})
             canceling.refuse(connection, {i: why for i, why in decided.refused.items() if i in free})
             canceling.request_cancel_of_free(connection, decided.replaced, settling.REPLACED)
-            spreading.stop(connection, shards)
 
         self._database.write(write)
+
+    def _not_stopped(self, put_back: Sequence[int]) -> Sequence[int]:
+        """Stop the shards of these, which SQL has put back and which are refused. Returns those that have to wait for
+        that: somebody has locked the row of a shard.
+        """
+        if not put_back:
+            return ()
+        shards = self._database.read(lambda c: spreading.unstopped(c, put_back))
+        if not any(shards):
+            return ()
+        self._database.write(lambda c: spreading.stop(c, shards))
+        return [one for one in put_back if any(self._database.read(partial(spreading.unstopped, parent_ids=[one])))]
 
     def _spread(
         self, tasks: Mapping[int, int], param_sizes: Mapping[int, int], parents: Sequence[Parent]

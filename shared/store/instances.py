@@ -208,7 +208,7 @@ def cancel(
             return {"reason": reason}
         shards = spreading.unstopped(connection, [instance.id] if instance.shard_total is not None else [])
         canceling.cancel_as_read(connection, instance, reason, by)
-        spreading.stop(connection, shards)
+        spreading.stop(connection, shards, waits=True)
         return {"status": InstanceStatus.CANCELED.value, "reason": reason}
     if instance.gmt_cancel_requested is not None:
         return {}

@@ -137,10 +137,14 @@ def unstopped(connection: Connection, parent_ids: Collection[int]) -> Unstopped:
     )
 
 
-def stop(connection: Connection, shards: Unstopped) -> None:
-    """Cancel the shards that wait, and ask the workers of those that run to stop them."""
+def stop(connection: Connection, shards: Unstopped, *, waits: bool = False) -> None:
+    """Cancel the shards that wait, and ask the workers of those that run to stop them.
+
+    It passes over those of the latter that somebody has locked, unless it ``waits`` for them.
+    """
     moves.cancel(connection, shards.waiting, WHY_STOPPED)
-    canceling.request_cancel_of_free(connection, shards.running, WHY_STOPPED)
+    request = canceling.request_cancel_of if waits else canceling.request_cancel_of_free
+    request(connection, shards.running, WHY_STOPPED)
 
 
 _statuses = by_index(select(_instance.id, _instance.status).where(among(_instance.id)), schedule_instance)

@@ -11,6 +11,7 @@ from sqlalchemy import text
 
 from rota.shared.control import instances
 from rota.shared.database.transactions import Database
+from rota.shared.domain.errors import DatabaseProblem
 from rota.shared.store import node_types
 from rota.shared.store.node_types import NodeTypeDeclaration
 from rota.shared.store.params import LARGE
@@ -19,7 +20,7 @@ from tests.harness.processes import wait_until
 from tests.harness.scenario import Scenario, ended
 from tests.harness.spreading import ANN, Spread
 from tests.harness.statements import executed
-from tests.harness.together import uncommitted
+from tests.harness.together import impatient, uncommitted
 
 NOBODY_CAN = {"nodes": ["ELSEWHERE"]}
 """A param that lists a node type which no live worker has."""
@@ -252,6 +253,40 @@ def test_to_cancel_a_parent_that_was_put_back_stops_its_shards(spread: Spread, b
     spread.end({worker: list(running)}, "canceled")
     spread.step()
     assert written(spread) == []
+
+
+def test_a_parent_that_was_put_back_is_not_canceled_before_its_shards_are_asked_to_stop(spread: Spread) -> None:
+    spread.add(shards=3)
+    parent = spread.start()
+    spread.step()
+    first, *_ = spread.shards(parent)
+    spread.rows.claim(first.schedule_worker_node_id, first.id)
+    set_columns(spread, parent, "status = 'pending', schedule_worker_node_id = NULL, gmt_cancel_requested = gmt_create")
+    with locked_row(spread, first.id):
+        spread.step()
+        begun, *others = spread.shards(parent)
+        assert (spread.rows.status(parent), begun.gmt_cancel_requested) == ("pending", None)
+        assert {one.status for one in others} == {"canceled"}
+    spread.step()
+    begun, *_ = spread.shards(parent)
+    assert (spread.rows.status(parent), begun.status) == ("canceled", "running")
+    assert begun.gmt_cancel_requested is not None
+
+
+def test_who_cancels_a_parent_that_was_put_back_waits_for_a_shard_that_somebody_has_locked(spread: Spread) -> None:
+    spread.add(shards=1)
+    parent = spread.start()
+    spread.step()
+    first, *_ = spread.shards(parent)
+    spread.rows.claim(first.schedule_worker_node_id, first.id)
+    set_columns(spread, parent, "status = 'pending', schedule_worker_node_id = NULL")
+    with impatient(spread.database) as other:
+        with locked_row(spread, first.id), pytest.raises(DatabaseProblem):
+            instances.cancel(other, ANN, [parent])
+        assert spread.rows.status(parent) == "pending"
+        instances.cancel(other, ANN, [parent])
+    assert spread.rows.status(parent) == "canceled"
+    assert spread.shards(parent)[0].gmt_cancel_requested is not None
 
 
 def test_a_parent_that_sql_puts_back_has_no_end_while_it_runs_again(spread: Spread) -> None:

@@ -137,6 +137,19 @@ _request_cancel_of_free = (
 )
 
 
+_request_cancel_of = (
+    update(schedule_instance)
+    .where(among(_instance.id), leaves(STOP), _instance.gmt_cancel_requested.is_(None))
+    .values(gmt_cancel_requested=UtcNow(), reason=_why_requested)
+)
+
+
+def request_cancel_of(connection: Connection, instance_ids: Collection[int], reason: str) -> None:
+    """Ask the workers that run these instances to stop them."""
+    if instance_ids:
+        execute_later(connection, _request_cancel_of, {"ids": sorted(instance_ids), "why": reason})
+
+
 def request_cancel_of_free(connection: Connection, instance_ids: Collection[int], reason: str) -> None:
     """Ask the workers that run these instances to stop them, but for the rows that somebody has locked."""
     if instance_ids:
