@@ -73,8 +73,9 @@ def cancel(database: Database, actor: Actor, instance_ids: Sequence[int], why: s
     """Cancel all of these instances, or none.
 
     An instance that waits is ``canceled`` at once. For one that runs, its worker is ``asked`` to stop it. Neither is
-    true of one that waits for another attempt and has nodes that run always: it ends when these have. Raises
-    NotFound, or NotPossible if one has ended.
+    true of one that waits for another attempt and has nodes that run always: it ends when these have. Of one that
+    runs as its ``shards`` it is told how many they are; their workers are asked. Raises NotFound, or NotPossible if one
+    has ended.
     """
     now = database.clock.now()
 
@@ -84,7 +85,9 @@ def cancel(database: Database, actor: Actor, instance_ids: Sequence[int], why: s
         if new:
             audit.on_instance(connection, act, "instance.cancel", before, old=values_of(before, new), new=new)
         asked = before.status == InstanceStatus.RUNNING
-        return {"id": before.id, "canceled": "status" in changed, "asked": asked}
+        done = {"id": before.id, "canceled": "status" in changed, "asked": asked}
+        has_shards = asked and before.shard_total is not None and before.shard_index is None
+        return done | {"shards": before.shard_total} if has_shards else done
 
     def work(connection: Connection, act: Act) -> list[Document]:
         in_order = sorted(set(instance_ids))  # all acts lock in one order

@@ -1,6 +1,7 @@
 """``rota instance``: look at runs, cancel them, replay them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
@@ -106,9 +107,17 @@ def cancel(shell: Shell, instance_ids: Sequence[int], why: str | None, as_json: 
         show_json(canceled)
         return
     for one in canceled:
-        waits = "runs; its worker is asked to stop it" if one["asked"] else "ends when its nodes that run always have"
-        done = "is canceled" if one["canceled"] else waits
-        click.echo(f"instance {one['id']} {done}")
+        click.echo(f"instance {one['id']} {_what_comes(one)}")
+
+
+def _what_comes(canceled: Mapping[str, Any]) -> str:
+    if canceled["canceled"]:
+        return "is canceled"
+    if not canceled["asked"]:
+        return "ends when its nodes that run always have"
+    if "shards" in canceled:
+        return f"runs as its shards, {canceled['shards']} of them; their workers are asked to stop them"
+    return "runs; its worker is asked to stop it"
 
 
 instance.add_command(replay)
