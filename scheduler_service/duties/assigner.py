@@ -10,6 +10,7 @@ from functools import partial
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from rota.scheduler_service.behind import behind_a_flood
 from rota.scheduler_service.fitting import binding, fits
 from rota.scheduler_service.fleet import SNAPSHOT_SECONDS, FleetCache
 from rota.scheduler_service.giving import Placed, write
@@ -25,7 +26,6 @@ from rota.scheduler_service.urgent import Given, is_urgent, wake_workers
 from rota.shared.clock import TICK_PHASE_SECONDS, seconds_to_next
 from rota.shared.database.later import Unexpected, then_read
 from rota.shared.database.transactions import Database, sentence
-from rota.shared.domain.groups import crowds_of
 from rota.shared.domain.nodes import PlannedNode
 from rota.shared.domain.states import REASON_LIMIT
 from rota.shared.domain.times import is_time, why_no_time
@@ -37,9 +37,6 @@ from rota.shared.store.transitions import canceling, giving
 from rota.shared.surprises import Surprises
 
 log = logging.getLogger(__name__)
-
-NEWEST = 500
-"""Behind a flood one pass looks for the instances of others among so many of the newest."""
 
 ROWS = 10_000
 """One pass looks at most at so many instances, page by page: the first page, then pages further on."""
@@ -197,16 +194,8 @@ class Assigner:
         return done
 
     def _look_behind(self, first: Sequence[Pending], horizon: datetime, done: Pass) -> None:
-        """Place what fell due behind a flood, which fills the first page: of the newest, what is of no flood."""
-        crowds = crowds_of([one.group for one in first])
-        if not crowds:
-            return
-        of_pool, priority = self._fleet_cache.current().of_pool, first[-1].priority
-        for pool, group in {(one.pool, one.group) for one in first if one.group in crowds}:
-            of_pool(pool).floods.note(group)
-        newest = self._database.read(lambda c: assignments.newest_pending(c, priority, horizon, NEWEST))
-        others = [one for one in newest if one.group not in crowds and one.group not in of_pool(one.pool).floods]
-        if others:
+        """Place what fell due behind a flood, which fills the first page."""
+        if others := behind_a_flood(self._database, self._fleet_cache.current(), first, horizon):
             self._assign(others, done)
 
     def _end(self, done: Pass) -> Pass:
