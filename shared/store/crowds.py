@@ -74,7 +74,7 @@ class Beside(NamedTuple):
     """What waits in a queue beside crowds."""
 
     crowds: frozenset[Group] = frozenset()
-    """The crowds that others wait beside; none, if nobody else waits. None: what has no group in ``groups`` is one."""
+    """The crowds that others wait beside, and None for what has no group in ``groups``; none, if nobody else waits."""
 
     rows: Sequence[Assigned] = ()
     """The instances that are of no crowd."""
@@ -105,9 +105,7 @@ def beside(connection: Connection, queue: Queue, waiting: Sequence[int], priorit
     groups = {i: group_of(name, task) for i, _, _, name, task in found}
     if len(crowds) > 1:
         groups |= {i: group_of(name, task) for i, name, task in connection.execute(_groups, {"ids": sorted(waiting)})}
-    if len(crowds) == 1:
-        crowds = {None}
-    return Beside(frozenset(crowds if rows else ()), rows, groups)
+    return Beside(frozenset({None, *crowds} if rows else ()), rows, groups)
 
 
 def _parted(groups: Collection[Group]) -> tuple[list[int], list[str]]:

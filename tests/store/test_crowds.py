@@ -100,7 +100,7 @@ def test_what_waits_behind_a_crowd_is_read_with_its_groups(rows: Scenario) -> No
     rows.pending(task(rows, SHOP), rows.start)
     found = beside(rows, Queue(worker))
     times = [(due, rows.row(due).due_at, 5), (soon, rows.row(soon).due_at, 5)]
-    assert found == Beside(frozenset({None}), times, {due: SHOP, soon: alone})
+    assert found == Beside(frozenset({None, "flood"}), times, {due: SHOP, soon: alone})
 
 
 def test_one_task_can_be_a_crowd_beside_others_of_no_group(rows: Scenario) -> None:
@@ -118,7 +118,7 @@ def test_of_several_crowds_each_instance_has_its_group(rows: Scenario) -> None:
     flood(rows, second, FLOOD // 2, worker=worker)
     due = rows.assigned(worker, task(rows, SHOP), rows.start)
     found = beside(rows, Queue(worker))
-    assert found.crowds == {"first", "second"}
+    assert found.crowds == {None, "first", "second"}
     of_group = {g: sum(1 for one in found.groups.values() if one == g) for g in ("first", "second", SHOP)}
     assert of_group == {"first": FLOOD // 2, "second": FLOOD // 2, SHOP: 1}
     assert [one for one, _, _ in found.rows] == [due]
@@ -212,7 +212,7 @@ def test_a_tenth_of_the_slots_is_kept_from_a_crowd_while_others_wait(rows: Scena
     puller = Puller(rows.database, worker, capacity=20)
     assert [puller.starter._room(), puller.starter._beside()[0]] == [20, 0]
     puller.fetcher.fetch()
-    assert [puller.starter._room(), puller.starter._beside()] == [18, (20, frozenset({None}))]
+    assert [puller.starter._room(), puller.starter._beside()] == [18, (20, frozenset({None, "flood"}))]
     rows.sql("DELETE FROM schedule_instance WHERE due_at <= :now", now=rows.start)
     puller.fetcher.fetch()
     assert [puller.starter._room(), puller.starter._beside()[0]] == [20, 0]
