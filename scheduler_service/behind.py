@@ -27,4 +27,4 @@ def behind_a_flood(
         snapshot.of_pool(pool).floods.note(group)
     newest = database.read(lambda c: assignments.newest_pending(c, first[-1].priority, horizon, NEWEST))
     floods_of = {pool: snapshot.of_pool(pool).floods for pool in {one.pool for one in newest}}
-    return [one for one in newest if one.group not in crowds and one.group not in floods_of[one.pool]]
+    return [one for one in newest if one.group not in crowds and not floods_of[one.pool].hold_back(one.group)]

@@ -17,7 +17,7 @@ OTHERS_SECONDS = 60.0
 class Floods:
     """The groups that are floods, as far as this scheduler has seen. It goes by what it gives, and remembers no rows.
 
-    floods.see("shop 7"); floods.note("flood"); "flood" in floods
+    floods.see("shop 7"); floods.note("flood"); floods.hold_back("flood")
     """
 
     def __init__(self, timer: Timer) -> None:
@@ -26,8 +26,9 @@ class Floods:
         self._last: Group = None
         self._others_until = float("-inf")
 
-    def __contains__(self, group: object) -> bool:
-        until = self._until.get(group)  # type: ignore[call-overload]
+    def hold_back(self, group: Group) -> bool:
+        """Whether room is kept from this group: it is a flood, and there are others."""
+        until = self._until.get(group)
         return until is not None and until > self._timer.monotonic() and self.keep_room
 
     @property

@@ -40,7 +40,7 @@ def gather(database: Database, surprises: Surprises) -> bool:
 def _stop(database: Database, parents: Sequence[Running]) -> None:
     """Cancel the shards of these, or ask their workers to stop them, as far as nobody has done so."""
     shards = database.read(lambda c: spreading.unstopped(c, [one.id for one in parents]))
-    if any(shards):
+    if shards.parents:
         database.write(lambda c: spreading.stop(c, shards))
 
 

@@ -43,7 +43,7 @@ class Turn(NamedTuple):
     """Whether it waits behind many: then it leaves room for others, and its worker counts as no more loaded."""
 
 
-class Kind(NamedTuple):
+class Demand(NamedTuple):
     """What decides how much room an instance may take, and which worker is least loaded for it."""
 
     late: bool
@@ -89,7 +89,7 @@ class Fleet:
         self._lists = lists
         self._given = {worker.id: worker.load for worker in self._workers.values()}
         self._aside = {worker.id: worker.aside for worker in self._workers.values()}
-        self._heaps: dict[tuple[Needs, Kind], list[Entry]] = {}
+        self._heaps: dict[tuple[Needs, Demand], list[Entry]] = {}
         self.floods = floods
         self._given_of: Counter[Group] = Counter()
         self._much = KEPT * sum(worker.room for worker in self._workers.values())
@@ -118,20 +118,20 @@ class Fleet:
         with self._lock:
             if group is not None:
                 self.floods.see(group)
-            kind = Kind(late, can_wait or (turn is not None and turn.is_far), group in self.floods)
+            demand = Demand(late, can_wait or (turn is not None and turn.is_far), self.floods.hold_back(group))
             if turn is not None and self._may_go_on(turn.after, needs, avoid):
-                if self._takes_more(self._workers[turn.after], kind):
+                if self._takes_more(self._workers[turn.after], demand):
                     return self._give(turn.after, turn, group)
                 if turn.is_far:
                     return None
-            heap = self._heap(needs, kind)
-            first = self._least(heap, kind)
+            heap = self._heap(needs, demand)
+            first = self._least(heap, demand)
             if first is None:
                 return None
             chosen = first
             if avoid is not None and self._workers[first].name == avoid:
                 entry = heapq.heappop(heap)
-                chosen = self._least(heap, kind) or first
+                chosen = self._least(heap, demand) or first
                 heapq.heappush(heap, entry)
             return self._give(chosen, turn, group)
 
@@ -203,28 +203,28 @@ class Fleet:
 
     def has_room(self, *, can_wait: bool = False, floods: bool = False) -> bool:
         """Whether any worker may be given one more; with ``can_wait`` or ``floods`` one that leaves room for others."""
-        kind = Kind(late=False, can_wait=can_wait, floods=floods and self.floods.keep_room)
+        demand = Demand(late=False, can_wait=can_wait, floods=floods and self.floods.keep_room)
         with self._lock:
-            return any(self._takes_more(worker, kind) for worker in self._workers.values())
+            return any(self._takes_more(worker, demand) for worker in self._workers.values())
 
-    def _heap(self, needs: Needs, kind: Kind) -> list[Entry]:
-        heap = self._heaps.get((needs, kind))
+    def _heap(self, needs: Needs, demand: Demand) -> list[Entry]:
+        heap = self._heaps.get((needs, demand))
         if heap is None:
             able = (w for w in self._workers.values() if w.capacity > 0 and self._can_run(w, needs))
             fitting = (worker for worker in able if _carries(worker, needs.labels))
-            heap = self._heaps[needs, kind] = [self._entry(worker, kind.late) for worker in fitting]
+            heap = self._heaps[needs, demand] = [self._entry(worker, demand.late) for worker in fitting]
             heapq.heapify(heap)
         return heap
 
-    def _least(self, heap: list[Entry], kind: Kind) -> int | None:
+    def _least(self, heap: list[Entry], demand: Demand) -> int | None:
         """The worker at the top of the heap that has room. Entries whose load has grown since are sorted in again."""
         while heap:
             load, _, _, worker_id = heap[0]
             worker = self._workers[worker_id]
-            if not self._takes_more(worker, kind):
+            if not self._takes_more(worker, demand):
                 heapq.heappop(heap)
-            elif load < self._load(worker, kind.late):
-                heapq.heapreplace(heap, self._entry(worker, kind.late))
+            elif load < self._load(worker, demand.late):
+                heapq.heapreplace(heap, self._entry(worker, demand.late))
             else:
                 return worker_id
         return None
@@ -235,9 +235,9 @@ class Fleet:
         nodes = self._lists.get((needs.task_type, worker.versions.get(needs.task_type, "")))
         return nodes is not None and all(node.type in worker.node_types for node in nodes)
 
-    def _takes_more(self, worker: LiveWorker, kind: Kind) -> bool:
-        room = without_kept(worker.room) if kind.floods else worker.room
-        if kind.can_wait:
+    def _takes_more(self, worker: LiveWorker, demand: Demand) -> bool:
+        room = without_kept(worker.room) if demand.floods else worker.room
+        if demand.can_wait:
             room = min(room, (worker.room + 1) // 2)
         return worker.capacity > 0 and self._given[worker.id] < room
 

@@ -220,16 +220,17 @@ class Spreader:
         self._database.write(write)
 
     def _not_stopped(self, put_back: Sequence[int]) -> Sequence[int]:
-        """Stop the shards of these, which SQL has put back and which are refused. Returns those that have to wait for
-        that: somebody has locked the row of a shard.
+        """Stop the shards of these instances, which SQL has put back and which are refused.
+
+        Returns those of which somebody has locked the row of a shard: they are refused by a later look.
         """
         if not put_back:
             return ()
         shards = self._database.read(lambda c: spreading.unstopped(c, put_back))
-        if not any(shards):
+        if not shards.parents:
             return ()
         self._database.write(lambda c: spreading.stop(c, shards))
-        return [one for one in put_back if any(self._database.read(partial(spreading.unstopped, parent_ids=[one])))]
+        return self._database.read(lambda c: spreading.unstopped(c, shards.parents)).parents
 
     def _spread(
         self, tasks: Mapping[int, int], param_sizes: Mapping[int, int], parents: Sequence[Parent]

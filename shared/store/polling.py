@@ -22,7 +22,7 @@ Assigned = tuple[int, datetime, int]
 
 
 class Lane(Enum):
-    """For what a worker polls."""
+    """Which of the instances assigned to a worker are meant."""
 
     ALL = "all"
     BESIDE_POOLS = "beside its pools"
@@ -31,7 +31,7 @@ class Lane(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """What is assigned to a worker for its own slots, or for a pool of its.
+    """The instances assigned to a worker, for its own slots or for one of its pools.
 
     Queue(3); Queue(3, pools=("images",)); Queue(3, pool="images")
     """
@@ -43,7 +43,7 @@ class Queue:
 
     @property
     def lane(self) -> Lane:
-        """For what it is."""
+        """Which of the worker's instances are in this queue."""
         if self.pool is not None:
             return Lane.POOL
         return Lane.BESIDE_POOLS if self.pools else Lane.ALL

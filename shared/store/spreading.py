@@ -125,16 +125,21 @@ class Unstopped(NamedTuple):
 
     waiting: list[int]
     running: list[int]
+    parents: list[int]
+    """The instances of which they are shards."""
 
 
 def unstopped(connection: Connection, parent_ids: Collection[int]) -> Unstopped:
     """What is left to be stopped of the shards of these instances."""
-    found = shards_of(connection, parent_ids) if parent_ids else {}
-    shards = [shard for some in found.values() for shard in some]
-    return Unstopped(
-        [one.id for one in shards if one.status in (InstanceStatus.PENDING, InstanceStatus.ASSIGNED)],
-        [one.id for one in shards if one.status == InstanceStatus.RUNNING and not one.is_to_stop],
-    )
+    found = Unstopped([], [], [])
+    for parent, shards in (shards_of(connection, parent_ids) if parent_ids else {}).items():
+        waiting = [one.id for one in shards if one.status in (InstanceStatus.PENDING, InstanceStatus.ASSIGNED)]
+        running = [one.id for one in shards if one.status == InstanceStatus.RUNNING and not one.is_to_stop]
+        if waiting or running:
+            found.waiting.extend(waiting)
+            found.running.extend(running)
+            found.parents.append(parent)
+    return found
 
 
 def stop(connection: Connection, shards: Unstopped, *, waits: bool = False) -> None:

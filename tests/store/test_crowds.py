@@ -210,12 +210,12 @@ def test_a_tenth_of_the_slots_is_kept_from_a_crowd_while_others_wait(rows: Scena
     flood(rows, task(rows, "flood"), worker=worker)
     rows.assigned(worker, task(rows, SHOP), rows.start + timedelta(seconds=4))
     puller = Puller(rows.database, worker, capacity=20)
-    assert [puller.starter._room(), puller.starter._beside()[0]] == [20, 0]
+    assert [puller.starter._room(), puller.starter._others()[0]] == [20, 0]
     puller.fetcher.fetch()
-    assert [puller.starter._room(), puller.starter._beside()] == [18, (20, frozenset({None, "flood"}))]
+    assert [puller.starter._room(), puller.starter._others()] == [18, (20, frozenset({None, "flood"}))]
     rows.sql("DELETE FROM schedule_instance WHERE due_at <= :now", now=rows.start)
     puller.fetcher.fetch()
-    assert [puller.starter._room(), puller.starter._beside()[0]] == [20, 0]
+    assert [puller.starter._room(), puller.starter._others()[0]] == [20, 0]
 
 
 def test_the_slots_that_were_kept_are_free_for_the_crowd_as_soon_as_nobody_else_waits(rows: Scenario) -> None:

@@ -15,6 +15,7 @@ from rota.shared.domain.errors import DatabaseProblem
 from rota.shared.store import node_types
 from rota.shared.store.node_types import NodeTypeDeclaration
 from rota.shared.store.params import LARGE
+from rota.shared.store.runs import Run
 from tests.harness import leases
 from tests.harness.processes import wait_until
 from tests.harness.scenario import Scenario, ended
@@ -232,15 +233,20 @@ def test_shards_that_a_worker_has_wait_for_a_parent_that_sql_puts_back(
     assert spread.rows.status(parent) == "succeed"
 
 
-@pytest.mark.parametrize("by_sql", [False, True])
-def test_to_cancel_a_parent_that_was_put_back_stops_its_shards(spread: Spread, by_sql: bool) -> None:
-    spread.add(shards=4)
+def put_back(spread: Spread, *, shards: int) -> tuple[int, list[Run]]:
+    """A parent that SQL has put back after its shards were written and the first of them was claimed; that run."""
+    spread.add(shards=shards)
     parent = spread.start()
     spread.step()
     first, *_ = spread.shards(parent)
-    worker = first.schedule_worker_node_id
-    running = spread.rows.claim(worker, first.id).runs
+    running = spread.rows.claim(first.schedule_worker_node_id, first.id).runs
     set_columns(spread, parent, "status = 'pending', schedule_worker_node_id = NULL")
+    return parent, list(running)
+
+
+@pytest.mark.parametrize("by_sql", [False, True])
+def test_to_cancel_a_parent_that_was_put_back_stops_its_shards(spread: Spread, by_sql: bool) -> None:
+    parent, running = put_back(spread, shards=4)
     if by_sql:
         set_columns(spread, parent, "gmt_cancel_requested = gmt_create")
         spread.step()
@@ -250,19 +256,15 @@ def test_to_cancel_a_parent_that_was_put_back_stops_its_shards(spread: Spread, b
     begun, *others = spread.shards(parent)
     assert begun.gmt_cancel_requested is not None
     assert {(one.status, one.reason) for one in others} == {("canceled", "its parent is canceled")}
-    spread.end({worker: list(running)}, "canceled")
+    spread.end({begun.schedule_worker_node_id: running}, "canceled")
     spread.step()
     assert written(spread) == []
 
 
 def test_a_parent_that_was_put_back_is_not_canceled_before_its_shards_are_asked_to_stop(spread: Spread) -> None:
-    spread.add(shards=3)
-    parent = spread.start()
-    spread.step()
-    first, *_ = spread.shards(parent)
-    spread.rows.claim(first.schedule_worker_node_id, first.id)
-    set_columns(spread, parent, "status = 'pending', schedule_worker_node_id = NULL, gmt_cancel_requested = gmt_create")
-    with locked_row(spread, first.id):
+    parent, [run] = put_back(spread, shards=3)
+    set_columns(spread, parent, "gmt_cancel_requested = gmt_create")
+    with locked_row(spread, run.id):
         spread.step()
         begun, *others = spread.shards(parent)
         assert (spread.rows.status(parent), begun.gmt_cancel_requested) == ("pending", None)
@@ -274,14 +276,9 @@ def test_a_parent_that_was_put_back_is_not_canceled_before_its_shards_are_asked_
 
 
 def test_who_cancels_a_parent_that_was_put_back_waits_for_a_shard_that_somebody_has_locked(spread: Spread) -> None:
-    spread.add(shards=1)
-    parent = spread.start()
-    spread.step()
-    first, *_ = spread.shards(parent)
-    spread.rows.claim(first.schedule_worker_node_id, first.id)
-    set_columns(spread, parent, "status = 'pending', schedule_worker_node_id = NULL")
+    parent, [run] = put_back(spread, shards=1)
     with impatient(spread.database) as other:
-        with locked_row(spread, first.id), pytest.raises(DatabaseProblem):
+        with locked_row(spread, run.id), pytest.raises(DatabaseProblem):
             instances.cancel(other, ANN, [parent])
         assert spread.rows.status(parent) == "pending"
         instances.cancel(other, ANN, [parent])

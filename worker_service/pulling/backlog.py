@@ -9,7 +9,7 @@ from rota.shared.clock import Clock
 from rota.shared.domain.groups import Group
 from rota.shared.store.overlap import REPORTED_WITHIN, SkipCandidate, Waiting
 from rota.shared.store.runs import Run, Wanted
-from rota.worker_service.pulling.delay_queue import NONE_BESIDE, Beside, DelayQueue
+from rota.worker_service.pulling.delay_queue import NO_OTHERS, DelayQueue, Others
 from rota.worker_service.pulling.fair_queue import Rank
 from rota.worker_service.pulling.limit_lines import LimitLines
 from rota.worker_service.pulling.pacing import (
@@ -114,13 +114,13 @@ class Backlog:
             self._queue.put_all(entries, early=CLAIM_EARLY)
         return new
 
-    def take(self, room: Callable[[], int], beside: Callable[[], Beside] = lambda: NONE_BESIDE) -> dict[int, Rank]:
+    def take(self, room: Callable[[], int], others: Callable[[], Others] = lambda: NO_OTHERS) -> dict[int, Rank]:
         """Wait until there are instances to claim and room for them; returns their ranks by id.
 
-        ``room`` says how many may be taken; ``beside`` of which groups some may be taken all the same. When the claim
+        ``room`` says how many may be taken; ``others`` of which groups some may be taken all the same. When the claim
         is done, call ``settle``, and in any case ``release``.
         """
-        ids = self._queue.take(room, beside)
+        ids = self._queue.take(room, others)
         with self._lock:
             taken = {instance_id: self._waiting.pop(instance_id) for instance_id in ids if instance_id in self._waiting}
             self._claiming.update(taken)

@@ -12,7 +12,7 @@ from rota.shared.store.overlap import Waiting
 from rota.shared.store.runs import Skip, Wanted
 from rota.shared.surprises import Surprises
 from rota.worker_service.pulling.backlog import Backlog
-from rota.worker_service.pulling.delay_queue import NONE_BESIDE, Beside
+from rota.worker_service.pulling.delay_queue import NO_OTHERS, Others
 from rota.worker_service.pulling.fair_queue import Rank
 from rota.worker_service.pulling.pacing import (
     LONGEST_PACE_SECONDS,
@@ -61,7 +61,7 @@ class Claimer:
 
     def claim(self) -> float:
         """Wait until there are instances to claim and slots for them, and claim them. Returns the seconds to rest."""
-        taken = self._backlog.take(self._room, self._beside)
+        taken = self._backlog.take(self._room, self._others)
         if not taken:
             return 0
         began = self._clock.monotonic()
@@ -84,11 +84,11 @@ class Claimer:
         )
         return min(room - self._slots.kept, MIXED_BATCH) if self._backlog.crowds else room
 
-    def _beside(self) -> Beside:
+    def _others(self) -> Others:
         """How many may be claimed of groups that are no crowds, if nothing of them waits for a slot: a crowd may have
         been claimed far ahead."""
         crowds = self._backlog.crowds
-        return (self._slots.claimable_beside(), crowds | self._starter.groups) if crowds else NONE_BESIDE
+        return (self._slots.claimable_beside(), crowds | self._starter.groups) if crowds else NO_OTHERS
 
     def _claim(self, taken: Mapping[int, Rank]) -> None:
         """Claim these. If that fails because of a row, claim each half of them, until the row at fault is alone."""

@@ -16,10 +16,10 @@ T = TypeVar("T")
 NOT_EARLY = timedelta(0)
 FIRST = Rank(0)
 
-Beside = tuple[int, Container[Group]]
-"""So many items may be taken, but none of these groups."""
+Others = tuple[int, Container[Group]]
+"""How many items may be taken where there is no room, and the groups of which none may."""
 
-NONE_BESIDE: Beside = (0, ())
+NO_OTHERS: Others = (0, ())
 
 
 class DelayQueue(Generic[T]):
@@ -80,11 +80,11 @@ class DelayQueue(Generic[T]):
         with self._changed:
             return self._ready.groups
 
-    def take(self, room: Callable[[], int], beside: Callable[[], Beside] = lambda: NONE_BESIDE) -> list[T]:
+    def take(self, room: Callable[[], int], others: Callable[[], Others] = lambda: NO_OTHERS) -> list[T]:
         """Wait until an item is due and there is room for it; returns as many due items as there is room for.
 
         Returns [] when closed. ``room`` says for how many items there is room. Whoever makes room must call
-        ``room_made`` afterwards. Where there is none, ``beside`` says for how many of some groups there is.
+        ``room_made`` afterwards. Where there is none, ``others`` says for how many of some groups there is.
         """
         with self._changed:
             while not self._closed:
@@ -96,9 +96,9 @@ class DelayQueue(Generic[T]):
                     if rest is not None and rest <= 0:
                         return self._due(most)
                 else:
-                    number, groups = beside()
-                    if number > 0 and (others := self._due_beside(number, groups)):
-                        return others
+                    number, but = others()
+                    if number > 0 and (items := self._due_of_others(number, but)):
+                        return items
                     rest = self._seconds_to_next() if number > 0 else None
                 self._changed.wait(rest)
             self._needs_room = False
@@ -152,9 +152,9 @@ class DelayQueue(Generic[T]):
         self._make_ready()
         return [self._ready.take() for _ in range(min(most, len(self._ready)))]
 
-    def _due_beside(self, number: int, groups: Container[Group]) -> list[T]:
+    def _due_of_others(self, number: int, but: Container[Group]) -> list[T]:
         self._make_ready()
-        return self._ready.take_beside(groups, number)
+        return self._ready.take_others(but, number)
 
     def _make_ready(self) -> None:
         now = self._clock.now()

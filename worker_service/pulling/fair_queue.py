@@ -68,12 +68,12 @@ class FairQueue(Generic[T]):
         """Take out the next item. Raises ValueError if there is none."""
         return self._take(self._turns[min(self._turns)][0])
 
-    def take_beside(self, groups: Container[Group], number: int) -> list[T]:
-        """Take out at most so many items of other groups than these, in the order of ``take``."""
+    def take_others(self, but: Container[Group], number: int) -> list[T]:
+        """Take out at most ``number`` items, of all groups ``but`` these, in the order of ``take``."""
         items: list[T] = []
         while len(items) < number:
             turns = (rank for priority in sorted(self._turns) for rank in self._turns[priority])
-            rank = next((rank for rank in turns if rank.group not in groups), None)
+            rank = next((rank for rank in turns if rank.group not in but), None)
             if rank is None:
                 break
             items.append(self._take(rank))

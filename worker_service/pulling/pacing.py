@@ -33,8 +33,8 @@ those that wait will last only as long as another claim takes. Slots are expecte
 took, up to the second bound."""
 
 MIXED_BATCH = 100
-"""Where groups take turns, a claim takes so many at most, and the claimer rests for ``PACE_SECONDS`` at most. So what
-falls due meanwhile waits for a short claim."""
+"""While others wait beside a crowd, a claim takes at most so many instances, and the claimer rests for at most
+``PACE_SECONDS``. So what falls due meanwhile waits for a short claim only."""
 
 GIVE_BACK_AFTER = timedelta(seconds=1)
 """A claimed instance that has waited so long for a slot is handed back at the next poll."""

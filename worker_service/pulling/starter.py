@@ -7,7 +7,7 @@ from datetime import datetime
 from rota.shared.clock import Clock
 from rota.shared.domain.groups import Group
 from rota.shared.store.runs import Run
-from rota.worker_service.pulling.delay_queue import FIRST, NONE_BESIDE, Beside, DelayQueue
+from rota.worker_service.pulling.delay_queue import FIRST, NO_OTHERS, DelayQueue, Others
 from rota.worker_service.pulling.fair_queue import Rank
 from rota.worker_service.pulling.pacing import GIVE_BACK_AFTER
 from rota.worker_service.pulling.slots import Slots
@@ -67,7 +67,7 @@ class Starter:
     def run(self) -> None:
         """Start instances as they become due, until closed."""
         while not self._queue.closed:
-            due = self._queue.take(self._room, self._beside)
+            due = self._queue.take(self._room, self._others)
             try:
                 left = self._start([run for _, run, _ in due])
             except BaseException:  # this thread must go on: later instances wait for it
@@ -80,10 +80,10 @@ class Starter:
         idle = self._slots.idle()
         return idle - self._slots.kept if self._crowds() else idle
 
-    def _beside(self) -> Beside:
+    def _others(self) -> Others:
         """The slots that are kept from crowds."""
         crowds = self._crowds()
-        return (self._slots.idle(), crowds) if crowds else NONE_BESIDE
+        return (self._slots.idle(), crowds) if crowds else NO_OTHERS
 
     def give_back_late(self) -> None:
         """Hand back the instances that no slot became free for in time: another worker may have one."""
