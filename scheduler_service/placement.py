@@ -160,7 +160,7 @@ class Fleet:
     def _give(self, worker_id: int, turn: Turn | None, group: Group) -> int:
         self._given[worker_id] += 1
         self._given_of[group] += 1
-        if group is not None and self._given_of[group] > self._much:
+        if group is not None and self._given_of[group] >= self._much:
             self.floods.note(group)
         if turn is not None and turn.is_far:
             self._aside[worker_id] += 1

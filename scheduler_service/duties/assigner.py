@@ -10,7 +10,7 @@ from functools import partial
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from rota.scheduler_service.behind import behind_a_flood
+from rota.scheduler_service.behind import behind_a_flood, note_floods
 from rota.scheduler_service.fitting import binding, fits
 from rota.scheduler_service.fleet import SNAPSHOT_SECONDS, FleetCache
 from rota.scheduler_service.giving import Placed, write
@@ -175,8 +175,11 @@ class Assigner:
         first: Sequence[Pending] = ()
         for number in range(max(2, ROWS // limit)):
             page = self._database.read(partial(assignments.pending, horizon=horizon, limit=limit, after=after))
-            first = first or page
             settled = self._assign(page, done) if page else 0
+            if number == 0:
+                first = page
+                if done.crowded:
+                    note_floods(self._fleet_cache.current(), first, limit)
             if len(page) < limit:
                 return self._end(done)
             after = page[-1].cursor

@@ -5,21 +5,19 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, literal_column, or_, select, union_all
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, literal_column, or_, select
 
-from rota.shared.database.constructs import among, by_index, read_by
+from rota.shared.database.constructs import among, by_index
 from rota.shared.domain.groups import Group, crowds_of, group_of
 from rota.shared.domain.times import is_time
 from rota.shared.store.polling import QUEUED, Assigned, Lane, Queue
 from rota.shared.store.tables import schedule_instance, schedule_task
 
-FIRST = 50
-NEWEST = 100
-"""So many of those that wait longest are looked at, spread evenly; and so many of the newest, because what comes behind
-a crowd is among them."""
+SAMPLED = 50
+"""So many of those that wait longest are asked for their groups, spread evenly. A crowd is found by them."""
 
-BESIDE = 1_000
-"""So many instances of other groups are read at most."""
+OTHERS_READ = 1_000
+"""So many instances beside crowds one statement reads at most."""
 
 _instance = schedule_instance.c
 _task = schedule_task.c
@@ -27,26 +25,6 @@ _OF_ITS_TASK = _task.id == _instance.schedule_task_id
 
 
 _group = func.nullif(_task.task_group, literal_column("''"))
-_sampled = by_index(
-    select(_group, _task.id, literal_column("1").label("is_first"))
-    .join_from(schedule_instance, schedule_task, _OF_ITS_TASK)
-    .where(among(_instance.id)),
-    schedule_instance,
-)
-
-
-def _of_priority(queued: Select[Any]) -> Select[Any]:
-    return queued.where(_instance.priority == bindparam("priority"))
-
-
-def _looked(lane: Lane, queued: Select[Any]) -> Any:
-    backwards = _of_priority(queued).order_by(None).order_by(_instance.priority.desc(), _instance.due_at.desc())
-    if lane is not Lane.POOL:
-        backwards = read_by(backwards, schedule_instance, "ix_schedule_instance_work")
-    newest = backwards.subquery("newest")
-    of_task = select(_group, _task.id, literal_column("0"))
-    joined = of_task.join_from(newest, schedule_instance, _instance.id == newest.c.id).join(schedule_task, _OF_ITS_TASK)
-    return union_all(_sampled, by_index(joined, schedule_instance))
 
 
 def _is_none_of(tasks: ColumnElement[bool], groups: ColumnElement[bool]) -> ColumnElement[bool]:
@@ -54,13 +32,12 @@ def _is_none_of(tasks: ColumnElement[bool], groups: ColumnElement[bool]) -> Colu
 
 
 def _others(lane: Lane, queued: Select[Any]) -> Select[Any]:
-    joined = _of_priority(queued).add_columns(_group, _task.id)
-    joined = joined.join_from(schedule_instance, schedule_task, _OF_ITS_TASK)
+    of_priority = queued.where(_instance.priority == bindparam("priority"))
+    joined = of_priority.add_columns(_group, _task.id).join_from(schedule_instance, schedule_task, _OF_ITS_TASK)
     others = joined.where(_is_none_of(among(_task.id, "tasks"), among(_task.task_group, "groups")))
     return others if lane is Lane.POOL else by_index(others, schedule_instance, "ix_schedule_instance_work")
 
 
-_looks = {lane: _looked(lane, queued) for lane, queued in QUEUED.items()}
 _others_of = {lane: _others(lane, queued) for lane, queued in QUEUED.items()}
 _groups = by_index(
     select(_instance.id, _group, _task.id)
@@ -77,10 +54,10 @@ class Beside(NamedTuple):
     """The crowds that others wait beside, and None for what has no group in ``groups``; none, if nobody else waits."""
 
     rows: Sequence[Assigned] = ()
-    """The instances that are of no crowd."""
+    """The instances that are of none of the crowds among those that wait longest."""
 
     groups: Mapping[int, Group] = MappingProxyType({})
-    """Their groups by their ids; and those of the crowds' instances, if there are several crowds."""
+    """Their groups by their ids; and those of all that wait longest, if these are of several crowds."""
 
 
 NOBODY = Beside()
@@ -90,22 +67,31 @@ def beside(connection: Connection, queue: Queue, waiting: Sequence[int], priorit
     """What waits in a worker's queue beside crowds; nothing, where there is one group alone, or no crowd.
 
     ``waiting``: those of one priority that have waited longest, in their order. What else is due by ``horizon`` (naive
-    UTC) is looked for, at most ``BESIDE``. The crowds are those of a sample, so a small one may be overlooked.
+    UTC) is read. If that is very much, a second crowd is among it, and who waits behind that is read, too.
     """
-    place = {**queue.values, "priority": priority, "horizon": horizon}
-    ids = sorted(waiting[:: -(-len(waiting) // FIRST)])
-    looked = connection.execute(_looks[queue.lane], {**place, "ids": ids, "limit": NEWEST}).all()
-    crowds = crowds_of([group_of(name, task) for name, task, is_first in looked if is_first])
-    if not crowds or (len(crowds) == 1 and all(group_of(name, task) in crowds for name, task, _ in looked)):
+    sampled = _groups_of(connection, waiting[:: -(-len(waiting) // SAMPLED)])
+    first = crowds_of(list(sampled.values()))
+    if not first:
         return NOBODY
-    tasks, names = _parted(crowds)
-    values = {**place, "tasks": tasks, "groups": names, "limit": BESIDE}
-    found = connection.execute(_others_of[queue.lane], values).all()
-    rows = [(i, due_at, rank) for i, due_at, rank, _, _ in found if is_time(due_at)]
-    groups = {i: group_of(name, task) for i, _, _, name, task in found}
-    if len(crowds) > 1:
-        groups |= {i: group_of(name, task) for i, name, task in connection.execute(_groups, {"ids": sorted(waiting)})}
-    return Beside(frozenset({None, *crowds} if rows else ()), rows, groups)
+    place = {**queue.values, "priority": priority, "horizon": horizon, "limit": OTHERS_READ}
+    crowds, rows, groups = set(first), dict[int, Assigned](), dict[int, Group]()
+    while True:
+        tasks, names = _parted(crowds)
+        found = connection.execute(_others_of[queue.lane], {**place, "tasks": tasks, "groups": names}).all()
+        rows |= {i: (i, due_at, rank) for i, due_at, rank, _, _ in found if is_time(due_at)}
+        groups |= {i: group_of(name, task) for i, _, _, name, task in found}
+        more = crowds_of([groups[row.id] for row in found]) if len(found) >= OTHERS_READ else set()
+        if not more:
+            break
+        crowds |= more
+    some_wait = any(groups[i] not in crowds for i in rows)
+    if len(first) > 1:
+        groups |= _groups_of(connection, waiting)
+    return Beside(frozenset({None, *crowds} if some_wait else ()), tuple(rows.values()), groups)
+
+
+def _groups_of(connection: Connection, ids: Collection[int]) -> dict[int, Group]:
+    return {i: group_of(name, task) for i, name, task in connection.execute(_groups, {"ids": sorted(ids)})}
 
 
 def _parted(groups: Collection[Group]) -> tuple[list[int], list[str]]:

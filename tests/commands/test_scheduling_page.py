@@ -136,5 +136,5 @@ def test_shards_are_shown_as_the_page_shows_them(migrated_url: str, database: Da
     shown = invoke("instance", "show", "1", url=migrated_url).output
     table = shown[shown.index("\n3 shards:") + 1 :]
     assert [line.rstrip() for line in table.splitlines()] == drawn.splitlines()
-    said = "instance 1 runs as its shards, 3 of them; their workers are asked to stop them\n"
+    said = "instance 1 runs as 3 shards; their workers are asked to stop them\n"
     assert invoke("instance", "cancel", "1", url=migrated_url).output == said

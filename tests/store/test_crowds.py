@@ -6,13 +6,14 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import insert
 
-from rota.scheduler_service import fleet
+from rota.scheduler_service import behind, fleet
 from rota.scheduler_service.duties import assigner as assigner_module
 from rota.scheduler_service.duties.assigner import Assigner
 from rota.scheduler_service.duties.materializer import Materializer
 from rota.scheduler_service.fleet import FleetCache
 from rota.shared.database.transactions import Database
 from rota.shared.domain.groups import Group, crowds_of, group_of
+from rota.shared.settable_clock import SettableClock
 from rota.shared.settings import Settings
 from rota.shared.store import crowds, polling
 from rota.shared.store.crowds import NOBODY, Beside
@@ -99,7 +100,7 @@ def test_what_waits_behind_a_crowd_is_read_with_its_groups(rows: Scenario) -> No
     rows.assigned(other, task(rows, SHOP), rows.start)
     rows.pending(task(rows, SHOP), rows.start)
     found = beside(rows, Queue(worker))
-    times = [(due, rows.row(due).due_at, 5), (soon, rows.row(soon).due_at, 5)]
+    times = ((due, rows.row(due).due_at, 5), (soon, rows.row(soon).due_at, 5))
     assert found == Beside(frozenset({None, "flood"}), times, {due: SHOP, soon: alone})
 
 
@@ -129,9 +130,9 @@ def test_crowds_that_are_alone_take_turns_and_have_all_slots(rows: Scenario) -> 
     for group in ("first", "second"):
         flood(rows, task(rows, group), FLOOD // 2, worker=worker)
     found = beside(rows, Queue(worker))
-    assert (found.crowds, found.rows) == (frozenset(), [])
+    assert (found.crowds, found.rows) == (frozenset(), ())
     assert set(found.groups.values()) == {"first", "second"}
-    puller = Puller(rows.database, worker, capacity=20)
+    puller = Puller(rows.database, worker, SettableClock(rows.start), capacity=20)
     puller.fetcher.fetch()
     assert puller.starter._room() == 20
     claimed = puller.claim()
@@ -139,14 +140,14 @@ def test_crowds_that_are_alone_take_turns_and_have_all_slots(rows: Scenario) -> 
     assert (len(claimed), of_first) == (20, 10)
 
 
-@pytest.mark.parametrize("groups", [1, FLOOD], ids=["one group alone", "no crowd"])
-def test_where_nobody_is_held_up_one_statement_says_so(rows: Scenario, groups: int) -> None:
+@pytest.mark.parametrize(("groups", "statements_sent"), [(1, 2), (FLOOD, 1)], ids=["one group alone", "no crowd"])
+def test_where_nobody_is_held_up_nothing_is_found(rows: Scenario, groups: int, statements_sent: int) -> None:
     worker = rows.worker()
     for number in range(groups):
         flood(rows, task(rows, f"group {number}"), FLOOD // groups, worker=worker)
     with executed(rows.database.engine) as statements:
         assert beside(rows, Queue(worker)) == NOBODY
-    assert len([one for one in statements if "schedule_task" in one]) == 1
+    assert len([one for one in statements if "schedule_task" in one]) == statements_sent
 
 
 def test_a_pool_has_crowds_of_its_own(rows: Scenario) -> None:
@@ -165,6 +166,38 @@ def test_a_pool_has_crowds_of_its_own(rows: Scenario) -> None:
     assert beside(rows, Queue(worker, pools=("images",))).groups == {due: SHOP}
 
 
+def test_what_waits_in_the_midst_of_a_crowd_is_found(rows: Scenario) -> None:
+    worker = rows.worker()
+    flood(rows, task(rows, "flood"), 4 * FLOOD, worker=worker)
+    due = rows.assigned(worker, task(rows, SHOP), rows.start - timedelta(hours=1, seconds=-2 * FLOOD - 0.5))
+    assert beside(rows, Queue(worker)).groups == {due: SHOP}
+
+
+def test_who_waits_behind_two_floods_is_found_behind_the_second_one(
+    rows: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crowds, "OTHERS_READ", 20)
+    worker = rows.worker()
+    flood(rows, task(rows, "first"), worker=worker)
+    second = task(rows, "second")
+    later = [rows.assigned(worker, second, rows.start - timedelta(seconds=60 - n)) for n in range(40)]
+    due = rows.assigned(worker, task(rows, SHOP), rows.start)
+    found = beside(rows, Queue(worker))
+    assert found.crowds == {None, "first", "second"}
+    assert found.groups == {**dict.fromkeys(later[:20], "second"), due: SHOP}
+
+
+def test_two_floods_beside_which_nobody_waits_have_all_slots(rows: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crowds, "OTHERS_READ", 20)
+    worker = rows.worker()
+    flood(rows, task(rows, "first"), worker=worker)
+    second = task(rows, "second")
+    for number in range(40):
+        rows.assigned(worker, second, rows.start - timedelta(seconds=60 - number))
+    found = beside(rows, Queue(worker))
+    assert (found.crowds, set(found.groups.values())) == (frozenset(), {"second"})
+
+
 # What a worker does
 
 
@@ -172,7 +205,7 @@ def test_what_falls_due_behind_a_flood_that_fills_the_queue_is_claimed_next(rows
     worker = rows.worker()
     flood(rows, task(rows, "flood"), worker=worker)
     behind = [rows.assigned(worker, task(rows, group), rows.start) for group in (SHOP, MAIL)]
-    puller = Puller(rows.database, worker, limit=60, capacity=6)
+    puller = Puller(rows.database, worker, SettableClock(rows.start), limit=60, capacity=6)
     puller.fetcher.fetch()
     claimed = puller.claim()
     assert len(claimed) == 6
@@ -182,7 +215,7 @@ def test_what_falls_due_behind_a_flood_that_fills_the_queue_is_claimed_next(rows
 def test_what_was_fetched_before_the_flood_came_takes_its_turn_all_the_same(rows: Scenario) -> None:
     worker = rows.worker()
     behind = rows.assigned(worker, task(rows, SHOP), rows.start)
-    puller = Puller(rows.database, worker, capacity=6)
+    puller = Puller(rows.database, worker, SettableClock(rows.start), capacity=6)
     puller.fetcher.fetch()
     assert puller.backlog._waiting[behind].group is None
     flood(rows, task(rows, "flood"), worker=worker)
@@ -193,7 +226,7 @@ def test_what_was_fetched_before_the_flood_came_takes_its_turn_all_the_same(rows
 def test_a_crowd_that_is_claimed_far_ahead_keeps_no_other_from_its_claim(rows: Scenario) -> None:
     worker = rows.worker()
     flood(rows, task(rows, "flood"), worker=worker)
-    puller = Puller(rows.database, worker, capacity=6)
+    puller = Puller(rows.database, worker, SettableClock(rows.start), capacity=6)
     puller.slots.expects = 50
     puller.fetcher.fetch()
     puller.claimer.claim()
@@ -209,7 +242,7 @@ def test_a_tenth_of_the_slots_is_kept_from_a_crowd_while_others_wait(rows: Scena
     worker = rows.worker()
     flood(rows, task(rows, "flood"), worker=worker)
     rows.assigned(worker, task(rows, SHOP), rows.start + timedelta(seconds=4))
-    puller = Puller(rows.database, worker, capacity=20)
+    puller = Puller(rows.database, worker, SettableClock(rows.start), capacity=20)
     assert [puller.starter._room(), puller.starter._others()[0]] == [20, 0]
     puller.fetcher.fetch()
     assert [puller.starter._room(), puller.starter._others()] == [18, (20, frozenset({None, "flood"}))]
@@ -222,7 +255,7 @@ def test_the_slots_that_were_kept_are_free_for_the_crowd_as_soon_as_nobody_else_
     worker = rows.worker()
     flood(rows, task(rows, "flood"), worker=worker)
     other = rows.assigned(worker, task(rows, SHOP), rows.start + timedelta(seconds=4))
-    puller = Puller(rows.database, worker, capacity=20)
+    puller = Puller(rows.database, worker, SettableClock(rows.start), capacity=20)
     puller.fetcher.fetch()
     told: list[int] = []
     puller.slots.on_free(lambda: told.append(puller.starter._room()))
@@ -235,7 +268,7 @@ def test_no_more_of_a_crowd_is_claimed_than_it_may_start(rows: Scenario) -> None
     worker = rows.worker()
     flood(rows, task(rows, "flood"), worker=worker)
     rows.assigned(worker, task(rows, SHOP), rows.start + timedelta(seconds=4))
-    puller = Puller(rows.database, worker, capacity=20)
+    puller = Puller(rows.database, worker, SettableClock(rows.start), capacity=20)
     puller.fetcher.fetch()
     puller.claimer.claim()
     assert puller.slots.busy == 18
@@ -294,8 +327,8 @@ def test_a_flood_leaves_room_for_the_fires_of_others(flooded: Flooded) -> None:
     assert flooded.given() == 90
     shop = flooded.rows.planned_task(flooded.rows.now(), task_group=SHOP)
     flooded.materializer.step()
-    [(status,)] = flooded.rows.sql("SELECT status FROM schedule_instance WHERE schedule_task_id = :t", t=shop)
-    assert status == "assigned"
+    found = flooded.rows.sql("SELECT status FROM schedule_instance WHERE schedule_task_id = :t", t=shop)
+    assert {status for (status,) in found} == {"assigned"}
 
 
 def test_what_is_asked_for_behind_a_flood_is_given_by_the_next_pass(flooded: Flooded) -> None:
@@ -327,6 +360,40 @@ def test_where_there_is_no_crowd_the_order_is_that_of_due_times(
     flooded.assigner.step()
     assert [i for i in due if flooded.rows.status(i) == "assigned"] == due[: 3 * BATCH]
     assert len(ids) == 5 * BATCH
+
+
+def test_two_floods_leave_room_for_a_third_group_and_are_given_by_due_time(
+    flooded: Flooded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(behind, "NEWEST", 20)
+    flooded.see(SHOP)
+    flood(flooded.rows, task(flooded.rows, "first"))
+    second = task(flooded.rows, "second")
+    for number in range(3 * BATCH):
+        flooded.rows.pending(second, flooded.rows.start - timedelta(seconds=60 - number), origin="manual")
+    until_crowded(flooded)
+    assert flooded.given() == 90
+    due = flooded.rows.sql("SELECT status FROM schedule_instance ORDER BY due_at, id LIMIT 90")
+    assert {status for (status,) in due} == {"assigned"}
+    third = flooded.rows.pending(task(flooded.rows, SHOP), flooded.rows.start)
+    flooded.assigner.step()
+    assert flooded.rows.status(third) == "assigned"
+
+
+def test_a_flood_that_came_slowly_is_held_back_when_it_finds_no_room(flooded: Flooded) -> None:
+    flooded.see(MAIL)
+    first = task(flooded.rows, "flood")
+    for number in range(21):
+        for more in range(5):
+            due = flooded.rows.start - timedelta(minutes=60 - number, seconds=more)
+            flooded.rows.pending(first, due, origin="manual")
+        flooded.assigner.step()
+    assert flooded.given() == 100
+    behind_it = flooded.rows.pending(task(flooded.rows, SHOP), flooded.rows.start)
+    [(one,)] = flooded.rows.sql("SELECT MIN(id) FROM schedule_instance WHERE status = 'assigned'")
+    flooded.rows.sql("DELETE FROM schedule_instance WHERE id = :id", id=one)
+    flooded.assigner.step()
+    assert flooded.rows.status(behind_it) == "assigned"
 
 
 def test_fires_of_a_flood_leave_room_as_well(flooded: Flooded) -> None:

@@ -231,7 +231,7 @@ def poll(rows: Scenario) -> Subject:
     crowd = [rows.assigned(worker, first, rows.start - timedelta(minutes=number)) for number in range(9)]
     rows.assigned(worker, second, rows.start)
     yield (
-        "Where much is due, it asks of a sample which groups it is of; behind a crowd it reads what others wait for.",
+        "Where much is due, it asks of which groups a sample is. Beside a crowd it reads what is of other groups.",
         lambda c: crowds.beside(c, queue, crowd, 5, rows.start),
     )
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from rota.shared.domain.errors import DatabaseAway
 from rota.shared.settable_clock import SettableClock
 from rota.shared.store import overlap, recovery
+from rota.shared.store.crowds import Beside
 from rota.shared.store.runs import Run
 from rota.worker_service.pulling.pacing import (
     CATCH_UP_SECONDS,
@@ -79,6 +81,27 @@ def test_behind_a_piece_of_a_backlog_polls_hurry_for_a_period_though_they_bring_
         hurried.append(rest == CATCH_UP_SECONDS)
         clock.advance(passes)
     assert hurried == ([True, True, True, False] if hurries else [True, False, False, False])
+
+
+def test_a_look_for_crowds_takes_a_small_part_of_the_time(rows: Scenario) -> None:
+    clock, worker = SettableClock(rows.start), rows.worker()
+    puller = Puller(rows.database, worker, clock, capacity=1)
+    for _ in range(4):
+        rows.assigned(worker)
+    queue, looks = puller.rows.queue(), []
+
+    def slow(*asked: Any) -> Beside:
+        looks.append(clock.monotonic())
+        clock.advance(0.03)
+        return queue.beside(*asked)
+
+    puller.fetcher._queue.beside = slow  # type: ignore[method-assign]
+    for _ in range(30):
+        puller.fetcher.fetch()
+        clock.advance(0.1)
+    between = [later - one for one, later in pairwise(looks)]
+    assert min(between) >= 1.0
+    assert max(between) <= 1.2
 
 
 def test_polls_that_take_long_hurry_less(rows: Scenario) -> None:

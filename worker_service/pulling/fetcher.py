@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from rota.shared.clock import Clock
 from rota.shared.store.crowds import NOBODY, Beside
 from rota.worker_service.pulling.backlog import Assigned, Backlog
-from rota.worker_service.pulling.pacing import PollPace
+from rota.worker_service.pulling.pacing import PollPace, crowd_rest
 from rota.worker_service.pulling.slots import Slots
 from rota.worker_service.rows import QueueRows
 
@@ -18,7 +18,7 @@ class Fetcher:
     was deleted and its id given again. The claim would make the old run's report fit the row.
 
     Where more is due than there are slots, it asks whether that is a crowd: very many of one group. Then it also reads
-    what others wait behind them, so that the groups take turns.
+    which instances of other groups wait, so that the groups take turns.
     """
 
     def __init__(
@@ -39,6 +39,8 @@ class Fetcher:
         self._pace = pace
         self._running = running
         self._lookahead = timedelta(seconds=lookahead_seconds)
+        self._look_at = float("-inf")
+        """When the next look for crowds is due, in seconds of the clock's ``monotonic``."""
 
     def fetch(self) -> float:
         """Poll once; returns the seconds to rest until the next poll."""
@@ -58,8 +60,16 @@ class Fetcher:
         return self._pace.rest(began, ended, self._clock.at(ended), late=late, queued=len(self._backlog))
 
     def _beside(self, rows: Sequence[Assigned], now: datetime) -> Beside:
+        """What waits beside crowds. Between two looks the crowds are those of the last one."""
         due = [row for row in rows if row[1] <= now]
         if len(due) <= self._slots.capacity:
             return NOBODY
+        began = self._clock.monotonic()
+        if began < self._look_at:
+            return Beside(frozenset(self._backlog.crowds))
         most = due[len(due) // 2][2]
-        return self._queue.beside([i for i, _, priority in due if priority == most], most, now + self._lookahead)
+        waiting = [i for i, _, priority in due if priority == most]
+        beside = self._queue.beside(waiting, most, now + self._lookahead)
+        ended = self._clock.monotonic()
+        self._look_at = ended + crowd_rest(ended - began)
+        return beside

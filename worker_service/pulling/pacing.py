@@ -36,6 +36,11 @@ MIXED_BATCH = 100
 """While others wait beside a crowd, a claim takes at most so many instances, and the claimer rests for at most
 ``PACE_SECONDS``. So what falls due meanwhile waits for a short claim only."""
 
+CROWD_SHARE = 0.03
+LONGEST_CROWD_SECONDS = 2.0
+"""The worker looks for crowds again after a rest, so that this takes no more than ``CROWD_SHARE`` of the time. The rest
+is ``LONGEST_CROWD_SECONDS`` at most."""
+
 GIVE_BACK_AFTER = timedelta(seconds=1)
 """A claimed instance that has waited so long for a slot is handed back at the next poll."""
 
@@ -101,6 +106,11 @@ class PollPace:
 def _catch_up_rest(took: float) -> float:
     """Seconds between two polls while the worker catches up; ``took``: seconds of the last poll."""
     return min(max(CATCH_UP_SECONDS, took / CATCH_UP_SHARE), LONGEST_CATCH_UP_SECONDS)
+
+
+def crowd_rest(took: float) -> float:
+    """Seconds until the worker looks for crowds again; ``took``: seconds of the last look."""
+    return min(took / CROWD_SHARE, LONGEST_CROWD_SECONDS)
 
 
 def is_time_to_poll(before: int, after: int) -> bool:

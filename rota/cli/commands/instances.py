@@ -116,7 +116,7 @@ def _what_comes(canceled: Mapping[str, Any]) -> str:
     if not canceled["asked"]:
         return "ends when its nodes that run always have"
     if "shards" in canceled:
-        return f"runs as its shards, {canceled['shards']} of them; their workers are asked to stop them"
+        return f"runs as {canceled['shards']} shards; their workers are asked to stop them"
     return "runs; its worker is asked to stop it"
 
 

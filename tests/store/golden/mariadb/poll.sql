@@ -16,33 +16,15 @@ FROM (
 GROUP BY polled.priority, polled.due_at
 ORDER BY polled.priority, polled.due_at;
 
--- Where much is due, it asks of a sample which groups it is of; behind a crowd it reads what others wait for.
+-- Where much is due, it asks of which groups a sample is. Beside a crowd it reads what is of other groups.
 
--- crowds.beside
-SELECT STRAIGHT_JOIN nullif(schedule_task.task_group, '') AS nullif_1, schedule_task.id,
-    1 AS is_first
+-- crowds._groups_of
+SELECT STRAIGHT_JOIN schedule_instance.id, nullif(schedule_task.task_group, '') AS nullif_1,
+    schedule_task.id AS id_1
 FROM schedule_instance FORCE INDEX (PRIMARY)
 INNER JOIN schedule_task
   ON schedule_task.id = schedule_instance.schedule_task_id
-WHERE schedule_instance.id IN (:ids)
-UNION ALL
-SELECT STRAIGHT_JOIN nullif(schedule_task.task_group, '') AS nullif_1, schedule_task.id, 0
-FROM (
-    SELECT schedule_instance.id AS id, schedule_instance.due_at AS due_at,
-        schedule_instance.priority AS priority
-    FROM schedule_instance FORCE INDEX (ix_schedule_instance_work)
-    WHERE schedule_instance.status = :status_1
-      AND schedule_instance.schedule_worker_node_id = :worker
-      AND schedule_instance.priority IN (:priority_1, …)
-      AND schedule_instance.due_at <= :horizon
-      AND schedule_instance.priority = :priority
-    ORDER BY schedule_instance.priority DESC, schedule_instance.due_at DESC
-    LIMIT :limit
-) AS newest
-INNER JOIN schedule_instance FORCE INDEX (PRIMARY)
-  ON schedule_instance.id = newest.id
-INNER JOIN schedule_task
-  ON schedule_task.id = schedule_instance.schedule_task_id;
+WHERE schedule_instance.id IN (:ids);
 
 -- crowds.beside
 SELECT STRAIGHT_JOIN schedule_instance.id, schedule_instance.due_at, schedule_instance.priority,

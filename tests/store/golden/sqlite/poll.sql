@@ -16,32 +16,15 @@ FROM (
 GROUP BY polled.priority, polled.due_at
 ORDER BY polled.priority, polled.due_at;
 
--- Where much is due, it asks of a sample which groups it is of; behind a crowd it reads what others wait for.
+-- Where much is due, it asks of which groups a sample is. Beside a crowd it reads what is of other groups.
 
--- crowds.beside
-SELECT nullif(schedule_task.task_group, '') AS nullif_1, schedule_task.id, 1 AS is_first
+-- crowds._groups_of
+SELECT schedule_instance.id, nullif(schedule_task.task_group, '') AS nullif_1,
+    schedule_task.id AS id_1
 FROM schedule_instance
 JOIN schedule_task
   ON schedule_task.id = schedule_instance.schedule_task_id
-WHERE schedule_instance.id IN (SELECT value FROM json_each(:ids))
-UNION ALL
-SELECT nullif(schedule_task.task_group, '') AS nullif_1, schedule_task.id, 0
-FROM (
-    SELECT schedule_instance.id AS id, schedule_instance.due_at AS due_at,
-        schedule_instance.priority AS priority
-    FROM schedule_instance
-    WHERE schedule_instance.status = :status_1
-      AND schedule_instance.schedule_worker_node_id = :worker
-      AND schedule_instance.priority IN (:priority_1, …)
-      AND schedule_instance.due_at <= :horizon
-      AND schedule_instance.priority = :priority
-    ORDER BY schedule_instance.priority DESC, schedule_instance.due_at DESC
-    LIMIT :limit OFFSET :param_1
-) AS newest
-JOIN schedule_instance
-  ON schedule_instance.id = newest.id
-JOIN schedule_task
-  ON schedule_task.id = schedule_instance.schedule_task_id;
+WHERE schedule_instance.id IN (SELECT value FROM json_each(:ids));
 
 -- crowds.beside
 SELECT schedule_instance.id, schedule_instance.due_at, schedule_instance.priority,
