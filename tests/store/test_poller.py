@@ -83,7 +83,7 @@ def test_behind_a_piece_of_a_backlog_polls_hurry_for_a_period_though_they_bring_
     assert hurried == ([True, True, True, False] if hurries else [True, False, False, False])
 
 
-def test_a_look_for_crowds_takes_a_small_part_of_the_time(rows: Scenario) -> None:
+def test_a_look_for_crowds_takes_a_small_part_of_the_time(rows: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, worker = SettableClock(rows.start), rows.worker()
     puller = Puller(rows.database, worker, clock, capacity=1)
     for _ in range(4):
@@ -95,7 +95,7 @@ def test_a_look_for_crowds_takes_a_small_part_of_the_time(rows: Scenario) -> Non
         clock.advance(0.03)
         return queue.beside(*asked)
 
-    puller.fetcher._queue.beside = slow  # type: ignore[method-assign]
+    monkeypatch.setattr(puller.fetcher._queue, "beside", slow)
     for _ in range(30):
         puller.fetcher.fetch()
         clock.advance(0.1)
