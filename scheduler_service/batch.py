@@ -103,7 +103,7 @@ class Batch:
         due_at = task.terms.inputs.due_at(task.id, moment) if task.terms.inputs.jitter_seconds else None
         terms = task.terms
         is_later = due_at is not None and due_at > self._horizon
-        if is_later or not (terms.limit_name is terms.pool is terms.spread is None):
+        if is_later or terms.weight != 1 or not (terms.limit_name is terms.pool is terms.spread is None):
             return Fire(task.id, moment, priority, task.param, None, (), None, work.in_turn)  # the assigner assigns it
         late, can_wait = moment <= self._now, priority == CATCH_UP_PRIORITY
         worker = fleet.choose(work.needs, late=late, can_wait=can_wait, group=task.group)

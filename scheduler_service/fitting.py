@@ -19,10 +19,10 @@ def needed(
     """
     labels = one.required_labels or {}
     if bound is not None:
-        return bound, needs_of(bound, labels)
+        return bound, needs_of(bound, labels, weight=one.weight)
     if isinstance(one.listed, RotaError):
         raise one.listed
-    return snapshot.wanted(task_type, one.listed, labels)
+    return snapshot.wanted(task_type, one.listed, labels, one.weight)
 
 
 def fits(one: Pending, snapshot: FleetSnapshot, bound: Sequence[PlannedNode] | None) -> bool:

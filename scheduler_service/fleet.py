@@ -37,6 +37,9 @@ class FleetSnapshot:
     pools: Mapping[str, Fleet] = field(default_factory=dict)
     """Of each pool the workers that have it, with their threads and their loads of that pool alone."""
 
+    more: Mapping[int, int] = field(default_factory=dict)
+    """By worker id how many slots and threads its instances were seen to take beyond one for each."""
+
     def of_pool(self, pool: str | None) -> Fleet:
         """The workers for what runs in a pool; None: in their own slots."""
         if pool is None or self.fleet.is_empty:
@@ -51,10 +54,13 @@ class FleetSnapshot:
     def load_of(self, worker_id: int) -> int | None:
         """How many instances a worker holds with all of its pools (``Fleet.load_of``)."""
         own = self.fleet.load_of(worker_id)
-        return None if own is None else own + sum(fleet.load_of(worker_id) or 0 for fleet in self.pools.values())
+        if own is None:
+            return None
+        of_pools = sum(fleet.load_of(worker_id) or 0 for fleet in self.pools.values())
+        return own + of_pools - self.more.get(worker_id, 0)
 
     def wanted(
-        self, task_type: str, listed: Sequence[PlannedNode] | None, labels: Mapping[str, str]
+        self, task_type: str, listed: Sequence[PlannedNode] | None, labels: Mapping[str, str], weight: int = 1
     ) -> tuple[Sequence[PlannedNode] | None, Needs]:
         """The nodes that a param lists (None: none), as they are given; and what the instance needs of a worker.
 
@@ -62,8 +68,8 @@ class FleetSnapshot:
         """
         if listed is None:
             self.catalog.lists_of(task_type)
-            return None, needs_of((), labels, task_type)
-        return listed, needs_of(listed, labels)
+            return None, needs_of((), labels, task_type, weight)
+        return listed, needs_of(listed, labels, weight=weight)
 
 
 class FleetCache:
@@ -125,13 +131,14 @@ class FleetCache:
         self._lists = known | node_types.lists(connection, carried - known.keys())
         planned = {version: catalog.planned(types) for version, types in self._lists.items()}
         carried_lists = {version: nodes for version, nodes in planned.items() if nodes}
-        held = pools.held(connection, [worker.id for worker in live if worker.pools])
+        held = pools.held(connection, [worker.id for worker in live if worker.has_places])
         beside = [worker.beside(held[worker.id]) if worker.id in held else worker for worker in live]
         of_pools = {
             pool: Fleet(workers, carried_lists, pool=pool, floods=self._floods_of(pool))
             for pool, workers in _by_pool(live, held).items()
         }
-        return FleetSnapshot(catalog, Fleet(beside, carried_lists, floods=self._floods_of(None)), of_pools)
+        more = {worker: sum(one.more for one in of_worker.values()) for worker, of_worker in held.items()}
+        return FleetSnapshot(catalog, Fleet(beside, carried_lists, floods=self._floods_of(None)), of_pools, more)
 
     def _floods_of(self, pool: str | None) -> Floods:
         return self._floods.setdefault(pool, Floods(self._clock))

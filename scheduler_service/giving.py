@@ -58,7 +58,7 @@ def write(
     locks.release(connection, token, held)
     fires.unpin(connection, anew, attempt=0)
     giving.give(connection, rows)
-    pools.note(connection, {p.id: p.pool for p, *_ in mine if p.pool is not None})
+    pools.note(connection, {p.id: pools.Place(p.pool, p.weight) for p, *_ in mine})
     fires.pin_nodes(connection, [(p.id, node) for p, _, nodes, *_ in mine if p.id not in pinned for node in nodes])
     deadlines.note(connection, {p.id: p.run_timeout_seconds for p, *_ in mine if p.run_timeout_seconds})
     return [p.id for p, *_ in mine]

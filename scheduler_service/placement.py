@@ -26,11 +26,13 @@ NOBODY = "no worker is live"
 
 
 class Needs(NamedTuple):
-    """What an instance needs of a worker: node types that it can run, or a task type in any version; and labels."""
+    """What an instance needs of a worker: node types that it can run, or a task type in any version; labels; slots."""
 
     node_types: frozenset[str]
     labels: frozenset[tuple[str, str]]
     task_type: str | None = None
+    weight: int = 1
+    """How many slots it takes. A worker with fewer cannot run it; one whose slots are not all taken may be given it."""
 
 
 class Turn(NamedTuple):
@@ -121,7 +123,7 @@ class Fleet:
             demand = Demand(late, can_wait or (turn is not None and turn.is_far), self.floods.hold_back(group))
             if turn is not None and self._may_go_on(turn.after, needs, avoid):
                 if self._takes_more(self._workers[turn.after], demand):
-                    return self._give(turn.after, turn, group)
+                    return self._give(turn.after, needs, turn, group)
                 if turn.is_far:
                     return None
             heap = self._heap(needs, demand)
@@ -133,7 +135,7 @@ class Fleet:
                 entry = heapq.heappop(heap)
                 chosen = self._least(heap, demand) or first
                 heapq.heappush(heap, entry)
-            return self._give(chosen, turn, group)
+            return self._give(chosen, needs, turn, group)
 
     @property
     def is_empty(self) -> bool:
@@ -142,28 +144,30 @@ class Fleet:
 
     def fitting(self, needs: Needs) -> list[int]:
         """The workers that fit, full or not."""
-        return [w.id for w in self._workers.values() if self._can_run(w, needs) and _carries(w, needs.labels)]
+        return [worker.id for worker in self._workers.values() if self._fits(worker, needs)]
 
     def give_to(self, worker_id: int, needs: Needs) -> int | None:
         """Count an instance as given to the only worker that may run it, full or not; None if it does not fit."""
         with self._lock:
             worker = self._workers.get(worker_id)
-            return None if worker is None or not self._can_run(worker, needs) else self._give(worker_id, None, None)
+            if worker is None or not self._can_run(worker, needs) or not _is_large(worker, needs):
+                return None
+            return self._give(worker_id, needs, None, None)
 
     def _may_go_on(self, worker_id: int | None, needs: Needs, avoid: str | None) -> TypeGuard[int]:
         """Whether the worker that has the turn before may have this one, too, if it has room."""
         worker = self._workers.get(worker_id or 0)
         if worker is None or worker.name == avoid:
             return False
-        return worker.capacity > 0 and self._can_run(worker, needs) and _carries(worker, needs.labels)
+        return worker.capacity > 0 and self._fits(worker, needs)
 
-    def _give(self, worker_id: int, turn: Turn | None, group: Group) -> int:
-        self._given[worker_id] += 1
-        self._given_of[group] += 1
+    def _give(self, worker_id: int, needs: Needs, turn: Turn | None, group: Group) -> int:
+        self._given[worker_id] += needs.weight
+        self._given_of[group] += needs.weight
         if group is not None and self._given_of[group] >= self._much:
             self.floods.note(group)
         if turn is not None and turn.is_far:
-            self._aside[worker_id] += 1
+            self._aside[worker_id] += needs.weight
         return worker_id
 
     def nodes_of(self, worker_id: int, task_type: str) -> Sequence[PlannedNode]:
@@ -194,6 +198,9 @@ class Fleet:
             wanted = ", ".join(f"{name}={value}" for name, value in sorted(needs.labels))
             that = f" and {has_pool}" if has_pool else ""
             return f"no live worker that can run it{that} carries the labels {wanted}"
+        if not any(self._fits(worker, needs) for worker in able):
+            what = "slots" if self._pool is None else f"threads in the pool {self._pool!r}"
+            return f"no live worker that can run it has {needs.weight} {what}"
         return FULL
 
     def load_of(self, worker_id: int) -> int | None:
@@ -210,8 +217,7 @@ class Fleet:
     def _heap(self, needs: Needs, demand: Demand) -> list[Entry]:
         heap = self._heaps.get((needs, demand))
         if heap is None:
-            able = (w for w in self._workers.values() if w.capacity > 0 and self._can_run(w, needs))
-            fitting = (worker for worker in able if _carries(worker, needs.labels))
+            fitting = (w for w in self._workers.values() if w.capacity > 0 and self._fits(w, needs))
             heap = self._heaps[needs, demand] = [self._entry(worker, demand.late) for worker in fitting]
             heapq.heapify(heap)
         return heap
@@ -228,6 +234,9 @@ class Fleet:
             else:
                 return worker_id
         return None
+
+    def _fits(self, worker: LiveWorker, needs: Needs) -> bool:
+        return self._can_run(worker, needs) and _carries(worker, needs.labels) and _is_large(worker, needs)
 
     def _can_run(self, worker: LiveWorker, needs: Needs) -> bool:
         if needs.task_type is None:
@@ -250,14 +259,21 @@ class Fleet:
         return share // 1 if late and share > 1 else share
 
 
-def needs_of(nodes: Iterable[PlannedNode], labels: Mapping[str, str], task_type: str | None = None) -> Needs:
+def needs_of(
+    nodes: Iterable[PlannedNode], labels: Mapping[str, str], task_type: str | None = None, weight: int = 1
+) -> Needs:
     """What these nodes and labels need of a worker, or this task type in whatever version the worker carries.
 
     Raises InvalidInput for labels that SQL made unusable.
     """
     if not isinstance(labels, Mapping) or not all(isinstance(value, str) for value in labels.values()):
         raise InvalidInput(f'required_labels must be a JSON object of strings, like {{"gpu": "a100"}}, not {labels!r}')
-    return Needs(frozenset(node.type for node in nodes), frozenset(labels.items()), task_type)
+    return Needs(frozenset(node.type for node in nodes), frozenset(labels.items()), task_type, weight)
+
+
+def _is_large(worker: LiveWorker, needs: Needs) -> bool:
+    """Whether it has so many slots. What takes one is left to it also while abandoned threads take all of them."""
+    return needs.weight <= max(worker.capacity, 1)
 
 
 def _carries(worker: LiveWorker, labels: Iterable[tuple[str, str]]) -> bool:

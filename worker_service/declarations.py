@@ -3,24 +3,28 @@
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
+from types import MappingProxyType
 
 from rota.shared.control import limits, tasks
 from rota.shared.control.actor import Actor
 from rota.shared.database.transactions import Database
-from rota.shared.domain.errors import InvalidInput, UnknownTask, UnknownType
+from rota.shared.domain.errors import InvalidInput, TooHeavy, UnknownTask, UnknownType
 from rota.shared.domain.limits import LimitDefinition, unknown_limit
 from rota.shared.domain.pools import unknown_pool
 from rota.shared.domain.task import TaskDefinition
 from rota.shared.domain.versions import version_of
+from rota.shared.domain.weights import too_heavy
 from rota.shared.settings import Settings
-from rota.shared.store import chains, declarations, node_types, pools, shared_limits
+from rota.shared.store import chains, declarations, node_types, pools, shared_limits, weights
 from rota.worker_service.authoring import Rota
 
 log = logging.getLogger(__name__)
 
-
-MISSING = (UnknownType, UnknownTask)
+MISSING = (UnknownType, UnknownTask, TooHeavy)
 """What a task may wait for."""
+
+
+NO_POOLS: Mapping[str, int] = MappingProxyType({})
 
 
 class Declarations:
@@ -30,9 +34,10 @@ class Declarations:
     back, for example, it declares all tasks again: those that the gone version had declared otherwise go back.
 
     A task of a type that nobody has registered waits until a worker registers it: another app may be deployed later.
-    So does one that follows a task which is not there. Of its own tasks those that are followed are declared first.
-    ``own`` are the versions of the app's own task types, by which params are checked. ``own_limits`` and ``own_pools``
-    are the limits and pools that the app declares. Raises InvalidInput for tasks that follow each other in a circle.
+    So does one that follows a task which is not there, or that takes more slots than any worker has. Of its own tasks
+    those that are followed are declared first. ``own`` are the versions of the app's own task types, by which params
+    are checked. ``own_limits`` and ``own_pools`` are the limits and pools that the app declares. Raises InvalidInput
+    for tasks that follow each other in a circle.
     """
 
     def __init__(
@@ -44,14 +49,14 @@ class Declarations:
         own: Mapping[str, str] = node_types.NO_VERSIONS,
         *,
         own_limits: Sequence[LimitDefinition] = (),
-        own_pools: Collection[str] = (),
+        own_pools: Mapping[str, int] = NO_POOLS,
     ) -> None:
         self._database = database
         self._definitions = followed_first(definitions)
         self._own = own
         self._own_limits, self._own_pools = own_limits, own_pools
         self._actor = Actor(by, "code")
-        self._limit = settings.liveness_seconds
+        self._capacity, self._limit = settings.capacity, settings.liveness_seconds
         self._again = settings.heartbeat_seconds
         self._carried: set[str] = set()
         self._yielding: list[TaskDefinition] = []
@@ -72,8 +77,7 @@ class Declarations:
         for limit in self._own_limits:
             limits.declare(self._database, self._actor, limit)
         for name, error in self._waiting.items():
-            until = "a worker has registered its type" if isinstance(error, UnknownType) else "that is declared"
-            log.warning("worker: task %r: %s; it is declared when %s", name, error, until)
+            log.warning("worker: task %r: %s; it is declared when %s", name, error, _until(error))
         self._declare(fitting)
         for one in self._yielding:
             log.warning("worker: task %r: a live worker carries a newer declaration, which stays in force", one.name)
@@ -118,6 +122,7 @@ class Declarations:
                 catalog.check(one.type, one.param)
                 _check_limit(one, there)
                 _check_pool(one, pool_names)
+                self._check_weight(one)
                 _check_followed(one, known)
                 fitting.append(one)
                 known.add(one.name)
@@ -132,6 +137,13 @@ class Declarations:
         named = {one.pool for one in self._definitions if one.pool is not None}
         others = self._database.read(pools.registered) if named - set(self._own_pools) else set()
         return others.union(self._own_pools)
+
+    def _check_weight(self, one: TaskDefinition) -> None:
+        own = self._capacity if one.pool is None else self._own_pools.get(one.pool, 0)
+        if one.weight > max(own, 1):
+            largest = max(own, self._database.read(lambda c: weights.most(c, one.pool)) or 0)
+            if one.weight > largest:
+                raise TooHeavy(too_heavy(one.weight, largest, one.pool))
 
     def _declare(self, definitions: Sequence[TaskDefinition]) -> None:
         self._yielding = [one for one in definitions if not self._is_declared(one)]
@@ -152,6 +164,12 @@ class Declarations:
 
     def _read_carried(self) -> set[str]:
         return self._database.read(lambda c: declarations.apps_carried(c, self._limit))
+
+
+def _until(missing: InvalidInput) -> str:
+    if isinstance(missing, UnknownType):
+        return "a worker has registered its type"
+    return "such a worker has registered" if isinstance(missing, TooHeavy) else "that is declared"
 
 
 def _check_limit(task: TaskDefinition, there: Collection[str]) -> None:

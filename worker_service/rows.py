@@ -17,7 +17,7 @@ from rota.shared.store.claims import Claims
 from rota.shared.store.crowds import Beside
 from rota.shared.store.node_types import NodeTypeNames
 from rota.shared.store.overlap import SkipCandidate
-from rota.shared.store.polling import Assigned, Queue
+from rota.shared.store.polling import Polled, Queue
 from rota.shared.store.reports import Report
 from rota.shared.store.runs import Claim, Wanted
 from rota.shared.store.transitions import canceling, keeping
@@ -157,8 +157,8 @@ class QueueRows:
         self._database = database
         self._queue = queue
 
-    def poll(self, horizon: datetime, limit: int) -> list[Assigned]:
-        """The instances that are due by ``horizon`` (naive UTC): id, due_at, priority; at most ``limit``."""
+    def poll(self, horizon: datetime, limit: int) -> Polled:
+        """The instances that are due by ``horizon`` (naive UTC), at most ``limit``."""
         return self._database.read(lambda c: polling.poll(c, self._queue, horizon, limit))
 
     def beside(self, waiting: Sequence[int], priority: int, horizon: datetime) -> Beside:

@@ -127,6 +127,9 @@ _OPTIONS = [
     click.option("--tag", "tags", multiple=True, callback=_listed, help="A word to find it by; may be repeated."),
     click.option("--limit", "limit_name", metavar="NAME", help="The limit that it shares with others: rota limit."),
     click.option("--pool", metavar="NAME", help="The pool of threads that it runs in: rota worker list shows them."),
+    click.option(
+        "--weight", type=int, help="How many slots of its worker, or threads of its pool, a run takes.  [default: 1]"
+    ),
     click.option("--shards", type=int, help="Run each fire as so many instances, up to 1000, beside each other."),
     click.option(
         "--spread", type=click.Choice([Spread.WORKERS.value, Spread.BROADCAST.value]),

@@ -232,7 +232,7 @@ class Reaper:
 def _idle(connection: Connection) -> dict[str | None, set[int]]:
     """The workers that would begin an instance at once: in each pool that any has, and in their own slots (None)."""
     live = loads.fleet(connection)
-    held = pools.held(connection, [worker.id for worker in live if worker.pools])
+    held = pools.held(connection, [worker.id for worker in live if worker.has_places])
     idle: dict[str | None, set[int]] = {None: set()}
     for worker in live:
         holds = held.get(worker.id, {})

@@ -32,7 +32,7 @@ TASK_FIELDS = (
     "misfire_grace_seconds", "misfire_window_seconds", "misfire_cap", "overlap_policy", "max_instances", "retries",
     "retry_delay_seconds", "retry_backoff", "max_retry_delay_seconds", "retry_jitter_percent", "retry_on",
     "never_retry", "on_retry", "on_worker_lost", "timeout_seconds", "run_timeout_seconds", "priority",
-    "required_labels", "limit_name", "pool", "spread", "shards", "misfires", "fires_held_back",
+    "required_labels", "limit_name", "pool", "weight", "spread", "shards", "misfires", "fires_held_back",
     "history_complete_from", "plan_error", "creator", "modifier", "gmt_create", "gmt_modified",
 )  # fmt: skip
 INSTANCE_FIELDS = (
@@ -248,9 +248,16 @@ def instance_in_list(row: Row[Any]) -> Document:
     return document
 
 
+def _pool(size: int, holds: PoolLoad) -> Document:
+    return {"size": size, "assigned": holds.assigned, "running": holds.running, "taken": holds.taken}
+
+
 def worker_document(row: Row[Any], held: Mapping[str, PoolLoad]) -> Document:
-    """A worker: its columns, and of each of its pools the ``size`` and what it holds: ``running`` and ``assigned``."""
-    pools = {name: {"size": size, **held.get(name, PoolLoad())._asdict()} for name, size in sizes_in(row.pools).items()}
+    """A worker: its columns, and of each of its pools the ``size`` and what it holds.
+
+    ``running`` and ``assigned`` are numbers of instances; ``taken`` is how many threads those take that run.
+    """
+    pools = {name: _pool(size, held.get(name, PoolLoad())) for name, size in sizes_in(row.pools).items()}
     return values_of(row, WORKER_FIELDS) | {"labels": object_in(row.labels), "pools": pools}
 
 

@@ -12,7 +12,7 @@ from rota.shared.database.backend import Check
 from rota.shared.database.transactions import Database
 from rota.shared.domain.errors import NotPossible
 from rota.shared.domain.states import WorkerState
-from rota.shared.store import loads, node_types, pools, roster, workers
+from rota.shared.store import loads, node_types, pools, roster, weights, workers
 
 
 def listed(database: Database, limit: int, *, all_states: bool = False) -> list[Document]:
@@ -88,6 +88,23 @@ def check_versions(database: Database) -> Check:
     )
     advice = "a deploy or a canary is under way; rota worker show NAME lists the nodes of a worker"
     return Check("versions", ok=None, found=told, wanted="one of each task type", help=advice)
+
+
+def check_weights(database: Database) -> Check:
+    """Tell which tasks take more slots than any live worker has, or threads of their pool. It only informs."""
+    heavy, live = database.read(lambda c: (weights.heavy(c), loads.fleet(c)))
+    told = []
+    for pool, weight, first, number in heavy:
+        sizes = [one.capacity if pool is None else one.pools.get(pool, 0) for one in live]
+        if weight > max(sizes, default=0):
+            what = "slots" if pool is None else f"threads in its pool {pool!r}"
+            names = first + (", …" if number > 1 else "")
+            told.append(f"no live worker has {weight} {what}, which {number} task(s) take: {names}")
+    wanted = "a live worker with the slots that each task takes"
+    if not told:
+        return Check("weights", ok=True, found=wanted, wanted=wanted)
+    advice = "start a worker with a larger --capacity or pool, or take fewer slots: rota task set NAME --weight N"
+    return Check("weights", ok=None, found="; ".join(told), wanted=wanted, help=advice)
 
 
 def check_pools(database: Database) -> Check:

@@ -50,6 +50,10 @@ class UnknownTask(InvalidInput):
     """A task that another is to follow is not there."""
 
 
+class TooHeavy(InvalidInput):
+    """A task takes more slots than any worker has that is registered; a larger one may be on its way."""
+
+
 class UnknownType(InvalidParam):
     """A task type or node type that no worker has registered yet; a worker that is being deployed may still do so."""
 

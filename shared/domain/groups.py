@@ -4,10 +4,16 @@ The group of an instance is that of its task (``task_group``). A task without on
 """
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 Group = str | int | None
 """The name of a group, or the id of a task that is in none. None: it is not known."""
+
+Groups = Mapping[int, Group]
+"""By the ids of instances."""
+
+NO_GROUPS: Groups = MappingProxyType({})
 
 SHARE = 0.1
 """A group is a crowd if it is so much of what waits, and if all crowds together are half of it."""

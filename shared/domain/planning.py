@@ -229,6 +229,7 @@ class TaskTerms:
     max_instances: int | None = None
     limit_name: str | None = None
     pool: str | None = None
+    weight: int = 1
     run_timeout_seconds: int | None = None
     spread: str | None = None
     planned: Planned | None = None

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cache
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
@@ -24,11 +24,13 @@ from rota.shared.domain.states import (
     TriggerKind,
     WorkerLostPolicy,
 )
+from rota.shared.domain.task_filter import Tag
 from rota.shared.domain.times import is_time, read_time, why_no_time
 from rota.shared.domain.triggers.base import trigger_of
 from rota.shared.domain.triggers.combined import WRITTEN
 from rota.shared.domain.triggers.inputs import MOST_JITTER_SECONDS, TriggerInputs
 from rota.shared.domain.triggers.zones import load_zone
+from rota.shared.domain.weights import Weight
 
 TRIGGER_FIELDS = {
     "cron": TriggerKind.CRON,
@@ -46,9 +48,6 @@ TRIGGER_COLUMNS = ("trigger_kind", "cron", "trigger_spec")
 
 IN_SPEC = ("every", "fixed_delay", "at", "any_of", "all_of", "after", "jitter_seconds", "calendar", "calendar_days")
 """The fields that are keys in the column ``trigger_spec``."""
-
-
-Tag = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^\S(.*\S)?$")]
 
 
 class TaskDefinition(BaseModel):
@@ -104,6 +103,7 @@ class TaskDefinition(BaseModel):
     task_group: str | None = Field(default=None, min_length=1, max_length=63)
     limit_name: str | None = Field(default=None, min_length=1, max_length=63)
     pool: str | None = Field(default=None, min_length=1, max_length=63)
+    weight: Weight = 1
     shards: int | None = Field(default=None, ge=1, le=MOST_SHARDS)
     spread: Spread | None = None
 

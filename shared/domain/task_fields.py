@@ -41,5 +41,6 @@ class TaskFields(RetryFields, total=False):
     task_group: str | None
     limit_name: str | None
     pool: str | None
+    weight: int
     shards: int | None
     spread: Literal["shards", "workers", "broadcast"] | None

@@ -1,7 +1,12 @@
-"""Which tasks are wanted, of a list."""
+"""Which tasks are wanted, of a list, and the words by which they are found."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+Tag = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^\S(.*\S)?$")]
 
 
 @dataclass(frozen=True, slots=True)

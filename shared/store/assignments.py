@@ -152,6 +152,7 @@ _are_pending: Select[Any] = (
         _instance.gmt_cancel_requested,
         _task.pool,
         _task.task_group,
+        _task.weight,
     )
     .join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id, isouter=True)
     .where(

@@ -8,15 +8,20 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Integer, bindparam, case, cast, func, literal_column, select
+from sqlalchemy import ColumnElement, Connection, Integer, bindparam, case, cast, exists, func, literal_column, select
 
 from rota.shared.database.constructs import among, read_by
 from rota.shared.domain.jsontext import object_in, texts_in
 from rota.shared.domain.pools import queue_of, sizes_in
 from rota.shared.domain.states import InstanceStatus, WorkerState
 from rota.shared.store.node_types import read_versions
-from rota.shared.store.pools import PoolLoad
-from rota.shared.store.tables import schedule_instance, schedule_worker_beat, schedule_worker_node
+from rota.shared.store.pools import OWN_SLOTS, PoolLoad
+from rota.shared.store.tables import (
+    schedule_instance,
+    schedule_pool_place,
+    schedule_worker_beat,
+    schedule_worker_node,
+)
 from rota.shared.store.workers import LIVES, OF_ITS_WORKER, SILENT
 
 _worker = schedule_worker_node.c
@@ -60,6 +65,9 @@ class LiveWorker:
     pools: Mapping[str, int] = field(default_factory=dict)
     """Its pools of threads, each with its size. What they hold is a part of ``load``, until ``beside`` takes it off."""
 
+    has_places: bool = False
+    """Whether it was given anything for a pool, or that takes several slots. Such counts as one, until ``beside``."""
+
     @property
     def room(self) -> int:
         """How many instances it may hold: its capacity bounds what runs, and the prefetch what waits in its queue."""
@@ -71,16 +79,17 @@ class LiveWorker:
         return replace(self, load=load, holds_more=assigned is None)
 
     def beside(self, held: Mapping[str, PoolLoad]) -> "LiveWorker":
-        """This worker without what its pools hold: its own slots alone."""
-        load = max(0, self.load - sum(one.held for one in held.values()))
-        running = max(0, self.running - sum(one.running for one in held.values()))
+        """This worker without what its pools hold: its own slots alone, and what takes several with all of them."""
+        own = held.get(OWN_SLOTS, PoolLoad())
+        load = max(0, self.load - sum(one.held for one in held.values())) + own.load
+        running = max(0, self.running - sum(one.running for one in held.values())) + own.taken
         return replace(self, load=load, running=running, aside=min(self.aside, load))
 
     def in_pool(self, pool: str, holds: PoolLoad) -> "LiveWorker":
         """One of its pools, as if it were a worker of its own."""
         size = self.pools[pool]
         queue = queue_of(size, self.capacity, self.prefetch)
-        own = replace(self, capacity=size, prefetch=queue, load=holds.held, running=holds.running)
+        own = replace(self, capacity=size, prefetch=queue, load=holds.load, running=holds.taken)
         return replace(own, said=0, aside=0, holds_more=False)
 
     @property
@@ -113,6 +122,13 @@ def _whole(column: Any) -> Any:
     return cast(column, Integer).label(column.name)
 
 
+_has_places = exists(
+    read_by(
+        select(literal_column("1")).where(schedule_pool_place.c.schedule_worker_node_id == _worker.id),
+        schedule_pool_place,
+        "ix_schedule_pool_place_worker",
+    ).correlate(schedule_worker_node)
+)
 _fleet = (
     select(
         _worker.id, _worker.name, _whole(_worker.capacity), _whole(_worker.prefetch), _worker.labels,
@@ -120,6 +136,7 @@ _fleet = (
         _whole(_beat.busy), _whole(_beat.abandoned),
         _assigned.label("assigned"),
         _of_worker(func.count(), InstanceStatus.RUNNING).scalar_subquery().label("running"),
+        _has_places.label("has_places"),
     )
     .join_from(schedule_worker_node, schedule_worker_beat, OF_ITS_WORKER)
     .where(
@@ -148,6 +165,7 @@ def fleet(connection: Connection, counted: int = COUNTED) -> list[LiveWorker]:
             running=row.running,
             wake_address=row.wake_address,
             pools=sizes_in(row.pools),
+            has_places=bool(row.has_places),
         ).counted(row.assigned, counted)
         for row in connection.execute(_fleet, {"counted": counted})
     ]

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from rota.shared.domain.errors import RotaError
 from rota.shared.domain.groups import Group, group_of
 from rota.shared.domain.nodes import PlannedNode
 from rota.shared.domain.states import PLANNED_ORIGINS, OverlapPolicy
 from rota.shared.domain.waiting import A_WORKER, ITS_LIMIT, WaitingFire
+from rota.shared.domain.weights import weight_in
 from rota.shared.store import overlap, turns
 from rota.shared.store.run_numbers import FireKey
 
@@ -63,6 +65,7 @@ class Pending:
     gmt_cancel_requested: datetime | None
     pool: str | None
     task_group: str | None
+    task_weight: Any
     listed: Sequence[PlannedNode] | RotaError | None = None
     """The nodes that its param lists, or why that is a bad list. ``pending`` leaves it None."""
 
@@ -118,6 +121,11 @@ class Pending:
     def has_shards(self) -> bool:
         """Whether it has run as its shards, and somebody has put it back: SQL, or a scheduler of an older version."""
         return self.shard_index is None and self.shard_total is not None
+
+    @property
+    def weight(self) -> int:
+        """How many slots it takes."""
+        return weight_in(self.task_weight)
 
     @property
     def group(self) -> Group:

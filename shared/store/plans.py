@@ -161,6 +161,7 @@ _TERMS: dict[str, ColumnElement[Any]] = {
     "max_instances": _task.max_instances,
     "limit_name": _task.limit_name,
     "pool": _task.pool,
+    "weight": _task.weight,
     "run_timeout_seconds": _task.run_timeout_seconds,
     "spread": type_coerce(_task.spread, String),
 }

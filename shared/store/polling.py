@@ -1,24 +1,38 @@
 """How a worker finds the instances that are assigned to it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Select, and_, bindparam, select
+from sqlalchemy import Connection, Select, and_, bindparam, exists, literal_column, select
 
 from rota.shared.database.constructs import among, by_index, joined_ids, read_by, split_ids
 from rota.shared.domain.states import InstanceStatus
 from rota.shared.domain.times import is_time
-from rota.shared.store.pools import OF_ITS_PLACE
+from rota.shared.domain.weights import weight_in
+from rota.shared.store.pools import OF_ITS_PLACE, OWN_SLOTS
 from rota.shared.store.tables import PRIORITIES, schedule_instance, schedule_pool_place
 
 _instance = schedule_instance.c
 _place = schedule_pool_place.c
+_PLACES = "ix_schedule_pool_place_worker"
 
 Assigned = tuple[int, datetime, int]
 """A row as the poll reads it: id, due_at (naive UTC), priority."""
+
+
+NO_WEIGHTS: Mapping[int, int] = MappingProxyType({})
+
+
+class Polled(NamedTuple):
+    """What a poll has read."""
+
+    rows: Sequence[Assigned]
+    weights: Mapping[int, int] = NO_WEIGHTS
+    """By id how many slots those take that take several."""
 
 
 class Lane(Enum):
@@ -55,6 +69,11 @@ class Queue:
             return {"worker": self.worker, "pool": self.pool}
         return {"worker": self.worker, "pools": sorted(self.pools)} if self.pools else {"worker": self.worker}
 
+    @property
+    def places(self) -> dict[str, Any]:
+        """The parameters that say where the places of its instances are."""
+        return {"worker": self.worker, "place": self.pool or OWN_SLOTS}
+
 
 _assigned = (
     select(_instance.id, _instance.due_at, _instance.priority)
@@ -69,10 +88,25 @@ _assigned = (
 )
 
 
+_heavy_places = and_(
+    _place.schedule_worker_node_id == bindparam("worker"),
+    _place.pool == bindparam("place"),
+    _place.weight > literal_column("1"),
+)
+_any_heavy = exists(read_by(select(literal_column("1")).where(_heavy_places), schedule_pool_place, _PLACES))
+_heavy = by_index(
+    select(_place.schedule_instance_id, _place.weight)
+    .join_from(schedule_pool_place, schedule_instance, OF_ITS_PLACE)
+    .where(_heavy_places, _instance.status == InstanceStatus.ASSIGNED.value),
+    schedule_pool_place,
+    _PLACES,
+)
+
+
 def _by_moments(assigned: Select[Any]) -> Select[Any]:
     polled = assigned.subquery("polled")
     moment = (polled.c.priority, polled.c.due_at)
-    return select(joined_ids(polled.c.id), *moment).group_by(*moment).order_by(*moment)
+    return select(joined_ids(polled.c.id), *moment, _any_heavy.label("any_heavy")).group_by(*moment).order_by(*moment)
 
 
 _of_these_pools = and_(OF_ITS_PLACE, among(_place.pool, "pools"))
@@ -88,7 +122,7 @@ _of_pool = by_index(
         _place.schedule_worker_node_id == bindparam("worker"), _place.pool == bindparam("pool")
     ),
     schedule_pool_place,
-    "ix_schedule_pool_place_worker",
+    _PLACES,
 )
 QUEUED: dict[Lane, Select[Any]] = {Lane.ALL: _assigned, Lane.BESIDE_POOLS: _beside_pools, Lane.POOL: _of_pool}
 """Of each lane, ``limit`` instances due by ``horizon``: id, due_at, priority; by priority and due time."""
@@ -96,18 +130,25 @@ QUEUED: dict[Lane, Select[Any]] = {Lane.ALL: _assigned, Lane.BESIDE_POOLS: _besi
 _polls = {lane: _by_moments(queued) for lane, queued in QUEUED.items()}
 
 
-def poll(connection: Connection, queue: Queue, horizon: datetime, limit: int) -> list[Assigned]:
-    """The instances of a queue that are due by ``horizon`` (naive UTC): (id, due_at, priority), at most ``limit``.
+def poll(connection: Connection, queue: Queue, horizon: datetime, limit: int) -> Polled:
+    """The instances of a queue that are due by ``horizon`` (naive UTC), at most ``limit``.
 
     They come by priority and due time. Those whose due time SQL has spoiled are left out; the scheduler cancels them.
     """
-    return _rows(connection.execute(_polls[queue.lane], {**queue.values, "horizon": horizon, "limit": limit}))
+    values = {**queue.values, **queue.places, "horizon": horizon, "limit": limit}
+    found = connection.execute(_polls[queue.lane], values).all()
+    weights = _weights(connection, queue) if found and found[0].any_heavy else NO_WEIGHTS
+    return Polled(_rows(found), weights)
+
+
+def _weights(connection: Connection, queue: Queue) -> dict[int, int]:
+    return {i: weight_in(weight) for i, weight in connection.execute(_heavy, queue.places)}
 
 
 def _rows(polled: Iterable[Any]) -> list[Assigned]:
     return [
         (instance_id, due_at, priority)
-        for ids, priority, due_at in polled
+        for ids, priority, due_at, _ in polled
         if is_time(due_at)
         for instance_id in split_ids(ids)
     ]

@@ -1,9 +1,9 @@
-"""Pools: which ones workers have, and what workers were given for them.
+"""Pools: which ones workers have, and the places of what workers were given for them.
 
-An instance that a worker is given for a pool gets a row of ``schedule_pool_place`` in the transaction that gives it.
-The row says the pool that its task had then, and is of that time: it counts as long as the instance has its
-``gmt_assigned``. So what a pool holds is counted by its rows alone, and whoever gives an instance anew need not know of
-the row before. Instances of other tasks have no row.
+An instance that a worker is given for a pool gets a row of ``schedule_pool_place`` in the transaction that gives it; so
+does one that takes several of the worker's own slots. The row says the pool and the weight that its task had then, and
+is of that time: it counts as long as the instance has its ``gmt_assigned``. So what a pool holds is counted by its rows
+alone, and whoever gives an instance anew need not know of the row before. Instances of other tasks have no row.
 """
 
 from collections.abc import Collection, Mapping
@@ -31,28 +31,66 @@ WORKERS_READ = 1_000
 """Of so many workers, the newest, the pools are known."""
 
 
+OWN_SLOTS = ""
+"""The pool of a place in a worker's own slots."""
+
+
+class Place(NamedTuple):
+    """Where an instance runs."""
+
+    pool: str | None = None
+    """None: in the worker's own slots."""
+
+    weight: int = 1
+    """How many of the pool's threads it takes, or of the slots."""
+
+
+ONE_SLOT = Place()
+"""The place that has no row."""
+
+
 class PoolLoad(NamedTuple):
-    """What a pool of a worker holds."""
+    """What a pool of a worker holds, or the worker's own slots of what takes several."""
 
     assigned: int = 0
     running: int = 0
+    assigned_more: int = 0
+    """How many threads or slots these take beyond one for each."""
+
+    running_more: int = 0
 
     @property
     def held(self) -> int:
         """How many instances it holds, whether they run or wait."""
         return self.assigned + self.running
 
+    @property
+    def taken(self) -> int:
+        """How many threads or slots those take that run."""
+        return self.running + self.running_more
+
+    @property
+    def more(self) -> int:
+        """How many threads or slots all of them take beyond one for each."""
+        return self.assigned_more + self.running_more
+
+    @property
+    def load(self) -> int:
+        """How many threads or slots all of them take, when they run."""
+        return self.held + self.more
+
 
 _scheduler: Any = literal_column("'scheduler'")
-_given = json_rows("given", id="id", pool="str")
+_given = json_rows("given", id="id", pool="str", weight="int")
 _forget = delete(schedule_pool_place).where(among(_place.schedule_instance_id))
 _note = ignore_conflicts(insert(schedule_pool_place)).from_select(
-    ["schedule_instance_id", "schedule_worker_node_id", "pool", "gmt_assigned", "creator", "modifier"],
+    ["schedule_instance_id", "schedule_worker_node_id", "pool", "weight", "gmt_assigned", "creator", "modifier"],
     by_index(
         select(
             _instance.id,
             _instance.schedule_worker_node_id,
             _given.c.pool,
+            _given.c.weight,
             _instance.gmt_assigned,
             _scheduler,
             _scheduler,
@@ -65,19 +103,23 @@ _note = ignore_conflicts(insert(schedule_pool_place)).from_select(
 )
 
 
-def note(connection: Connection, given: Mapping[int, str]) -> None:
-    """Note instances that this transaction has given to workers for their pools: the pool of each."""
-    if given:
-        execute_later(connection, _forget, {"ids": sorted(given)})
-        execute_later(connection, _note, {"rows": bound(sorted(given.items()))})
+def note(connection: Connection, given: Mapping[int, Place]) -> None:
+    """Note the places of instances that this transaction has given to workers. Those with one slot need none."""
+    rows = [(i, place.pool or OWN_SLOTS, place.weight) for i, place in sorted(given.items()) if place != ONE_SLOT]
+    if rows:
+        execute_later(connection, _forget, {"ids": [row[0] for row in rows]})
+        execute_later(connection, _note, {"rows": bound(rows)})
 
 
+_more = _place.weight - literal_column("1")
 _held = by_index(
     select(
         _place.schedule_worker_node_id,
         _place.pool,
         func.count(case((_instance.status == ASSIGNED, 1))),
         func.count(case((_instance.status == RUNNING, 1))),
+        func.sum(case((_instance.status == ASSIGNED, _more), else_=literal_column("0"))),
+        func.sum(case((_instance.status == RUNNING, _more), else_=literal_column("0"))),
     )
     .join_from(schedule_pool_place, schedule_instance, OF_ITS_PLACE)
     .where(among(_place.schedule_worker_node_id, "workers"), _instance.status.in_([ASSIGNED, RUNNING]))
@@ -88,18 +130,21 @@ _held = by_index(
 
 
 def held(connection: Connection, worker_ids: Collection[int]) -> dict[int, dict[str, PoolLoad]]:
-    """What the pools of these workers hold, by worker id and pool. A pool that holds nothing is not among them."""
+    """What the pools of these workers hold, by worker id and pool. A pool that holds nothing is not among them.
+
+    The pool ``OWN_SLOTS`` is what takes several of the worker's own slots.
+    """
     found: dict[int, dict[str, PoolLoad]] = {}
     if worker_ids:
-        for worker, pool, assigned, running in connection.execute(_held, {"workers": sorted(worker_ids)}):
-            found.setdefault(worker, {})[pool] = PoolLoad(assigned, running)
+        for worker, pool, *numbers in connection.execute(_held, {"workers": sorted(worker_ids)}):
+            found.setdefault(worker, {})[pool] = PoolLoad(*map(int, numbers))
     return found
 
 
 _places = by_index(
     select(_place.schedule_instance_id, _place.pool)
     .join_from(schedule_pool_place, schedule_instance, OF_ITS_PLACE)
-    .where(among(_place.schedule_instance_id)),
+    .where(among(_place.schedule_instance_id), _place.pool != literal_column("''")),
     schedule_pool_place,
 )
 

@@ -40,6 +40,7 @@ class RunTerms:
     run_timeout_seconds: int | None
     from_sequence: int | None
     limit_name: str | None
+    weight: int
     shard: Shard
     large_param: int
     may_run: bool = field(init=False)
@@ -80,6 +81,7 @@ TERMS: dict[str, ColumnElement[Any]] = {
     "run_timeout_seconds": _task.run_timeout_seconds,
     "from_sequence": _instance.from_sequence,
     "limit_name": _task.limit_name,
+    "weight": _task.weight,
     "shard": shards.term,
     "large_param": params.bytes_of_large(_instance.param),
 }

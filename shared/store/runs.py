@@ -26,6 +26,7 @@ from rota.shared.database.constructs import UtcNow, UtcTime, among, by_index, re
 from rota.shared.domain.retry import RetryPolicy
 from rota.shared.domain.states import LEFT, InstanceStatus, NodeStatus
 from rota.shared.domain.times import is_time
+from rota.shared.domain.weights import weight_in
 from rota.shared.store import params
 from rota.shared.store.node_terms import NODE_TERMS, parsed_node
 from rota.shared.store.node_types import NodeTypeNames
@@ -89,6 +90,9 @@ class Run:
     """The limit for the whole run."""
 
     limit_name: str | None = None
+    weight: int = 1
+    """How many slots it takes."""
+
     large: int = 0
     """How many bytes of large params and results it and its nodes had when they were read."""
 
@@ -199,6 +203,7 @@ class Wanted:
             on_worker_lost=t.on_worker_lost,
             timeout_seconds=t.timeout_seconds,
             limit_name=t.limit_name,
+            weight=weight_in(t.weight),
             nodes=tuple(self.nodes),
             from_sequence=t.from_sequence,
             run_timeout_seconds=t.run_timeout_seconds,

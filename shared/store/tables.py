@@ -63,6 +63,7 @@ from rota.shared.domain.states import (
     WorkerLostPolicy,
     WorkerState,
 )
+from rota.shared.domain.weights import MOST_WEIGHT
 from rota.shared.store.limits import YEAR_SECONDS, checks
 
 metadata = MetaData(
@@ -371,6 +372,14 @@ _pool: Column[Any] = Column(
     "pool", String(63), comment="the pool of its workers' threads in which it runs; NULL: their own slots"
 )
 schedule_task.append_column(added("schedule_task", _pool))
+_weight: Column[Any] = Column(
+    "weight",
+    SmallInteger,
+    nullable=False,
+    server_default="1",
+    comment="how many slots of its worker, or threads of its pool, a run takes",
+)
+schedule_task.append_column(added("schedule_task", _weight, (1, MOST_WEIGHT)))
 schedule_task.append_constraint(UniqueConstraint("live_name"))
 _kinds = (schedule_task.c.trigger_kind, schedule_task.c.misfire_policy)
 """In the indexes, so that a scheduler passes quickly over tasks of kinds that only a newer one knows."""
@@ -382,6 +391,7 @@ Index("ix_schedule_task_owner_live_name", schedule_task.c.owner, schedule_task.c
 Index("ix_schedule_task_task_group_live_name", schedule_task.c.task_group, schedule_task.c.live_name)
 Index("ix_schedule_task_limit_name_live_name", schedule_task.c.limit_name, schedule_task.c.live_name)
 Index("ix_schedule_task_pool_live_name", schedule_task.c.pool, schedule_task.c.live_name)
+Index("ix_schedule_task_weight_live_name", schedule_task.c.weight, schedule_task.c.live_name)
 
 schedule_instance = Table(
     "schedule_instance",
@@ -968,6 +978,14 @@ schedule_pool_place = Table(
     comment="the instances that workers were given for their pools: the pool of the task at that time",
     **OPTIONS,
 )
+_place_weight: Column[Any] = Column(
+    "weight",
+    SmallInteger,
+    nullable=False,
+    server_default="1",
+    comment="how many threads of the pool it takes; where pool is empty, how many slots of the worker",
+)
+schedule_pool_place.append_column(added("schedule_pool_place", _place_weight, (1, MOST_WEIGHT)))
 
 schedule_business_key = Table(
     "schedule_business_key",

@@ -15,7 +15,7 @@ from rota.shared.domain.spreading import together
 from rota.shared.domain.states import TaskStatus, TriggerKind
 from rota.shared.domain.task import TRIGGER_FIELDS, TaskDefinition, edited
 from rota.shared.domain.task_filter import EVERY_TASK, TaskFilter
-from rota.shared.store import calendars, chains, params, pools, shared_limits
+from rota.shared.store import calendars, chains, params, pools, shared_limits, weights
 from rota.shared.store.node_types import catalog
 from rota.shared.store.tables import schedule_instance, schedule_task
 
@@ -83,11 +83,12 @@ def add(connection: Connection, definition: TaskDefinition, by: str) -> int:
     """Check a task against the registered node types and insert it; returns its id. The next tick plans it.
 
     Raises NameTaken, UnknownType, InvalidParam for a param that does not match its node types' schemas, or InvalidInput
-    for a limit, a pool, a calendar or a task to follow that is not there.
+    for a limit, a pool, a calendar or a task to follow that is not there, or a weight beyond every worker.
     """
     _check_param(connection, definition)
     shared_limits.require(connection, definition.limit_name)
     pools.require(connection, definition.pool)
+    weights.require(connection, definition.weight, definition.pool)
     calendars.checked(connection, definition.inputs)
     chains.checked(connection, definition.name, definition.inputs)
     task_id = insert_task(connection, definition.columns(), by)
@@ -130,6 +131,8 @@ def edit(connection: Connection, row: Row[Any], changes: dict[str, Any], by: str
     _check_param(connection, definition)
     shared_limits.require(connection, changes.get("limit_name"))
     pools.require(connection, changes.get("pool"))
+    if not {"weight", "pool"}.isdisjoint(changes):
+        weights.require(connection, definition.weight, definition.pool)
     is_replanned = not calendars.OF_PLAN.isdisjoint(changes)
     if is_replanned:
         calendars.checked(connection, definition.inputs)

@@ -39,7 +39,7 @@ def test_the_page_shows_commands_statements_and_code() -> None:
 @pytest.mark.every_database
 def test_all_that_the_page_shows_is_so(migrated_url: str, database: Database) -> None:
     database.write(lambda c: node_types.register(c, [NodeTypeDeclaration("REPORT", "REPORT")], by="test"))
-    ended = Scenario(database).worker("w1", pools={"images": 2})
+    ended = Scenario(database).worker("w1", capacity=50, pools={"images": 2})
     database.write(lambda c: workers.bury(c, [ended], "test", "test"))
     for block in BLOCKS:
         if block["language"] == "sql":

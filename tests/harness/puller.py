@@ -8,7 +8,7 @@ from typing import Any
 from rota.shared.clock import Clock, seconds_to_next
 from rota.shared.database.transactions import Database
 from rota.shared.settings import Settings
-from rota.shared.store.polling import Assigned, Queue
+from rota.shared.store.polling import Polled, Queue
 from rota.shared.store.runs import Claim
 from rota.worker_service.pulling.backlog import Backlog
 from rota.worker_service.pulling.claimer import Claimer
@@ -52,7 +52,7 @@ class WatchedQueue(QueueRows):
         super().__init__(rows._database, queue)
         self._rows = rows
 
-    def poll(self, horizon: datetime, limit: int) -> list[Assigned]:
+    def poll(self, horizon: datetime, limit: int) -> Polled:
         found = super().poll(horizon, limit)
         self._rows.meanwhile()
         return found

@@ -229,9 +229,8 @@ def page(big: Big) -> list[Pending]:
 
 @pytest.fixture(scope="module")
 def assigned(big: Big) -> list[int]:
-    found = [
-        instance for instance, _, _ in big.database.read(lambda c: polling.poll(c, Queue(WORKER), big.horizon, BATCH))
-    ]
+    polled = big.database.read(lambda c: polling.poll(c, Queue(WORKER), big.horizon, BATCH))
+    found = [instance for instance, _, _ in polled.rows]
     assert len(found) == big_tables.ASSIGNED // big_tables.LIVE_WORKERS
     return found
 
@@ -705,7 +704,7 @@ def crowded(connection: Connection) -> None:
 def test_what_waits_beside_a_crowd_is_read_from_what_the_worker_has(big: Big) -> None:
     queue, held = Queue(WORKER), "SELECT COUNT(*) FROM schedule_instance WHERE status = 'assigned'"
     number = big.database.read(lambda c: c.scalar(text(f"{held} AND schedule_worker_node_id = {WORKER}")))
-    polled = big.database.read(lambda c: polling.poll(c, queue, big.horizon, BATCH))
+    polled = big.database.read(lambda c: polling.poll(c, queue, big.horizon, BATCH)).rows
     ((most, _),) = Counter(priority for _, _, priority in polled).most_common(1)
     waiting = [instance for instance, _, priority in polled if priority == most]
 
@@ -1245,7 +1244,7 @@ def before_pools(connection: Connection) -> None:
 def test_what_pools_hold_is_counted_and_polled_without_what_is_beside_them(big: Big) -> None:
     def ask(connection: Connection) -> None:
         assert pools.held(connection, [WORKER]).keys() == {WORKER}
-        assert polling.poll(connection, Queue(WORKER, "images"), big.horizon, 100)
+        assert polling.poll(connection, Queue(WORKER, "images"), big.horizon, 100).rows
 
     statements = big.reads(ask, rows=225, by={PRIMARY}, before=before_pools)
     assert keys_of(statements, "schedule_pool_place") == {PLACE}
@@ -1253,7 +1252,7 @@ def test_what_pools_hold_is_counted_and_polled_without_what_is_beside_them(big: 
 
 def test_a_worker_with_pools_polls_for_its_slots_up_to_the_limit(big: Big) -> None:
     def ask(connection: Connection) -> None:
-        assert polling.poll(connection, Queue(WORKER, pools=("images", "mail")), big.horizon, 100)
+        assert polling.poll(connection, Queue(WORKER, pools=("images", "mail")), big.horizon, 100).rows
 
     big.reads(ask, rows=120, by={WORK}, before=before_pools)
 
@@ -1262,7 +1261,7 @@ def test_what_is_given_for_a_pool_is_noted_by_its_id(big: Big, page: list[Pendin
     given = {one.id: WORKER for one in page}
 
     def note(connection: Connection) -> None:
-        pools.note(connection, dict.fromkeys(given, "images"))
+        pools.note(connection, dict.fromkeys(given, pools.Place("images")))
 
     rows = [(instance, worker, 0, None) for instance, worker in given.items()]
     big.reads(note, rows=BATCH, by={PRIMARY}, before=lambda c: giving.give(c, rows))

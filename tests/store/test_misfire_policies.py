@@ -184,7 +184,7 @@ def test_what_is_caught_up_leaves_half_of_the_room_and_what_is_due_now_goes_firs
     materialize(rows, settings)
     given = rows.sql("SELECT status FROM schedule_instance WHERE schedule_task_id = :task", task=due)
     assert [row.status for row in given][:4] == ["assigned"] * 4
-    first, *_ = rows.database.read(lambda c: polling.poll(c, polling.Queue(worker), NOW, 1))
+    first, *_ = rows.database.read(lambda c: polling.poll(c, polling.Queue(worker), NOW, 1)).rows
     assert rows.row(first[0]).schedule_task_id == due
 
 

@@ -64,7 +64,7 @@ class Pooled:
         horizon = self.rows.now() + timedelta(minutes=1)
         queue = Queue(worker, pools=("images", "mail")) if pool is None else Queue(worker, pool)
         found = self.database.read(lambda c: polling.poll(c, queue, horizon, 1000))
-        return {instance for instance, _, _ in found}
+        return {instance for instance, _, _ in found.rows}
 
     def held(self, worker: int) -> dict[str, PoolLoad]:
         return self.database.read(lambda c: pools.held(c, [worker])).get(worker, {})
@@ -275,7 +275,10 @@ def test_workers_are_shown_with_what_their_pools_hold(pooled: Pooled) -> None:
     images = pooled.pending(pooled.task(), 3)
     pooled.step()
     pooled.rows.claim(worker, images[0])
-    shown = {"images": {"size": 2, "assigned": 2, "running": 1}, "mail": {"size": 1, "assigned": 0, "running": 0}}
+    shown = {
+        "images": {"size": 2, "assigned": 2, "running": 1, "taken": 1},
+        "mail": {"size": 1, "assigned": 0, "running": 0, "taken": 0},
+    }
     assert workers.show(pooled.database, "with")["pools"] == shown
     pooled.worker("without")
     assert [one["pools"] for one in workers.listed(pooled.database, 5)] == [{}, shown]
@@ -323,12 +326,19 @@ def test_what_sql_has_spoiled_of_a_workers_pools_counts_for_nothing(pooled: Pool
     assert found.pools == {}
 
 
-def test_where_no_task_has_a_pool_nothing_asks_for_pools(pooled: Pooled) -> None:
+def test_where_no_worker_has_a_place_none_is_read_or_written(pooled: Pooled) -> None:
     pooled.worker("plain")
     pooled.pending(pooled.task(None), 3)
     with executed(pooled.database.engine) as statements:
         pooled.step()
-    assert [one for one in statements if "schedule_pool_place" in one] == []
+    assert [one for one in statements if "schedule_pool_place.weight" in one or "INTO schedule_pool_place" in one] == []
+    worker = pooled.worker("with", {"images": 2})
+    pooled.pending(pooled.task(), 1)
+    pooled.step()
+    with executed(pooled.database.engine) as statements:
+        pooled.step()
+        assert pooled.held(worker)
+    assert [one for one in statements if "schedule_pool_place.weight" in one] != []
 
 
 def make_late(rows: Scenario) -> None:

@@ -43,7 +43,7 @@ def switch_off(rows: Scenario, task: int) -> None:
 def poll(rows: Scenario, worker: int, horizon: datetime, limit: int = 100) -> list[int]:
     return [
         instance
-        for instance, _, _ in rows.database.read(lambda c: polling.poll(c, polling.Queue(worker), horizon, limit))
+        for instance, _, _ in rows.database.read(lambda c: polling.poll(c, polling.Queue(worker), horizon, limit)).rows
     ]
 
 

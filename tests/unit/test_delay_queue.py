@@ -226,7 +226,7 @@ def test_where_there_is_no_room_some_of_other_groups_come_all_the_same(queue: De
         queue.put(NOON, f"crowd {number}", rank=Rank(5, "crowd"))
         queue.put(NOON, f"shop {number}", rank=Rank(5, "shop"))
     queue.put(NOON, "urgent", rank=Rank(0, "mail"))
-    assert queue.take(room(0), lambda: (3, {"crowd"})) == ["urgent", "shop 0", "shop 1"]
+    assert queue.take(room(0), lambda _: (3, {"crowd"})) == ["urgent", "shop 0", "shop 1"]
     assert queue.groups == {"crowd", "shop"}
     assert queue.take(ENOUGH) == ["crowd 0", "shop 2", "crowd 1", "shop 3", "crowd 2", "shop 4", "crowd 3", "crowd 4"]
 
@@ -238,7 +238,7 @@ def test_what_of_another_group_falls_due_comes_at_its_moment_though_there_is_no_
     queue.put(NOON + s(2), "later", rank=Rank(5, "crowd"))
     queue.put(NOON + s(3), "shop", rank=Rank(5, "shop"))
     taken: Future[list[str]] = Future()
-    clock.thread("taking", lambda: taken.set_result(queue.take(room(0), lambda: (1, {"crowd"})))).start()
+    clock.thread("taking", lambda: taken.set_result(queue.take(room(0), lambda _: (1, {"crowd"})))).start()
     clock.advance(2.9)
     assert not taken.done()
     clock.advance(0.1)

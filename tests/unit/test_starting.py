@@ -6,9 +6,11 @@ from typing import Any, cast
 
 import pytest
 
+from rota.shared.domain.groups import Groups
 from rota.shared.settable_clock import SettableClock
 from rota.shared.store.runs import Run
-from rota.worker_service.pulling.slots import Slot, Slots
+from rota.worker_service.pulling.slot import Slot
+from rota.worker_service.pulling.slots import Slots
 from rota.worker_service.pulling.starter import Starter
 from rota.worker_service.rows import WorkerRows
 from rota.worker_service.running.listeners import Listeners
@@ -22,7 +24,7 @@ class Running:
     def __init__(self) -> None:
         self.started: list[list[int]] = []
 
-    def accept(self, runs: Iterable[Run], slots: Slots) -> list[Run]:
+    def accept(self, runs: Iterable[Run], slots: Slots, groups: Groups) -> list[Run]:
         return list(runs)
 
     def drop(self, instance_id: int) -> None:

@@ -3,11 +3,11 @@
 import threading
 from collections.abc import Callable, Collection, Container, Mapping, Sequence, Set
 from datetime import datetime
-from types import MappingProxyType
 
 from rota.shared.clock import Clock
-from rota.shared.domain.groups import Group
+from rota.shared.domain.groups import NO_GROUPS, Group, Groups
 from rota.shared.store.overlap import REPORTED_WITHIN, SkipCandidate, Waiting
+from rota.shared.store.polling import NO_WEIGHTS
 from rota.shared.store.runs import Run, Wanted
 from rota.worker_service.pulling.delay_queue import NO_OTHERS, DelayQueue, Others
 from rota.worker_service.pulling.fair_queue import Rank
@@ -25,8 +25,6 @@ from rota.worker_service.pulling.turn_lines import TurnLines
 
 Assigned = tuple[int, datetime, int]
 """A row as the poll reads it: id, due_at (naive UTC), priority."""
-
-NO_GROUPS: Mapping[int, Group] = MappingProxyType({})
 
 READ_AT_ONCE = 100
 FEWEST_READ = 50
@@ -47,7 +45,8 @@ class Backlog:
         """How many instances one fetch reads. The backlog may hold somewhat more."""
 
         self._clock = clock
-        self._queue: DelayQueue[int] = DelayQueue(clock, CLAIM_EARLY)
+        self._weights: Mapping[int, int] = NO_WEIGHTS
+        self._queue: DelayQueue[int] = DelayQueue(clock, CLAIM_EARLY, weigh=lambda i: self._weights.get(i, 1))
         self._lock = threading.Lock()
         self._waiting: dict[int, Rank] = {}
         self._claiming: set[int] = set()
@@ -90,17 +89,23 @@ class Backlog:
             self._claimed_since_fetch = set(self._claiming)
 
     def keep(
-        self, rows: Sequence[Assigned], running: Container[int] = (), groups: Mapping[int, Group] = NO_GROUPS
+        self,
+        rows: Sequence[Assigned],
+        running: Container[int] = (),
+        groups: Groups = NO_GROUPS,
+        weights: Mapping[int, int] = NO_WEIGHTS,
     ) -> list[Assigned]:
         """Put in the rows that a fetch read; returns the new ones. Those that are still ``running`` here are none.
 
-        ``groups``: the groups of some of them, which take turns with all others (``FairQueue``).
+        ``groups``: the groups of some of them, which take turns with all others (``FairQueue``). ``weights``: how many
+        slots those of them take that take several.
 
         Instances that are not among the rows any more were taken back, and are forgotten. But when a fetch reads
         ``limit`` rows it may not have read all, and nothing is forgotten until the backlog holds twice the limit.
         """
         with self._lock:
             waiting, claimed = self._waiting, self._claimed_since_fetch
+            self._weights = weights
             new = [row for row in rows if row[0] not in waiting and row[0] not in claimed and row[0] not in running]
             # Made before anything is noted: an instance that waits and is not in the queue would never be claimed.
             far = self._clock.round_trip()
@@ -114,11 +119,11 @@ class Backlog:
             self._queue.put_all(entries, early=CLAIM_EARLY)
         return new
 
-    def take(self, room: Callable[[], int], others: Callable[[], Others] = lambda: NO_OTHERS) -> dict[int, Rank]:
+    def take(self, room: Callable[[], int], others: Callable[[int], Others] = lambda _: NO_OTHERS) -> dict[int, Rank]:
         """Wait until there are instances to claim and room for them; returns their ranks by id.
 
-        ``room`` says how many may be taken; ``others`` of which groups some may be taken all the same. When the claim
-        is done, call ``settle``, and in any case ``release``.
+        ``room`` says how many slots they may take, of which the last may take more; ``others`` of which groups some may
+        be taken all the same. When the claim is done, call ``settle``, and in any case ``release``.
         """
         ids = self._queue.take(room, others)
         with self._lock:
@@ -262,7 +267,7 @@ class Backlog:
         self._queue.put(moment, instance_id, rank=rank)
         self._waiting[instance_id] = rank
 
-    def _regrouped(self, rows: Sequence[Assigned], groups: Mapping[int, Group]) -> list[tuple[datetime, int, Rank]]:
+    def _regrouped(self, rows: Sequence[Assigned], groups: Groups) -> list[tuple[datetime, int, Rank]]:
         """Those that wait already, and whose groups were not known."""
         waiting = self._waiting
         return [

@@ -82,9 +82,10 @@ class Claimer:
         room = self._slots.claimable(
             self._pace.ahead(self._clock.monotonic()), hopeful=self._clock.round_trip() >= FAR_SECONDS
         )
-        return min(room - self._slots.kept, MIXED_BATCH) if self._backlog.crowds else room
+        crowds = self._backlog.crowds
+        return min(room - self._slots.kept_from(crowds), MIXED_BATCH) if crowds else room
 
-    def _others(self) -> Others:
+    def _others(self, _: int) -> Others:
         """How many may be claimed of groups that are no crowds, if nothing of them waits for a slot: a crowd may have
         been claimed far ahead."""
         crowds = self._backlog.crowds

@@ -17,7 +17,7 @@ NOT_EARLY = timedelta(0)
 FIRST = Rank(0)
 
 Others = tuple[int, Container[Group]]
-"""How many items may be taken where there is no room, and the groups of which none may."""
+"""How much room there is for some where there is none for the next item, and the groups that have no part in it."""
 
 NO_OTHERS: Others = (0, ())
 
@@ -26,15 +26,25 @@ class DelayQueue(Generic[T]):
     """Gives out each item at its moment, by the database's clock. Among due items, the rank decides (``FairQueue``).
 
     ``early`` lets an item leave before its moment, together with another whose moment has come. That makes batches.
-    ``longest_early`` is the longest ``early`` of any item.
+    ``longest_early`` is the longest ``early`` of any item. ``weigh`` tells how much room an item takes. One that needs
+    more than is left is taken all the same, as the last one, unless it must ``fit``: then all that is behind it waits,
+    until there is room for it.
 
         queue = DelayQueue(clock)
         queue.put(run.due_at, run)
         queue.take(lambda: 10)   # waits until something is due; [] when closed
     """
 
-    def __init__(self, clock: Clock, longest_early: timedelta = NOT_EARLY) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        longest_early: timedelta = NOT_EARLY,
+        *,
+        weigh: Callable[[T], int] = lambda _: 1,
+        must_fit: bool = False,
+    ) -> None:
         self._clock = clock
+        self._weigh, self._must_fit = weigh, must_fit
         self._longest_early = longest_early
         self._waiting: list[tuple[datetime, int, timedelta, Rank, T]] = []
         self._ready: FairQueue[T] = FairQueue()
@@ -80,27 +90,31 @@ class DelayQueue(Generic[T]):
         with self._changed:
             return self._ready.groups
 
-    def take(self, room: Callable[[], int], others: Callable[[], Others] = lambda: NO_OTHERS) -> list[T]:
+    def take(self, room: Callable[[], int], others: Callable[[T], Others] = lambda _: NO_OTHERS) -> list[T]:
         """Wait until an item is due and there is room for it; returns as many due items as there is room for.
 
-        Returns [] when closed. ``room`` says for how many items there is room. Whoever makes room must call
-        ``room_made`` afterwards. Where there is none, ``others`` says for how many of some groups there is.
+        Returns [] when closed. ``room`` says how much room there is. Whoever makes room must call ``room_made``
+        afterwards. Where there is too little for the next item, ``others`` is given that, and says how much there is
+        for some groups.
         """
         with self._changed:
             while not self._closed:
                 self._needs_room = True  # set before asking: room that is made after that is notified
                 most = room()
-                self._needs_room = most <= 0
-                if most > 0:
-                    rest = self._rest()
-                    if rest is not None and rest <= 0:
-                        return self._due(most)
-                else:
-                    number, but = others()
-                    if number > 0 and (items := self._due_of_others(number, but)):
-                        return items
-                    rest = self._seconds_to_next() if number > 0 else None
-                self._changed.wait(rest)
+                rest = self._rest()
+                if rest is None or rest > 0:
+                    self._needs_room = False
+                    self._changed.wait(rest)
+                    continue
+                self._make_ready()
+                items, number = self._due(most), 0
+                if not items:
+                    number, but = others(self._ready.first)
+                    items = self._ready.take_others(but, number, self._weigh, must_fit=self._must_fit)
+                if items:
+                    self._needs_room = False
+                    return items
+                self._changed.wait(self._seconds_to_next() if max(most, number) > 0 else None)
             self._needs_room = False
             return []
 
@@ -149,12 +163,13 @@ class DelayQueue(Generic[T]):
         return self._clock.seconds_until(self._waiting[0][0]) if self._waiting else None
 
     def _due(self, most: int) -> list[T]:
-        self._make_ready()
-        return [self._ready.take() for _ in range(min(most, len(self._ready)))]
-
-    def _due_of_others(self, number: int, but: Container[Group]) -> list[T]:
-        self._make_ready()
-        return self._ready.take_others(but, number)
+        items: list[T] = []
+        while most > 0 and self._ready:
+            most -= self._weigh(self._ready.first)
+            if most < 0 and self._must_fit:
+                break
+            items.append(self._ready.take())
+        return items
 
     def _make_ready(self) -> None:
         now = self._clock.now()

@@ -64,17 +64,30 @@ class FairQueue(Generic[T]):
         self._turns = {priority: some for priority, some in turns if some}
         self._size = sum(map(len, self._lines.values()))
 
+    @property
+    def first(self) -> T:
+        """The next item. Raises ValueError if there is none."""
+        return self._lines[self._turns[min(self._turns)][0]][0][2]
+
     def take(self) -> T:
         """Take out the next item. Raises ValueError if there is none."""
         return self._take(self._turns[min(self._turns)][0])
 
-    def take_others(self, but: Container[Group], number: int) -> list[T]:
-        """Take out at most ``number`` items, of all groups ``but`` these, in the order of ``take``."""
+    def take_others(
+        self, but: Container[Group], room: int, weigh: Callable[[T], int] = lambda _: 1, *, must_fit: bool = False
+    ) -> list[T]:
+        """Take out what there is ``room`` for, of all groups ``but`` these, in the order of ``take``.
+
+        ``weigh``: how much room an item takes. The last one may take more than is left, unless it ``must_fit``.
+        """
         items: list[T] = []
-        while len(items) < number:
+        while room > 0:
             turns = (rank for priority in sorted(self._turns) for rank in self._turns[priority])
             rank = next((rank for rank in turns if rank.group not in but), None)
             if rank is None:
+                break
+            room -= weigh(self._lines[rank][0][2])
+            if room < 0 and must_fit:
                 break
             items.append(self._take(rank))
         return items

@@ -47,11 +47,12 @@ class Fetcher:
         began = self._clock.monotonic()
         now = self._clock.at(began)
         self._backlog.begin_fetch()
-        rows = self._queue.poll(now + self._lookahead, self._backlog.limit)
+        rows, weights = self._queue.poll(now + self._lookahead, self._backlog.limit)
         beside = self._beside(rows, now)
-        there = {row[0] for row in rows} if beside.rows else ()
-        rows += [row for row in beside.rows if row[0] not in there]
-        new = self._backlog.keep(rows, self._running, beside.groups)
+        if beside.rows:
+            there = {row[0] for row in rows}
+            rows = [*rows, *(row for row in beside.rows if row[0] not in there)]
+        new = self._backlog.keep(rows, self._running, beside.groups, weights)
         if beside.crowds != self._backlog.crowds:
             self._backlog.crowds = beside.crowds
             self._slots.look_again()

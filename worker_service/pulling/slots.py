@@ -1,18 +1,20 @@
 """The worker's slots, or a pool's: how many are taken, how many are free, how many are expected to become free soon.
 
-An instance takes a slot from its claim until its last handler has ended. While the report of a node is written, it
-lends its slot to another instance. It gets one again before its next node starts, and before any new instance does.
+An instance takes a slot, or as many as its weight says, from its claim until its last handler has ended. While the
+report of a node is written, it lends its slot to another instance. It gets one again before its next node starts, and
+before any new instance does.
 """
 
 import math
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TypeVar
 
 from rota.shared.clock import Timer
+from rota.shared.domain.groups import Group
+from rota.worker_service.pulling.slot import BETWEEN, CLAIMED, ENDED, GONE, STARTED, Slot
 
 ENDS_KEPT = 500
 FEWEST_ENDS = 10
@@ -22,7 +24,7 @@ An instance counts as if it took at least ``SHORTEST_SECONDS``."""
 
 
 KEPT_SHARE = 10
-"""One slot of so many is kept for others while a crowd waits: its handlers may take long."""
+"""One slot of so many is kept from crowds while others wait beside them: the handlers of a crowd may take long."""
 
 LENT_SECONDS = 0.1
 """More instances may have begun than there are slots: as many as the slots serve in this time, one after another, at
@@ -35,33 +37,6 @@ LENT_BYTES = 16 * 1024 * 1024
 HELD_BYTES = 64 * 1024 * 1024
 """While the instances that the worker holds have so many bytes of large params and results, as JSON texts, no other one
 with large ones is claimed. As Python's values they take more than that."""
-
-CLAIMED, STARTED, BETWEEN, ENDED, GONE = range(5)
-"""How far an instance has come in this process. ``STARTED``: it has a slot. ``BETWEEN``: it has lent its slot, and gets
-one again for its next node. From no other stage it goes back. ``ENDED``: the last handler has ended, and the report is
-not written yet. ``GONE``: this process no longer holds the instance."""
-
-
-@dataclass(slots=True, eq=False)
-class Slot:
-    """The slot of one instance. Only ``Slots`` changes it."""
-
-    of: "Slots" = field(init=False)
-    """Those of which it is one, from its claim on: the worker's own, or a pool's."""
-
-    stage: int = field(default=CLAIMED, init=False)
-    since: float = field(default=0.0, init=False)
-    """When the instance got its slot, in seconds of the timer's ``monotonic``."""
-
-    had: float = field(default=0.0, init=False)
-    """For how many seconds it had slots before."""
-
-    size: int = field(default=0, init=False)
-    """About how many bytes the results are that it keeps for its next nodes."""
-
-    large: int = field(default=0, init=False)
-    """How many bytes of large params and results it was claimed with."""
-
 
 S = TypeVar("S", bound=Slot)
 
@@ -87,12 +62,18 @@ class Slots:
         self._large = 0
         self._ended = 0
         self._running = 0
+        self._running_of: dict[Group, int] = {}
+        """How many slots the instances of each group have that run."""
+
         self._between = 0
         self._between_size = 0
         self._started = 0
         self._abandoned = 0
         self._line: dict[Slot, None] = {}
         """Those between two nodes that wait for a slot, in their order."""
+
+        self._in_line = 0
+        """How many slots they take together."""
 
         self._ends: deque[tuple[float, float]] = deque()
         """When each of the last instances ended, and how long it had a slot, in seconds."""
@@ -120,17 +101,26 @@ class Slots:
         return len(self._line)
 
     def idle(self) -> int:
-        """How many of the claimed instances may start now. Those that wait for their next node come before them."""
+        """How many slots are free for claimed instances. Those that wait for their next node come before them."""
         beyond = self._between - self._lendable() if self._between else 0
-        return self.capacity - self._running - max(self._abandoned + len(self._line), beyond)
+        return self.capacity - self._running - max(self._abandoned + self._in_line, beyond)
+
+    def takes(self, weight: int) -> int:
+        """How many slots must be free for a run of this weight: as many, or all, if there are fewer."""
+        return min(weight, max(self.capacity - self._abandoned, 1))
 
     @property
     def kept(self) -> int:
         """How many slots no crowd gets while others wait beside it."""
         return self.capacity // KEPT_SHARE
 
+    def kept_from(self, crowds: Collection[Group]) -> int:
+        """How many of the kept slots no instance beside these crowds has. All other slots go by turns."""
+        others = self._running - sum(self._running_of.get(group, 0) for group in crowds)
+        return max(self.kept - others, 0)
+
     def claimable(self, seconds: float, *, hopeful: bool = False) -> int:
-        """How many instances may be claimed: the free slots, and those expected to become free within ``seconds``.
+        """How many slots may be claimed: those that are free, and those expected to become free within ``seconds``.
 
         At most a batch at a time. And at most two batches are held beyond the capacity: when reports cannot be
         written, the worker claims no more.
@@ -191,21 +181,27 @@ class Slots:
         with self._lock:
             for slot in slots:
                 slot.of = self
-            self._held += len(slots)
+            self._held += sum(slot.weight for slot in slots)
             self._large += sum(slot.large for slot in slots)
 
     def start(self, slots: Iterable[S]) -> list[S]:
-        """Give these a slot, while some are free; returns those that got one.
+        """Give these their slots, in their order, until too few are free for one; returns those that got them.
 
         The others stay ``CLAIMED``, or have left since their claim.
         """
+        starting: list[S] = []
         with self._lock:
             now = self._monotonic()
-            free = max(self.capacity - self._running - self._abandoned - len(self._line), 0)
-            starting = [slot for slot in slots if slot.stage == CLAIMED][:free]
-            for slot in starting:
+            free = self.capacity - self._running - self._abandoned - self._in_line
+            for slot in slots:
+                if slot.stage != CLAIMED:
+                    continue
+                free -= self.takes(slot.weight)
+                if free < 0:
+                    break
                 slot.stage, slot.since = STARTED, now
-            self._running += len(starting)
+                self._run(slot, slot.weight)
+                starting.append(slot)
             self._started += len(starting)
         return starting
 
@@ -217,8 +213,8 @@ class Slots:
             slot.stage = BETWEEN
             slot.had += self._monotonic() - slot.since
             slot.size += size
-            self._running -= 1
-            self._between += 1
+            self._run(slot, -slot.weight)
+            self._between += slot.weight
             self._between_size += slot.size
         self._notify()
 
@@ -227,8 +223,10 @@ class Slots:
         with self._lock:
             if slot.stage != BETWEEN:
                 return False
-            if self._line or self._is_full():
-                self._line[slot] = None
+            if self._line or not self._has_room(slot):
+                if slot not in self._line:
+                    self._line[slot] = None
+                    self._in_line += slot.weight
                 return False
             self._serve(slot)
             return True
@@ -236,18 +234,16 @@ class Slots:
     def next_in_line(self) -> Slot | None:
         """Give a free slot to the first that waits for its next node; returns it, or None."""
         with self._lock:
-            if not self._line or self._is_full():
+            first = next(iter(self._line), None)
+            if first is None or not self._has_room(first):
                 return None
-            first = next(iter(self._line))
             self._serve(first)
             return first
 
     def leave_line(self, slot: Slot) -> bool:
         """Let it wait for no slot any more: it will run no node. Returns whether it waited."""
         with self._lock:
-            waited = slot in self._line
-            self._line.pop(slot, None)
-            return waited
+            return self._out_of_line(slot)
 
     def end(self, slot: Slot) -> None:
         """Free the slot: the instance's last handler has ended. Does nothing when the slot is free already."""
@@ -258,7 +254,7 @@ class Slots:
                 self._note_end(slot)
             self._part(slot)
             slot.stage = ENDED
-            self._ended += 1
+            self._ended += slot.weight
         self._notify()
 
     def leave(self, slot: Slot) -> None:
@@ -278,7 +274,7 @@ class Slots:
             return True
 
     def abandon(self, change: int) -> None:
-        """Count one more (+1) or one less (-1) thread that is occupied by a call which was stopped."""
+        """Count more (+) or fewer (-) slots whose threads are occupied by calls that were stopped."""
         with self._lock:
             self._abandoned += change
         if change < 0:
@@ -291,29 +287,47 @@ class Slots:
         mean = max(self._took / len(self._ends), SHORTEST_SECONDS)
         return min(int(self.capacity * LENT_SECONDS / mean), self._batch)
 
-    def _is_full(self) -> bool:
-        return self._running + self._abandoned >= self.capacity
+    def _has_room(self, slot: Slot) -> bool:
+        return self._running + self._abandoned + self.takes(slot.weight) <= self.capacity
 
     def _serve(self, slot: Slot) -> None:
         """Under the lock: give a slot to an instance between two nodes."""
         self._part(slot)
         slot.stage, slot.since = STARTED, self._monotonic()
-        self._running += 1
+        self._run(slot, slot.weight)
+
+    def _run(self, slot: Slot, change: int) -> None:
+        """Under the lock: an instance has so many slots more that run, or fewer."""
+        self._running += change
+        of_group = self._running_of.get(slot.group, 0) + change
+        if of_group:
+            self._running_of[slot.group] = of_group
+        else:
+            del self._running_of[slot.group]
 
     def _part(self, slot: Slot) -> None:
         """Under the lock: the instance is not ``STARTED`` or ``BETWEEN`` any more."""
         if slot.stage == STARTED:
-            self._running -= 1
+            self._run(slot, -slot.weight)
         elif slot.stage == BETWEEN:
-            self._between -= 1
+            self._between -= slot.weight
             self._between_size -= slot.size
-            self._line.pop(slot, None)
+            self._out_of_line(slot)
+
+    def _out_of_line(self, slot: Slot) -> bool:
+        """Under the lock: it waits in the line no more; returns whether it did."""
+        if slot not in self._line:
+            return False
+        del self._line[slot]
+        self._in_line -= slot.weight
+        return True
 
     def _remove(self, slot: Slot) -> None:
-        self._held -= 1
+        self._held -= slot.weight
         self._large -= slot.large
         self._part(slot)
-        self._ended -= slot.stage == ENDED
+        if slot.stage == ENDED:
+            self._ended -= slot.weight
         slot.stage = GONE
 
     def _note_end(self, slot: Slot) -> None:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 
 from rota.shared.clock import Clock
-from rota.shared.domain.groups import Group
+from rota.shared.domain.groups import NO_GROUPS, Group, Groups
+from rota.shared.domain.weights import MOST_WEIGHT
 from rota.shared.store.runs import Run
 from rota.worker_service.pulling.delay_queue import FIRST, NO_OTHERS, DelayQueue, Others
 from rota.worker_service.pulling.fair_queue import Rank
@@ -41,7 +42,7 @@ class Starter:
         self._runner = runner
         self._slots = slots
         self._clock = clock
-        self._queue: DelayQueue[Start] = DelayQueue(clock)
+        self._queue: DelayQueue[Start] = DelayQueue(clock, weigh=self._takes, must_fit=True)
         slots.on_free(self._queue.room_made)
 
     @property
@@ -51,14 +52,14 @@ class Starter:
 
     def put(self, claimed: Sequence[Run], now: datetime, ranks: Mapping[int, Rank]) -> None:
         """Start these when they are due, and not before ``now`` (naive UTC). If the worker stops, hand them back."""
-        accepted = self._runner.accept(claimed, self._slots)
+        accepted = self._runner.accept(claimed, self._slots, self._groups_of(ranks))
         starts: list[Start] = [(max(run.due_at, now), run, ranks.get(run.id, FIRST)) for run in accepted]
         if accepted:
             self._put(starts)
 
     def put_at_once(self, claimed: Sequence[Run], ranks: Mapping[int, Rank]) -> None:
         """Start these, which are due, on this thread; those that get no slot when one is free."""
-        accepted = self._runner.accept(claimed, self._slots)
+        accepted = self._runner.accept(claimed, self._slots, self._groups_of(ranks))
         left = {run.id for run in accepted} if self._queue.closed else self._start(accepted)
         if left:
             now = self._clock.now()
@@ -77,13 +78,23 @@ class Starter:
                 self._put([start for start in due if start[1].id in left])
 
     def _room(self) -> int:
-        idle = self._slots.idle()
-        return idle - self._slots.kept if self._crowds() else idle
+        idle, crowds = self._slots.idle(), self._crowds()
+        return idle - self._slots.kept_from(crowds) if crowds else idle
 
-    def _others(self) -> Others:
-        """The slots that are kept from crowds."""
+    def _takes(self, start: Start) -> int:
+        """How much room a run needs: never more than all slots but those that are kept from crowds."""
+        takes = self._slots.takes(start[1].weight)
+        return max(1, min(takes, self._slots.takes(MOST_WEIGHT) - self._slots.kept)) if self._crowds() else takes
+
+    def _others(self, first: Start) -> Others:
+        """The slots that are kept from crowds; none, while the first in turn needs those as well."""
         crowds = self._crowds()
-        return (self._slots.idle(), crowds) if crowds else NO_OTHERS
+        if not crowds or self._slots.takes(first[1].weight) > self._takes(first):
+            return NO_OTHERS
+        return min(self._slots.idle(), self._slots.kept_from(crowds)), crowds
+
+    def _groups_of(self, ranks: Mapping[int, Rank]) -> Groups:
+        return {instance_id: rank.group for instance_id, rank in ranks.items()} if self._crowds() else NO_GROUPS
 
     def give_back_late(self) -> None:
         """Hand back the instances that no slot became free for in time: another worker may have one."""

@@ -12,7 +12,7 @@ from rota.shared.store.reports import Report
 from rota.shared.store.runs import NodeRun, Run
 from rota.worker_service.context import Cancellation, NodeContext
 from rota.worker_service.executors.base import Running
-from rota.worker_service.pulling.slots import Slot
+from rota.worker_service.pulling.slot import Slot
 from rota.worker_service.running.always import RunEnd, end_of, revived
 from rota.worker_service.running.endings import Stop
 
@@ -119,7 +119,7 @@ class Active(Slot):
 
     def __post_init__(self) -> None:
         """It takes room from its claim on."""
-        self.large = self.run.large
+        self.large, self.weight = self.run.large, self.run.weight
 
 
 def keep_result(active: Active, node: NodeRun, result: Any) -> None:

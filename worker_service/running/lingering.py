@@ -9,7 +9,8 @@ slot until then.
 import threading
 
 from rota.shared.clock import Timer
-from rota.worker_service.pulling.slots import Slot, Slots
+from rota.worker_service.pulling.slot import Slot
+from rota.worker_service.pulling.slots import Slots
 
 
 class Lingering:
@@ -32,7 +33,7 @@ class Lingering:
 
     def within(self, slots: Slots) -> int:
         """How many of these slots are taken by handlers that linger."""
-        return sum(run.of is slots for run in list(self._since))
+        return sum(run.weight for run in list(self._since) if run.of is slots)
 
     @property
     def longest(self) -> float:
@@ -49,7 +50,7 @@ class Lingering:
         """The run ends, and its handler lingers on."""
         with self._lock:
             self._abandoned.add(run)
-        run.of.abandon(+1)
+        run.of.abandon(+run.weight)
 
     def settle(self, run: Slot, instance_id: int) -> None:
         """The end of an abandoned run is committed."""
@@ -64,7 +65,7 @@ class Lingering:
                 return
             self._abandoned.discard(run)
             self._pair(run, instance_id)
-        run.of.abandon(-1)
+        run.of.abandon(-run.weight)
 
     def returned(self) -> set[int]:
         """The instances whose ends are committed and whose handlers have returned since the last call."""

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from rota.shared.clock import Clock
+from rota.shared.domain.groups import NO_GROUPS, Groups
 from rota.shared.domain.states import InstanceStatus, NodeStatus
 from rota.shared.store.reports import Report
 from rota.shared.store.runs import NodeRun, Run
 from rota.worker_service.contents import Node
 from rota.worker_service.executors.base import Call, Executor, NoThread, Outcome, Running
-from rota.worker_service.pulling.slots import BETWEEN, CLAIMED, Slots
+from rota.worker_service.pulling.slot import BETWEEN, CLAIMED
+from rota.worker_service.pulling.slots import Slots
 from rota.worker_service.running import cut_short, endings
 from rota.worker_service.running.active import Active, keep_result
 from rota.worker_service.running.deadlines import Deadlines
@@ -55,11 +57,9 @@ class Runner:
         """``slots``: the worker's own. ``grace_seconds``: how long a handler that was stopped may tidy up, until it is
         killed. ``worker`` is the worker's name, for reasons. ``gone`` is called for each run that the runner forgets.
         """
-        self._nodes = nodes
-        self._executors = executors
+        self._nodes, self._executors = nodes, executors
         self._reports = reports
-        self._slots = slots
-        self._clock = clock
+        self._slots, self._clock = slots, clock
         self._grace_seconds, self._worker = grace_seconds, worker
         self.outcomes = Outcomes(nodes, clock, result_limit_bytes)
         self._gone = gone
@@ -82,14 +82,14 @@ class Runner:
         """The instances that this process holds: (instance id, attempt)."""
         return {(a.run.id, a.run.attempt) for a in list(self._active.values())}
 
-    def accept(self, claimed: Iterable[Run], slots: Slots | None = None) -> list[Run]:
+    def accept(self, claimed: Iterable[Run], slots: Slots | None = None, groups: Groups = NO_GROUPS) -> list[Run]:
         """Take claimed instances, to be started when they are due. Returns those that this process did not hold yet.
 
-        They take ``slots`` of a pool, or else the worker's own. Nor does it take an attempt that it has dropped as
-        lost. The reconciler hands that back.
+        They take ``slots`` of a pool, or else the worker's own. ``groups``: those of some of them. Nor does it take an
+        attempt that it has dropped as lost. The reconciler hands that back.
         """
         new = [run for run in claimed if run.id not in self._active and run not in self._lost]
-        held = [Active(run) for run in new]
+        held = [Active(run, group=groups.get(run.id)) for run in new]
         (slots or self._slots).claim(held)
         self._active.update((active.run.id, active) for active in held)
         return new

@@ -13,7 +13,7 @@ from rota.cli.show.table import show_table
 from rota.shared.control import invariants
 from rota.shared.control.calendars import check_known
 from rota.shared.control.schedulers import check_kinds, check_scheduling
-from rota.shared.control.workers import check_pools, check_versions
+from rota.shared.control.workers import check_pools, check_versions, check_weights
 from rota.shared.database.checks import WRITABLE, run_checks
 
 
@@ -58,6 +58,10 @@ def migrate_database(shell: Shell) -> Any:
     return report
 
 
+OF_READABLE = (check_scheduling, check_kinds, check_versions, check_pools, check_weights, check_known)
+"""What ``doctor`` checks where Rota's tables can be read."""
+
+
 @click.command()
 @click.option("--data", is_flag=True, help="Check also whether the rows agree. It reads all instances and nodes.")
 @click.option("--read-only", is_flag=True, help="Do not check that the database takes writes from this user.")
@@ -84,13 +88,7 @@ def doctor(shell: Shell, *, data: bool, read_only: bool, as_json: bool, **option
         checks = run_checks(database, migrations.head(), to_write=not read_only)
         wrong = {check.name for check in checks if check.ok is False}
         if readable := wrong <= {WRITABLE}:
-            checks += [
-                check_scheduling(database),
-                check_kinds(database),
-                check_versions(database),
-                check_pools(database),
-                check_known(database),
-            ]
+            checks += [check(database) for check in OF_READABLE]
         findings = invariants.breaches(database) if data and readable else []
     fit, agree = not wrong, not any(finding["ids"] for finding in findings)
     if wrong == {WRITABLE}:

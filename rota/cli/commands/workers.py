@@ -208,7 +208,7 @@ def resume(shell: Shell, name: str, why: str | None, as_json: bool) -> None:
 
 def _pools(found: Document) -> str:
     """How much of each pool is used: ``images 1/2``."""
-    return ", ".join(f"{name} {pool['running']}/{pool['size']}" for name, pool in sorted(found["pools"].items()))
+    return ", ".join(f"{name} {pool['taken']}/{pool['size']}" for name, pool in sorted(found["pools"].items()))
 
 
 def _facts(found: Document, now: datetime) -> dict[str, Any]:

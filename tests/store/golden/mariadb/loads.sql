@@ -22,7 +22,12 @@ SELECT schedule_worker_node.id, schedule_worker_node.name,
         FROM schedule_instance AS is_running FORCE INDEX (ix_schedule_instance_work)
         WHERE is_running.status = :status_3
           AND is_running.schedule_worker_node_id = schedule_worker_node.id
-    ) AS running
+    ) AS running,
+    EXISTS (
+        SELECT 1
+        FROM schedule_pool_place FORCE INDEX (ix_schedule_pool_place_worker)
+        WHERE schedule_pool_place.schedule_worker_node_id = schedule_worker_node.id
+    ) AS has_places
 FROM schedule_worker_node
 INNER JOIN schedule_worker_beat
   ON schedule_worker_beat.schedule_worker_node_id = schedule_worker_node.id

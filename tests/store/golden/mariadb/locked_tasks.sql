@@ -13,7 +13,7 @@ SELECT schedule_task.id, schedule_task.name, schedule_task.next_fire_at,
         schedule_task.misfire_policy, schedule_task.misfire_grace_seconds, schedule_task.priority,
         CAST(schedule_task.required_labels AS CHAR), schedule_task.overlap_policy,
         schedule_task.max_instances, schedule_task.limit_name, schedule_task.pool,
-        schedule_task.run_timeout_seconds, schedule_task.spread
+        schedule_task.weight, schedule_task.run_timeout_seconds, schedule_task.spread
     ) AS json_array_1
 FROM schedule_task
 INNER JOIN schedule_task_lock

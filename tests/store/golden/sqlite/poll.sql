@@ -1,7 +1,14 @@
 -- A worker asks what it is to run soon.
 
 -- polling.poll
-SELECT group_concat(polled.id) AS group_concat_1, polled.priority, polled.due_at
+SELECT group_concat(polled.id) AS group_concat_1, polled.priority, polled.due_at,
+    EXISTS (
+        SELECT schedule_pool_place.schedule_instance_id, schedule_pool_place.weight
+        FROM schedule_pool_place
+        WHERE schedule_pool_place.schedule_worker_node_id = :worker
+          AND schedule_pool_place.pool = :place
+          AND schedule_pool_place.weight > 1
+    ) AS any_heavy
 FROM (
     SELECT schedule_instance.id AS id, schedule_instance.due_at AS due_at,
         schedule_instance.priority AS priority
