@@ -1,4 +1,4 @@
-"""Weights: how many slots of its worker, or threads of its pool, a run takes.
+"""Weights: how many slots of its worker, or threads of its pool, a run takes; and the shares of groups in turns.
 
 Revision ID: 0024
 Revises: 0023
@@ -27,6 +27,14 @@ def upgrade() -> None:
         comment="how many slots of its worker, or threads of its pool, a run takes",
     )
     add_column("schedule_task", added("schedule_task", weight, between=(1, 10_000)))
+    share: Column[Any] = Column(
+        "group_share",
+        SmallInteger,
+        nullable=False,
+        server_default="1",
+        comment="where groups take turns, so many of its instances count as one of another group",
+    )
+    add_column("schedule_task", added("schedule_task", share, between=(1, 100)))
     add_index("schedule_task", "ix_schedule_task_weight_live_name", ["weight", "live_name"])
     taken: Column[Any] = Column(
         "weight",

@@ -27,7 +27,7 @@ FIRES_SHOWN = 5
 NO_NAMES: Mapping[int, str] = {}
 
 TASK_FIELDS = (
-    "id", "name", "description", "owner", "tags", "task_group", "type", "status", "trigger_kind", "cron",
+    "id", "name", "description", "owner", "tags", "task_group", "group_share", "type", "status", "trigger_kind", "cron",
     "cron_seconds", "timezone", "trigger_spec", "param", "starts_at", "ends_at", "next_fire_at", "misfire_policy",
     "misfire_grace_seconds", "misfire_window_seconds", "misfire_cap", "overlap_policy", "max_instances", "retries",
     "retry_delay_seconds", "retry_backoff", "max_retry_delay_seconds", "retry_jitter_percent", "retry_on",

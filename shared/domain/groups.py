@@ -1,19 +1,36 @@
 """Groups: whose instances take turns where many wait.
 
-The group of an instance is that of its task (``task_group``). A task without one is a group of its own.
+The group of an instance is that of its task (``task_group``). A task without one is a group of its own. ``group_share``
+says how many of a task's instances count as one of another group.
 """
 
 from collections import Counter
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
 Group = str | int | None
 """The name of a group, or the id of a task that is in none. None: it is not known."""
+
+MOST_SHARE = 100
+
+
+class Member(NamedTuple):
+    """The group of an instance, and how much it counts there."""
+
+    group: Group = None
+    share: int = 1
+    """So many of it have the turns that one instance of another group has."""
+
 
 Groups = Mapping[int, Group]
 """By the ids of instances."""
 
 NO_GROUPS: Groups = MappingProxyType({})
+Members = Mapping[int, Member]
+"""By the ids of instances."""
+
+NO_MEMBERS: Members = MappingProxyType({})
 
 SHARE = 0.1
 """A group is a crowd if it is so much of what waits, and if all crowds together are half of it."""
@@ -22,6 +39,14 @@ SHARE = 0.1
 def group_of(task_group: str | None, task_id: int) -> Group:
     """The group of the instances of a task: ``group_of("shop 7", 3) == "shop 7"``, ``group_of(None, 3) == 3``."""
     return task_group or task_id
+
+
+def share_in(value: Any) -> int:
+    """The share that a row has; 1, where SQL has spoiled it.
+
+    share_in(3) == 3; share_in(0) == 1
+    """
+    return value if type(value) is int and 1 <= value <= MOST_SHARE else 1
 
 
 def crowds_of(groups: Collection[Group]) -> set[Group]:

@@ -50,6 +50,15 @@ class Gathered:
     result: str
 
 
+def with_shards(spread: Spread | None, shards: int | None) -> Spread | None:
+    """The spread of a task. Raises ValueError if it does not go with its number of shards."""
+    if shards is None and spread == Spread.SHARDS:
+        raise ValueError(f"spread shards: say how many with shards, from 1 to {MOST_SHARDS}")
+    if shards is not None and spread != Spread.SHARDS:
+        raise ValueError(f"shards goes with spread shards, not {spread}")
+    return spread
+
+
 def together(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Changes of a task's fields, with what follows for ``spread`` from ``shards``, and the other way round.
 

@@ -9,11 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from rota.shared.domain.calendars.days_asked import days_text
 from rota.shared.domain.errors import InvalidInput, RotaError
+from rota.shared.domain.groups import MOST_SHARE
 from rota.shared.domain.jsontext import json_text, object_in
 from rota.shared.domain.planning import PlanInputs
 from rota.shared.domain.retry import Delay, Exceptions, LongestDelay, Percent, not_below
 from rota.shared.domain.sentences import advice, close_to
-from rota.shared.domain.spreading import MOST_SHARDS, together
+from rota.shared.domain.spreading import MOST_SHARDS, together, with_shards
 from rota.shared.domain.states import (
     Backoff,
     MisfirePolicy,
@@ -101,6 +102,7 @@ class TaskDefinition(BaseModel):
     owner: str | None = Field(default=None, min_length=1, max_length=127)
     tags: list[Tag] | None = Field(default=None, min_length=1, max_length=20)
     task_group: str | None = Field(default=None, min_length=1, max_length=63)
+    group_share: int = Field(default=1, ge=1, le=MOST_SHARE)
     limit_name: str | None = Field(default=None, min_length=1, max_length=63)
     pool: str | None = Field(default=None, min_length=1, max_length=63)
     weight: Weight = 1
@@ -217,11 +219,7 @@ class TaskDefinition(BaseModel):
     @classmethod
     def _shards_only_if_fixed(cls, value: Spread | None, info: ValidationInfo) -> Spread | None:
         shards = info.data.get("shards", 1 if value == Spread.SHARDS else None)  # a wrong number is a fault of its own
-        if shards is None and value == Spread.SHARDS:
-            raise ValueError(f"spread shards: say how many with shards, from 1 to {MOST_SHARDS}")
-        if shards is not None and value != Spread.SHARDS:
-            raise ValueError(f"shards goes with spread shards, not {value}")
-        return value
+        return with_shards(value, shards)
 
     @field_validator("tags")
     @classmethod

@@ -39,6 +39,7 @@ class TaskFields(RetryFields, total=False):
     owner: str | None
     tags: list[str] | None
     task_group: str | None
+    group_share: int
     limit_name: str | None
     pool: str | None
     weight: int

@@ -42,6 +42,7 @@ from rota.shared.database.added_columns import added
 from rota.shared.database.backends import all_backends
 from rota.shared.database.constructs import BigId, Json, LongText, UtcNow, UtcTime
 from rota.shared.database.words import WordType
+from rota.shared.domain.groups import MOST_SHARE
 from rota.shared.domain.planning import INPUT_COLUMNS
 from rota.shared.domain.spreading import MOST_SHARDS
 from rota.shared.domain.states import (
@@ -380,6 +381,14 @@ _weight: Column[Any] = Column(
     comment="how many slots of its worker, or threads of its pool, a run takes",
 )
 schedule_task.append_column(added("schedule_task", _weight, (1, MOST_WEIGHT)))
+_group_share: Column[Any] = Column(
+    "group_share",
+    SmallInteger,
+    nullable=False,
+    server_default="1",
+    comment="where groups take turns, so many of its instances count as one of another group",
+)
+schedule_task.append_column(added("schedule_task", _group_share, (1, MOST_SHARE)))
 schedule_task.append_constraint(UniqueConstraint("live_name"))
 _kinds = (schedule_task.c.trigger_kind, schedule_task.c.misfire_policy)
 """In the indexes, so that a scheduler passes quickly over tasks of kinds that only a newer one knows."""

@@ -709,7 +709,7 @@ def test_what_waits_beside_a_crowd_is_read_from_what_the_worker_has(big: Big) ->
     waiting = [instance for instance, _, priority in polled if priority == most]
 
     def ask(connection: Connection) -> None:
-        assert crowds.beside(connection, queue, waiting, most, big.horizon).groups
+        assert crowds.beside(connection, queue, waiting, most, big.horizon).members
 
     assert isinstance(number, int)
     sample, others, *_ = big.reads(ask, rows=2 * number, by={PRIMARY, WORK}, before=crowded)

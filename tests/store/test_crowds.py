@@ -14,7 +14,7 @@ from rota.scheduler_service.duties.assigner import Assigner
 from rota.scheduler_service.duties.materializer import Materializer
 from rota.scheduler_service.fleet import FleetCache
 from rota.shared.database.transactions import Database
-from rota.shared.domain.groups import Group, crowds_of, group_of
+from rota.shared.domain.groups import Group, Member, crowds_of, group_of
 from rota.shared.settable_clock import SettableClock
 from rota.shared.settings import Settings
 from rota.shared.store import crowds, polling
@@ -92,6 +92,10 @@ def beside(rows: Scenario, queue: Queue, priority: int = 5) -> Beside:
     return rows.database.read(lambda c: crowds.beside(c, queue, waiting, priority, horizon))
 
 
+def groups_of(found: Beside) -> dict[int, Group]:
+    return {instance: member.group for instance, member in found.members.items()}
+
+
 def test_what_waits_behind_a_crowd_is_read_with_its_groups(rows: Scenario) -> None:
     worker, other = rows.worker(), rows.worker()
     flood(rows, task(rows, "flood"), worker=worker)
@@ -104,7 +108,7 @@ def test_what_waits_behind_a_crowd_is_read_with_its_groups(rows: Scenario) -> No
     rows.pending(task(rows, SHOP), rows.start)
     found = beside(rows, Queue(worker))
     times = ((due, rows.row(due).due_at, 5), (soon, rows.row(soon).due_at, 5))
-    assert found == Beside(frozenset({None, "flood"}), times, {due: SHOP, soon: alone})
+    assert found == Beside(frozenset({None, "flood"}), times, {due: Member(SHOP), soon: Member(alone)})
 
 
 def test_one_task_can_be_a_crowd_beside_others_of_no_group(rows: Scenario) -> None:
@@ -112,7 +116,7 @@ def test_one_task_can_be_a_crowd_beside_others_of_no_group(rows: Scenario) -> No
     flood(rows, task(rows, None), worker=worker)
     other = task(rows, None)
     due = rows.assigned(worker, other, rows.start)
-    assert beside(rows, Queue(worker)).groups == {due: other}
+    assert groups_of(beside(rows, Queue(worker))) == {due: other}
 
 
 def test_of_several_crowds_each_instance_has_its_group(rows: Scenario) -> None:
@@ -123,7 +127,7 @@ def test_of_several_crowds_each_instance_has_its_group(rows: Scenario) -> None:
     due = rows.assigned(worker, task(rows, SHOP), rows.start)
     found = beside(rows, Queue(worker))
     assert found.crowds == {None, "first", "second"}
-    of_group = {g: sum(1 for one in found.groups.values() if one == g) for g in ("first", "second", SHOP)}
+    of_group = {g: sum(1 for one in groups_of(found).values() if one == g) for g in ("first", "second", SHOP)}
     assert of_group == {"first": FLOOD // 2, "second": FLOOD // 2, SHOP: 1}
     assert [one for one, _, _ in found.rows] == [due]
 
@@ -134,12 +138,12 @@ def test_crowds_that_are_alone_take_turns_and_have_all_slots(rows: Scenario) -> 
         flood(rows, task(rows, group), FLOOD // 2, worker=worker)
     found = beside(rows, Queue(worker))
     assert (found.crowds, found.rows) == (frozenset(), ())
-    assert set(found.groups.values()) == {"first", "second"}
+    assert set(groups_of(found).values()) == {"first", "second"}
     puller = Puller(rows.database, worker, SettableClock(rows.start), capacity=20)
     puller.fetcher.fetch()
     assert puller.starter._room() == 20
     claimed = puller.claim()
-    of_first = sum(1 for one in claimed if found.groups[one] == "first")
+    of_first = sum(1 for one in claimed if groups_of(found)[one] == "first")
     assert (len(claimed), of_first) == (20, 10)
 
 
@@ -166,14 +170,14 @@ def test_a_pool_has_crowds_of_its_own(rows: Scenario) -> None:
     due = rows.assigned(worker, plain, rows.start)
     assert beside(rows, Queue(worker, "images")) == NOBODY, "the other one is not of the pool"
     rows.sql("DELETE FROM schedule_pool_place WHERE schedule_instance_id < :i", i=due)
-    assert beside(rows, Queue(worker, pools=("images",))).groups == {due: SHOP}
+    assert groups_of(beside(rows, Queue(worker, pools=("images",)))) == {due: SHOP}
 
 
 def test_what_waits_in_the_midst_of_a_crowd_is_found(rows: Scenario) -> None:
     worker = rows.worker()
     flood(rows, task(rows, "flood"), 4 * FLOOD, worker=worker)
     due = rows.assigned(worker, task(rows, SHOP), rows.start - timedelta(hours=1, seconds=-2 * FLOOD - 0.5))
-    assert beside(rows, Queue(worker)).groups == {due: SHOP}
+    assert groups_of(beside(rows, Queue(worker))) == {due: SHOP}
 
 
 def test_who_waits_behind_two_floods_is_found_behind_the_second_one(
@@ -187,7 +191,7 @@ def test_who_waits_behind_two_floods_is_found_behind_the_second_one(
     due = rows.assigned(worker, task(rows, SHOP), rows.start)
     found = beside(rows, Queue(worker))
     assert found.crowds == {None, "first", "second"}
-    assert found.groups == {**dict.fromkeys(later[:20], "second"), due: SHOP}
+    assert groups_of(found) == {**dict.fromkeys(later[:20], "second"), due: SHOP}
 
 
 def test_two_floods_beside_which_nobody_waits_have_all_slots(rows: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +202,19 @@ def test_two_floods_beside_which_nobody_waits_have_all_slots(rows: Scenario, mon
     for number in range(40):
         rows.assigned(worker, second, rows.start - timedelta(seconds=60 - number))
     found = beside(rows, Queue(worker))
-    assert (found.crowds, set(found.groups.values())) == (frozenset(), {"second"})
+    assert (found.crowds, set(groups_of(found).values())) == (frozenset(), {"second"})
+
+
+def test_the_shares_come_with_the_groups_and_the_crowd_has_that_of_most(rows: Scenario) -> None:
+    worker = rows.worker()
+    flood(rows, task(rows, "flood"), worker=worker)
+    due = rows.assigned(worker, task(rows, SHOP), rows.start)
+    rows.sql("UPDATE schedule_task SET group_share = CASE task_group WHEN 'flood' THEN 3 ELSE 7 END")
+    found = beside(rows, Queue(worker))
+    assert (found.rest, found.members) == (Member(None, 3), {due: Member(SHOP, 7)})
+    rows.sql("UPDATE schedule_task SET group_share = 0")
+    found = beside(rows, Queue(worker))
+    assert (found.rest, found.members) == (Member(), {due: Member(SHOP)})
 
 
 # What a worker does
@@ -245,6 +261,33 @@ def room_and_others(puller: Puller) -> tuple[int, Any]:
     """What the starter has room for in turn, and for others beside that, while a run of one slot is first."""
     first: Any = SimpleNamespace(weight=1)
     return puller.starter._room(), puller.starter._others((puller.starter._clock.now(), first, Rank(5)))
+
+
+def test_a_group_of_a_larger_share_has_more_turns(rows: Scenario) -> None:
+    worker = rows.worker()
+    tasks = {group: task(rows, group) for group in ("first", "second")}
+    rows.sql("UPDATE schedule_task SET group_share = 3 WHERE task_group = 'second'")
+    for one in tasks.values():
+        flood(rows, one, FLOOD // 2, worker=worker)
+    puller = Puller(rows.database, worker, SettableClock(rows.start), capacity=20)
+    puller.fetcher.fetch()
+    claimed = [rows.row(one).schedule_task_id for one in puller.claim()]
+    assert (len(claimed), claimed.count(tasks["second"])) == (20, 15)
+
+
+def test_what_is_learned_of_a_crowds_share_counts_for_those_that_wait_already(rows: Scenario) -> None:
+    worker = rows.worker()
+    crowd, shop = task(rows, "crowd"), task(rows, SHOP)
+    rows.sql("UPDATE schedule_task SET group_share = 4 WHERE task_group = 'crowd'")
+    flood(rows, crowd, worker=worker)
+    puller = Puller(rows.database, worker, SettableClock(rows.start), capacity=20)
+    puller.fetcher.fetch()
+    for number in range(30):
+        rows.assigned(worker, shop, rows.start - timedelta(seconds=number))
+    puller.fetcher._look_at = float("-inf")
+    puller.fetcher.fetch()
+    claimed = [rows.row(one).schedule_task_id for one in puller.claim()]
+    assert (len(claimed), claimed.count(crowd)) == (20, 16), "four for one of the shop, which is a crowd itself"
 
 
 def test_a_tenth_of_the_slots_is_kept_from_a_crowd_while_others_wait(rows: Scenario) -> None:

@@ -302,3 +302,23 @@ def test_it_gives_out_each_thing_once_from_its_moment_by_its_rank(rows: list[tup
             assert not any(at <= second and rank < last for at, rank, _ in left)
         clock.advance(1)
     assert (seen, len(queue)) == (len(rows), 0)
+
+
+def test_of_what_was_put_twice_only_the_second_entry_stays_also_where_the_first_was_due_before(
+    clock: SettableClock, queue: DelayQueue[str]
+) -> None:
+    for item in ("a", "b", "c"):
+        queue.put(NOON, item, rank=Rank(5))
+    assert queue.take(room(1)) == ["a"]  # so the others are known to be due
+    queue.put(NOON, "b", rank=Rank(5, "shop"))
+    queue.put(NOON, "d", rank=Rank(5, "shop"))
+    queue.retain({"b", "d"})
+    assert len(queue) == 2
+    assert queue.take(ENOUGH) == ["b", "d"]
+    assert queue.groups == set()
+    queue.put(NOON, "c", rank=Rank(5))
+    queue.put(NOON + s(5), "c", rank=Rank(5))
+    queue.retain({"c"})
+    clock.advance(4)
+    assert len(queue) == 1
+    assert not queue.is_due

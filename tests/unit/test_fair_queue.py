@@ -50,7 +50,7 @@ def test_what_is_not_kept_is_gone_and_so_is_its_groups_turn() -> None:
     queue = filled("5 flood 0", "5 flood 1", "5 shop 2", "3 mail 3")
     queue.keep(lambda moment, order: moment != NOON and order != 3)
     assert len(queue) == 2
-    assert sorted(entry[-1] for entry in queue) == ["5 flood 1", "5 shop 2"]
+    assert sorted(one.item for one in queue) == ["5 flood 1", "5 shop 2"]
     assert taken(queue) == ["5 flood 1", "5 shop 2"]
 
 
@@ -86,3 +86,76 @@ def test_no_group_gets_a_second_turn_before_each_other_has_had_one(numbers: dict
         assert sorted(turn) == sorted(waiting)
         for group in turn:
             left[group] -= 1
+
+
+# Shares and weights
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.integers(1, 9), st.integers(1, 5)), min_size=2),
+    st.integers(1, 200),
+)
+def test_while_all_wait_each_group_gets_by_its_share(groups: dict[str, tuple[int, int]], number: int) -> None:
+    """Of any two that wait, none has had more than one item more than its share says (Goyal, Theorem 1)."""
+    queue: FairQueue[str] = FairQueue()
+    orders = iter(range(10_000))
+    for group, (share, weight) in groups.items():
+        for _ in range(number):
+            queue.put(Rank(5, group, share), NOON, next(orders), group, weight=weight)
+    had = dict.fromkeys(groups, 0)
+    while len(queue):
+        group = queue.take()
+        had[group] += 1
+        if had[group] == number:
+            break  # from now on they do not all wait
+        used = {one: had[one] * weight / share for one, (share, weight) in groups.items()}
+        for one, (share, weight) in groups.items():
+            for other, (other_share, other_weight) in groups.items():
+                assert used[one] - used[other] <= weight / share + other_weight / other_share + 1e-9
+
+
+def test_what_takes_several_slots_uses_up_as_many_turns() -> None:
+    queue: FairQueue[str] = FairQueue()
+    for order in range(3):
+        queue.put(Rank(5, "large"), NOON, order, "L", weight=4)
+    for order in range(3, 15):
+        queue.put(Rank(5, "small"), NOON, order, "s")
+    assert "".join(taken(queue)) == "LssssLssssLssss"
+
+
+def test_a_group_of_which_one_waits_at_a_time_gets_no_second_turn_before_the_others() -> None:
+    queue = filled(*(f"5 flood {number}" for number in range(100)), *(f"5 mail {number}" for number in range(100)))
+    came = []
+    for order in range(1000, 1030):
+        queue.put(Rank(5, "shop"), NOON, order, "5 shop 0")
+        while (one := queue.take()) != "5 shop 0":
+            came.append(one.split()[1])
+        came.append("shop")
+    assert max(came.count(group) - came.count(other) for group in set(came) for other in set(came)) <= 1
+
+
+def test_those_who_come_out_of_turn_are_put_back_by_one_turn_at_most() -> None:
+    queue = filled(*(f"5 flood {number}" for number in range(100)), *(f"5 shop {number}" for number in range(60)))
+    queue.take()
+    for _ in range(50):
+        queue.take_others({"flood"}, 1)
+    assert sorted(queue.take() for _ in range(6)) == ["5 flood 1", "5 flood 2", "5 flood 3"] + [
+        f"5 shop {number}" for number in (50, 51, 52)
+    ]
+
+
+def test_those_beside_a_crowd_take_turns_among_each_other() -> None:
+    queue = filled(
+        *(f"5 flood {number}" for number in range(9)), *(f"5 a {n}" for n in range(4)), *(f"5 b {n}" for n in range(4))
+    )
+    others = [one.split()[1] for _ in range(8) for one in queue.take_others({"flood"}, 1)]
+    assert [sorted(pair) for pair in zip(others[::2], others[1::2], strict=True)] == [["a", "b"]] * 4
+
+
+def test_of_groups_that_are_gone_little_is_kept() -> None:
+    queue: FairQueue[int] = FairQueue()
+    queue.put(Rank(5, "stays"), NOON, 0, 0)
+    for order in range(1, 20_000):
+        queue.put(Rank(5, f"group {order}"), NOON, order, order)
+        queue.take_others({"stays"}, 1)
+    assert sum(len(kept) for kept in (queue._lines[5]._used, queue._lines[5]._next)) < 2_000

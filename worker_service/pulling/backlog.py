@@ -5,7 +5,8 @@ from collections.abc import Callable, Collection, Container, Mapping, Sequence, 
 from datetime import datetime
 
 from rota.shared.clock import Clock
-from rota.shared.domain.groups import NO_GROUPS, Group, Groups
+from rota.shared.domain.groups import Group
+from rota.shared.store.crowds import NOBODY, Beside
 from rota.shared.store.overlap import REPORTED_WITHIN, SkipCandidate, Waiting
 from rota.shared.store.polling import NO_WEIGHTS
 from rota.shared.store.runs import Run, Wanted
@@ -92,12 +93,12 @@ class Backlog:
         self,
         rows: Sequence[Assigned],
         running: Container[int] = (),
-        groups: Groups = NO_GROUPS,
+        beside: Beside = NOBODY,
         weights: Mapping[int, int] = NO_WEIGHTS,
     ) -> list[Assigned]:
         """Put in the rows that a fetch read; returns the new ones. Those that are still ``running`` here are none.
 
-        ``groups``: the groups of some of them, which take turns with all others (``FairQueue``). ``weights``: how many
+        ``beside``: the groups of some of them, which take turns with all others (``FairQueue``). ``weights``: how many
         slots those of them take that take several.
 
         Instances that are not among the rows any more were taken back, and are forgotten. But when a fetch reads
@@ -109,14 +110,17 @@ class Backlog:
             new = [row for row in rows if row[0] not in waiting and row[0] not in claimed and row[0] not in running]
             # Made before anything is noted: an instance that waits and is not in the queue would never be claimed.
             far = self._clock.round_trip()
-            ranked = [(due_at, i, Rank(priority, groups.get(i))) for i, due_at, priority in new]
-            if groups:
-                ranked += self._regrouped(rows, groups)
+            member, rest = beside.members.get, beside.rest
+            ranked = [(due_at, i, Rank(priority, *member(i, rest))) for i, due_at, priority in new]
+            regrouped = self._regrouped(rows, beside) if beside.members or rest.share > 1 else []
+            ranked += regrouped
             entries = [(claim_at(due_at, far), instance_id, rank) for due_at, instance_id, rank in ranked]
             if len(rows) < self.limit or len(self._waiting) > 2 * self.limit:
                 self._forget_all_but({row[0] for row in rows})
             self._waiting.update((instance_id, rank) for _, instance_id, rank in ranked)
             self._queue.put_all(entries, early=CLAIM_EARLY)
+            if regrouped:
+                self._queue.retain(self._waiting)  # each in one line alone: else its group would have the turns of two
         return new
 
     def take(self, room: Callable[[], int], others: Callable[[int], Others] = lambda _: NO_OTHERS) -> dict[int, Rank]:
@@ -267,14 +271,16 @@ class Backlog:
         self._queue.put(moment, instance_id, rank=rank)
         self._waiting[instance_id] = rank
 
-    def _regrouped(self, rows: Sequence[Assigned], groups: Groups) -> list[tuple[datetime, int, Rank]]:
-        """Those that wait already, and whose groups were not known."""
-        waiting = self._waiting
-        return [
-            (due_at, i, Rank(priority, groups[i]))
-            for i, due_at, priority in rows
-            if i in waiting and i in groups and waiting[i].group != groups[i]
-        ]
+    def _regrouped(self, rows: Sequence[Assigned], beside: Beside) -> list[tuple[datetime, int, Rank]]:
+        """Those that wait already, and of which more is known now."""
+        ranked = []
+        for i, due_at, priority in rows:
+            if (before := self._waiting.get(i)) is None:
+                continue
+            rank = Rank(priority, *beside.members.get(i, beside.rest if before.group is None else before[1:]))
+            if rank != before:
+                ranked.append((due_at, i, rank))
+        return ranked
 
     def _forget_all_but(self, there: Collection[int]) -> None:
         self._waiting = {i: rank for i, rank in self._waiting.items() if i in there}

@@ -121,8 +121,9 @@ class DelayQueue(Generic[T]):
     def retain(self, wanted: Container[T]) -> None:
         """Forget the items that are not in ``wanted``. Of an item that was put twice, only the second entry stays."""
         with self._changed:
-            latest = {item: order for _, order, _, _, item in sorted(self._waiting, key=itemgetter(1))}
-            latest.update((item, order) for _, _, order, item in self._ready)
+            put = [(order, item) for _, order, _, _, item in self._waiting]
+            put += [(one.order, one.item) for one in self._ready]
+            latest = {item: order for order, item in sorted(put, key=itemgetter(0))}
             kept = {order for item, order in latest.items() if item in wanted}
             self._waiting = [entry for entry in self._waiting if entry[1] in kept]
             heapq.heapify(self._waiting)
@@ -131,7 +132,7 @@ class DelayQueue(Generic[T]):
     def remove(self, before: datetime) -> list[T]:
         """Take out the items whose moment was before ``before`` (naive UTC), and which still wait for room."""
         with self._changed:
-            late = [item for _, moment, _, item in self._ready if moment < before]
+            late = [one.item for one in self._ready if one.moment < before]
             late += [entry[-1] for entry in self._waiting if entry[0] < before]
             if late:
                 self._ready.keep(lambda moment, _: moment >= before)
@@ -150,7 +151,7 @@ class DelayQueue(Generic[T]):
         """Give out no more items; returns those that were waiting."""
         with self._changed:
             self._closed = True
-            waiting = [entry[-1] for entry in self._ready] + [entry[-1] for entry in self._waiting]
+            waiting = [one.item for one in self._ready] + [entry[-1] for entry in self._waiting]
             self._waiting.clear()
             self._ready.keep(lambda *_: False)
             self._changed.notify()
@@ -178,7 +179,7 @@ class DelayQueue(Generic[T]):
             entry = heapq.heappop(self._waiting)
             moment, order, early, rank, item = entry
             if moment - early <= now:
-                self._ready.put(rank, moment, order, item)
+                self._ready.put(rank, moment, order, item, weight=self._weigh(item))
             else:
                 not_yet.append(entry)
         for entry in not_yet:

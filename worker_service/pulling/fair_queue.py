@@ -1,9 +1,10 @@
 """The fair queue: of what is due, the most urgent comes first, and groups of the same priority take turns."""
 
 import heapq
-from collections import deque
+import itertools
 from collections.abc import Callable, Container, Iterator
 from datetime import datetime
+from operator import itemgetter
 from typing import Generic, NamedTuple, TypeVar
 
 from rota.shared.domain.groups import Group
@@ -20,12 +21,27 @@ class Rank(NamedTuple):
     group: Group = None
     """None: no group, or that of a crowd."""
 
+    share: int = 1
+    """So many of it count as one of another group."""
+
+
+class Waiting(NamedTuple, Generic[T]):
+    """What waits in a line."""
+
+    moment: datetime
+    order: int
+    cost: float
+    item: T
+
 
 class FairQueue(Generic[T]):
     """What waits for room. Of a group the earliest comes first, and of those the one that came first.
 
-    The groups of a priority take turns: each gives out one item. So an item waits for one of each other group at most,
-    however many of those wait. (Nagle, "On Packet Switches With Infinite Storage", RFC 970, 1985.)
+    The groups of a priority take turns. What an item takes (``weight``), divided by its share, is the time that its
+    group has used by it; the next turn is that of the group that has used least. A group of which nothing waited
+    begins where the others are, and with no more than it has used itself. So an item waits for one of each other group
+    at most, however many of those wait, if all count the same. (Goyal, Vin and Cheng, "Start-time Fair Queueing",
+    SIGCOMM 1996.)
 
         queue = FairQueue()
         queue.put(Rank(5, "flood"), moment, order, item)
@@ -33,45 +49,41 @@ class FairQueue(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._lines: dict[Rank, list[tuple[datetime, int, T]]] = {}
-        self._turns: dict[int, deque[Rank]] = {}
-        """Of each priority the groups of which something waits, the next one first."""
-
-        self._size = 0
+        self._lines: dict[int, Lines[T]] = {}
+        """Those of each priority of which something waits."""
 
     def __len__(self) -> int:
-        return self._size
+        return sum(lines.size for lines in self._lines.values())
 
-    def __iter__(self) -> Iterator[tuple[Rank, datetime, int, T]]:
-        return ((rank, *entry) for rank, line in self._lines.items() for entry in line)
+    def __bool__(self) -> bool:
+        return bool(self._lines)
 
-    def put(self, rank: Rank, moment: datetime, order: int, item: T) -> None:
+    def __iter__(self) -> Iterator[Waiting[T]]:
+        return (one for lines in self._lines.values() for line in lines.by_group.values() for one in line)
+
+    def put(self, rank: Rank, moment: datetime, order: int, item: T, *, weight: int = 1) -> None:
         """Let an item wait. ``moment``: naive UTC; ``order``: when it came, a number that no other item has."""
-        line = self._lines.get(rank)
-        if line is None:
-            line = self._lines[rank] = []
-            self._turns.setdefault(rank.priority, deque()).append(rank)
-        heapq.heappush(line, (moment, order, item))
-        self._size += 1
+        lines = self._lines.get(rank.priority)
+        if lines is None:
+            lines = self._lines[rank.priority] = Lines()
+        lines.put(rank.group, Waiting(moment, order, weight / rank.share, item))
 
     def keep(self, wanted: Callable[[datetime, int], bool]) -> None:
         """Forget the items of which ``wanted(moment, order)`` does not hold. The groups keep their turns."""
-        lines = {rank: [one for one in line if wanted(one[0], one[1])] for rank, line in self._lines.items()}
-        self._lines = {rank: line for rank, line in lines.items() if line}
-        for line in self._lines.values():
-            heapq.heapify(line)
-        turns = ((priority, deque(r for r in some if r in self._lines)) for priority, some in self._turns.items())
-        self._turns = {priority: some for priority, some in turns if some}
-        self._size = sum(map(len, self._lines.values()))
+        for lines in self._lines.values():
+            lines.keep(wanted)
+        self._lines = {priority: lines for priority, lines in self._lines.items() if lines.size}
 
     @property
     def first(self) -> T:
         """The next item. Raises ValueError if there is none."""
-        return self._lines[self._turns[min(self._turns)][0]][0][2]
+        lines = self._lines[min(self._lines)]
+        return lines.by_group[lines.next_group()][0].item
 
     def take(self) -> T:
         """Take out the next item. Raises ValueError if there is none."""
-        return self._take(self._turns[min(self._turns)][0])
+        priority = min(self._lines)
+        return self._take(priority, self._lines[priority].next_group())
 
     def take_others(
         self, but: Container[Group], room: int, weigh: Callable[[T], int] = lambda _: 1, *, must_fit: bool = False
@@ -82,30 +94,112 @@ class FairQueue(Generic[T]):
         """
         items: list[T] = []
         while room > 0:
-            turns = (rank for priority in sorted(self._turns) for rank in self._turns[priority])
-            rank = next((rank for rank in turns if rank.group not in but), None)
-            if rank is None:
+            found = ((p, turn[1]) for p in sorted(self._lines) if (turn := self._lines[p].next_but(but)) is not None)
+            priority, group = next(found, (None, None))
+            if priority is None:
                 break
-            room -= weigh(self._lines[rank][0][2])
+            room -= weigh(self._lines[priority].by_group[group][0].item)
             if room < 0 and must_fit:
                 break
-            items.append(self._take(rank))
+            items.append(self._take(priority, group, beside=True))
         return items
 
     @property
     def groups(self) -> set[Group]:
         """The groups of which something waits."""
-        return {rank.group for rank in self._lines}
+        return {group for lines in self._lines.values() for group in lines.by_group}
 
-    def _take(self, rank: Rank) -> T:
-        line, turns = self._lines[rank], self._turns[rank.priority]
-        _, _, item = heapq.heappop(line)
-        self._size -= 1
-        turns.remove(rank)
-        if line:
-            turns.append(rank)
-            return item
-        del self._lines[rank]
-        if not turns:
-            del self._turns[rank.priority]
+    def _take(self, priority: int, group: Group, *, beside: bool = False) -> T:
+        lines = self._lines[priority]
+        item = lines.take(group, beside=beside)
+        if not lines.size:
+            del self._lines[priority]
         return item
+
+
+Turn = tuple[float, int]
+"""When a group has its next turn: by what it has used, and of those that have used the same, who came first."""
+
+FEWEST_KEPT, MOST_KEPT = 100, 1_000
+
+
+class Lines(Generic[T]):
+    """The lines of one priority, one for each group of which something waits; forgotten when nothing does."""
+
+    def __init__(self) -> None:
+        self.by_group: dict[Group, list[Waiting[T]]] = {}
+        self.size = 0
+        self._order = itertools.count()
+        self._turns: dict[Group, Turn] = {}
+        self._next: list[tuple[float, int, Group]] = []
+        """All turns of ``_turns``, as a heap, and some that are no turns any more."""
+
+        self._now = 0.0
+        """What the group had used that had its turn last."""
+
+        self._used: dict[Group, float] = {}
+        """What groups have used of which nothing waits, if it is more than ``_now``."""
+
+    def put(self, group: Group, one: Waiting[T]) -> None:
+        """Let it wait."""
+        line = self.by_group.get(group)
+        if line is None:
+            line = self.by_group[group] = []
+            self._give_turn(group, max(self._now, self._used.pop(group, 0.0)))
+        heapq.heappush(line, one)
+        self.size += 1
+
+    def keep(self, wanted: Callable[[datetime, int], bool]) -> None:
+        """Forget what is not wanted (``FairQueue.keep``)."""
+        lines = {group: [one for one in line if wanted(one.moment, one.order)] for group, line in self.by_group.items()}
+        for group, line in lines.items():
+            heapq.heapify(line)
+            if not line:
+                self._leave(group, self._turns[group][0])
+        self.by_group = {group: line for group, line in lines.items() if line}
+        self.size = sum(map(len, self.by_group.values()))
+
+    def next_group(self) -> Group:
+        """The group that has the next turn. There is one."""
+        while True:
+            used, order, group = self._next[0]
+            if self._turns.get(group) == (used, order):
+                return group
+            heapq.heappop(self._next)
+
+    def next_but(self, but: Container[Group]) -> tuple[Turn, Group] | None:
+        """The first turn of all groups ``but`` these; None, if there is none."""
+        turns = ((turn, group) for group, turn in self._turns.items() if group not in but)
+        return min(turns, key=itemgetter(0), default=None)
+
+    def take(self, group: Group, *, beside: bool = False) -> T:
+        """The first item of a group. ``beside``: out of turn, so it puts the group back by one turn at most."""
+        line = self.by_group[group]
+        one = heapq.heappop(line)
+        self.size -= 1
+        used = self._turns[group][0]
+        if beside:
+            used = max(used, self._now + one.cost)
+        else:
+            self._now, used = used, used + one.cost
+        if line:
+            self._give_turn(group, used)
+        else:
+            del self.by_group[group]
+            self._leave(group, used)
+        return one.item
+
+    def _give_turn(self, group: Group, used: float) -> None:
+        self._turns[group] = turn = (used, next(self._order))
+        if len(self._next) > 2 * len(self._turns) + FEWEST_KEPT:
+            self._next = sorted((*one, group) for group, one in self._turns.items())
+        else:
+            heapq.heappush(self._next, (*turn, group))
+
+    def _leave(self, group: Group, used: float) -> None:
+        del self._turns[group]
+        self._used[group] = used
+        if len(self._used) > MOST_KEPT:
+            self._used = {one: used for one, used in self._used.items() if used > self._now}
+        if len(self._used) > MOST_KEPT:  # each is put back by a turn at most
+            self._used = {group: used}

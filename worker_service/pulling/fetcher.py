@@ -39,6 +39,9 @@ class Fetcher:
         self._pace = pace
         self._running = running
         self._lookahead = timedelta(seconds=lookahead_seconds)
+        self._seen = NOBODY
+        """What the last fetch has seen beside crowds."""
+
         self._look_at = float("-inf")
         """When the next look for crowds is due, in seconds of the clock's ``monotonic``."""
 
@@ -48,11 +51,11 @@ class Fetcher:
         now = self._clock.at(began)
         self._backlog.begin_fetch()
         rows, weights = self._queue.poll(now + self._lookahead, self._backlog.limit)
-        beside = self._beside(rows, now)
+        self._seen = beside = self._beside(rows, now)
         if beside.rows:
             there = {row[0] for row in rows}
             rows = [*rows, *(row for row in beside.rows if row[0] not in there)]
-        new = self._backlog.keep(rows, self._running, beside.groups, weights)
+        new = self._backlog.keep(rows, self._running, beside, weights)
         if beside.crowds != self._backlog.crowds:
             self._backlog.crowds = beside.crowds
             self._slots.look_again()
@@ -67,7 +70,7 @@ class Fetcher:
             return NOBODY
         began = self._clock.monotonic()
         if began < self._look_at:
-            return Beside(frozenset(self._backlog.crowds))
+            return Beside(self._seen.crowds, rest=self._seen.rest)
         most = due[len(due) // 2][2]
         waiting = [i for i, _, priority in due if priority == most]
         beside = self._queue.beside(waiting, most, now + self._lookahead)

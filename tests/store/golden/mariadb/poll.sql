@@ -3,7 +3,7 @@
 -- polling.poll
 SELECT group_concat(polled.id) AS group_concat_1, polled.priority, polled.due_at,
     EXISTS (
-        SELECT schedule_pool_place.schedule_instance_id, schedule_pool_place.weight
+        SELECT 1
         FROM schedule_pool_place FORCE INDEX (ix_schedule_pool_place_worker)
         WHERE schedule_pool_place.schedule_worker_node_id = :worker
           AND schedule_pool_place.pool = :place
@@ -25,9 +25,9 @@ ORDER BY polled.priority, polled.due_at;
 
 -- Where much is due, it asks of which groups a sample is. Beside a crowd it reads what is of other groups.
 
--- crowds._groups_of
+-- crowds._members_of
 SELECT STRAIGHT_JOIN schedule_instance.id, nullif(schedule_task.task_group, '') AS nullif_1,
-    schedule_task.id AS id_1
+    schedule_task.id AS id_1, schedule_task.group_share
 FROM schedule_instance FORCE INDEX (PRIMARY)
 INNER JOIN schedule_task
   ON schedule_task.id = schedule_instance.schedule_task_id
@@ -35,7 +35,8 @@ WHERE schedule_instance.id IN (:ids);
 
 -- crowds.beside
 SELECT STRAIGHT_JOIN schedule_instance.id, schedule_instance.due_at, schedule_instance.priority,
-    nullif(schedule_task.task_group, '') AS nullif_1, schedule_task.id AS id_1
+    nullif(schedule_task.task_group, '') AS nullif_1, schedule_task.id AS id_1,
+    schedule_task.group_share
 FROM schedule_instance FORCE INDEX (ix_schedule_instance_work)
 INNER JOIN schedule_task
   ON schedule_task.id = schedule_instance.schedule_task_id

@@ -70,7 +70,7 @@ SELECT schedule_instance.id, schedule_instance.schedule_task_id,
     schedule_instance.shard_index, schedule_instance.shard_total,
     schedule_instance.only_worker_node_id, schedule_task.spread, schedule_task.shards,
     schedule_instance.gmt_cancel_requested, schedule_task.pool, schedule_task.task_group,
-    coalesce(schedule_task.weight, 1) AS coalesce_2
+    schedule_task.weight
 FROM schedule_instance
 LEFT OUTER JOIN schedule_task
   ON schedule_task.id = schedule_instance.schedule_task_id
@@ -106,7 +106,7 @@ SELECT schedule_instance.id, schedule_instance.schedule_task_id,
     schedule_instance.shard_index, schedule_instance.shard_total,
     schedule_instance.only_worker_node_id, schedule_task.spread, schedule_task.shards,
     schedule_instance.gmt_cancel_requested, schedule_task.pool, schedule_task.task_group,
-    coalesce(schedule_task.weight, 1) AS coalesce_2
+    schedule_task.weight
 FROM schedule_instance
 LEFT OUTER JOIN schedule_task
   ON schedule_task.id = schedule_instance.schedule_task_id
