@@ -53,11 +53,11 @@ class FleetSnapshot:
 
     def load_of(self, worker_id: int) -> int | None:
         """How many instances a worker holds with all of its pools (``Fleet.load_of``)."""
-        own = self.fleet.load_of(worker_id)
-        if own is None:
+        if self.fleet.load_of(worker_id) is None:
             return None
-        of_pools = sum(fleet.load_of(worker_id) or 0 for fleet in self.pools.values())
-        return own + of_pools - self.more.get(worker_id, 0)
+        fleets = (self.fleet, *self.pools.values())
+        slots = sum(fleet.load_of(worker_id) or 0 for fleet in fleets)
+        return slots - self.more.get(worker_id, 0) - sum(fleet.more_given(worker_id) for fleet in fleets)
 
     def wanted(
         self, task_type: str, listed: Sequence[PlannedNode] | None, labels: Mapping[str, str], weight: int = 1
@@ -94,7 +94,7 @@ class FleetCache:
         self._counted = loads.COUNTED
 
         self.aside: Callable[[], Mapping[int, int]] = dict
-        """How many instances each worker was given ahead of their turns, by worker id."""
+        """How many slots those take that each worker was given ahead of their turns, by worker id."""
 
         self._seen: FleetSnapshot | None = None
         self._good_until = 0.0
@@ -122,8 +122,6 @@ class FleetCache:
         catalog = Catalog(node_types.registered(connection))
         live = self._queues.estimated(connection, loads.fleet(connection, self._counted), self._known)
         self._counted = counted(len(live))
-        aside = self.aside()
-        live = [replace(one, aside=min(aside[one.id], one.load)) if one.id in aside else one for one in live]
         carried = {version for worker in live for version in worker.versions.items()}
         if self._clock.monotonic() > self._lists_good_until:
             self._lists, self._lists_good_until = {}, self._clock.monotonic() + LISTS_SECONDS
@@ -133,6 +131,8 @@ class FleetCache:
         carried_lists = {version: nodes for version, nodes in planned.items() if nodes}
         held = pools.held(connection, [worker.id for worker in live if worker.has_places])
         beside = [worker.beside(held[worker.id]) if worker.id in held else worker for worker in live]
+        aside = self.aside()
+        beside = [replace(one, aside=min(aside[one.id], one.load)) if one.id in aside else one for one in beside]
         of_pools = {
             pool: Fleet(workers, carried_lists, pool=pool, floods=self._floods_of(pool))
             for pool, workers in _by_pool(live, held).items()

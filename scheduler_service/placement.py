@@ -91,6 +91,9 @@ class Fleet:
         self._lists = lists
         self._given = {worker.id: worker.load for worker in self._workers.values()}
         self._aside = {worker.id: worker.aside for worker in self._workers.values()}
+        self._more: Counter[int] = Counter()
+        """How many slots those take beyond one for each that were given to a worker since."""
+
         self._heaps: dict[tuple[Needs, Demand], list[Entry]] = {}
         self.floods = floods
         self._given_of: Counter[Group] = Counter()
@@ -163,6 +166,7 @@ class Fleet:
 
     def _give(self, worker_id: int, needs: Needs, turn: Turn | None, group: Group) -> int:
         self._given[worker_id] += needs.weight
+        self._more[worker_id] += needs.weight - 1
         self._given_of[group] += needs.weight
         if group is not None and self._given_of[group] >= self._much:
             self.floods.note(group)
@@ -204,9 +208,13 @@ class Fleet:
         return FULL
 
     def load_of(self, worker_id: int) -> int | None:
-        """How many instances a worker holds, with what was given to it since; None for a worker that is not here."""
+        """How many slots a worker's instances take, with what was given to it since; None for one that is not here."""
         with self._lock:
             return self._given.get(worker_id)
+
+    def more_given(self, worker_id: int) -> int:
+        """How many slots those take beyond one for each that were given to a worker since it was read."""
+        return self._more[worker_id]
 
     def has_room(self, *, can_wait: bool = False, floods: bool = False) -> bool:
         """Whether any worker may be given one more; with ``can_wait`` or ``floods`` one that leaves room for others."""

@@ -37,10 +37,11 @@ SLOW_SECONDS = 1.5
 
 
 class Given(NamedTuple):
-    """To which worker an instance was given, and its place in the order of the turns."""
+    """To which worker an instance was given, its place in the order of the turns, and how many slots it takes."""
 
     worker: int
     place: turns.Place
+    weight: int = 1
 
 
 @dataclass(slots=True)
@@ -89,9 +90,12 @@ class Stretches:
 
     @property
     def aside(self) -> Mapping[int, int]:
-        """How many instances each worker has that wait for their turns behind others of their tasks."""
+        """How many slots those of each worker take that wait for their turns behind others of their tasks."""
         given = [list(stretch.given.values())[AHEAD + 1 :] for stretch in list(self._stretches.values())]
-        return Counter(one.worker for some in given for one in some)
+        slots: Counter[int] = Counter()
+        for one in (one for some in given for one in some):
+            slots[one.worker] += one.weight
+        return slots
 
     def missing(self, page: Iterable[Pending]) -> dict[int, int]:
         """How many instances the stretches that are worked off lack, of the tasks of a page of pending instances."""
@@ -137,7 +141,9 @@ class Stretches:
             if one.task_id not in self._stretches and len(self._stretches) >= MOST_TASKS:
                 self._forget()
             if one.task_id in self._stretches or len(self._stretches) < MOST_TASKS:
-                self._stretches.setdefault(one.task_id, Stretch()).given[one.id] = Given(worker, _place(one))
+                self._stretches.setdefault(one.task_id, Stretch()).given[one.id] = Given(
+                    worker, _place(one), one.weight
+                )
         for task in {one.task_id for one, _ in given} & self._stretches.keys():
             stretch = self._stretches[task]
             if len(stretch.given) > AHEAD and not stretch.length:  # perhaps it is worked off at once

@@ -4,7 +4,7 @@ On every pass, not only when a worker is declared dead, because another schedule
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from rota.shared.database.transactions import Database, database_time
 from rota.shared.domain.errors import DatabaseProblem
 from rota.shared.domain.states import WorkerState
+from rota.shared.domain.weights import MOST_WEIGHT
 from rota.shared.settings import Settings
 from rota.shared.store import assignments, census, loads, pools, recovery, unstarted, workers
 from rota.shared.store.census import Census
@@ -206,8 +207,8 @@ class Reaper:
     def _take_back_unstarted(self, alive: Collection[int]) -> None:
         """Take back what was not started in time, from workers that start nothing, and where another has free slots.
 
-        A worker with a long queue that it works off keeps the queue, unless another worker would begin at once. What
-        waits for a pool, it keeps unless that pool of another worker is free.
+        A worker with a long queue that it works off keeps the queue, unless another worker would begin at once: one
+        with as many free slots as the instance takes, or threads of its pool.
         """
         cutoff = self._clock.now() - timedelta(seconds=self._settings.assignment_timeout_seconds)
         late = self._ask(lambda c: unstarted.late_queues(c, alive, cutoff))
@@ -218,26 +219,30 @@ class Reaper:
         idle = self._ask(_idle)
         for queue, place in self._looked_to.items():
             avoid = stalled.get(queue.worker)
-            free = {pool for pool, others in idle.items() if others - {queue.worker}}
-            if avoid is None and not free:
+            free = {pool: _most_free(slots, queue.worker) for pool, slots in idle.items()}
+            if avoid is not None:
+                free[None] = MOST_WEIGHT
+            if not any(free.values()):
                 continue
-            free |= set() if avoid is None else {None}
-            only = free if len(idle) > 1 else None
-            look = partial(unstarted.take_back, queue=queue, cutoff=cutoff, after=place, avoid=avoid, only=only)
+            look = partial(unstarted.take_back, queue=queue, cutoff=cutoff, after=place, avoid=avoid, free=free)
             taken, self._looked_to[queue] = self._change(partial(look, limit=self._settings.batch))
             if taken:
                 log.info("reaper: took back %d assignments that worker %d did not start in time", taken, queue.worker)
 
 
-def _idle(connection: Connection) -> dict[str | None, set[int]]:
-    """The workers that would begin an instance at once: in each pool that any has, and in their own slots (None)."""
+def _most_free(slots: Mapping[int, int], but: int) -> int:
+    return max((free for worker, free in slots.items() if worker != but), default=0)
+
+
+def _idle(connection: Connection) -> dict[str | None, dict[int, int]]:
+    """How many slots of each worker are free by all that it holds, in each pool that any has, and of its own (None)."""
     live = loads.fleet(connection)
     held = pools.held(connection, [worker.id for worker in live if worker.has_places])
-    idle: dict[str | None, set[int]] = {None: set()}
+    idle: dict[str | None, dict[int, int]] = {None: {}}
     for worker in live:
         holds = held.get(worker.id, {})
         parts: dict[str | None, LiveWorker] = {None: worker.beside(holds)}
         parts |= {pool: worker.in_pool(pool, holds.get(pool, PoolLoad())) for pool in worker.pools}
         for pool, part in parts.items():
-            idle.setdefault(pool, set()).update({worker.id} if part.has_free_slot else ())
+            idle.setdefault(pool, {})[worker.id] = part.free_slots
     return idle

@@ -54,7 +54,7 @@ class LiveWorker:
     """How many of its load are running."""
 
     aside: int = 0
-    """How many of its load wait for their turns behind others of their tasks, and take no slot before long."""
+    """How much of its load waits for its turn behind others of its tasks, and takes no slot before long."""
 
     holds_more: bool = False
     """It holds more than was counted: ``load`` is the least that it may be."""
@@ -83,7 +83,7 @@ class LiveWorker:
         own = held.get(OWN_SLOTS, PoolLoad())
         load = max(0, self.load - sum(one.held for one in held.values())) + own.load
         running = max(0, self.running - sum(one.running for one in held.values())) + own.taken
-        return replace(self, load=load, running=running, aside=min(self.aside, load))
+        return replace(self, load=load, running=running)
 
     def in_pool(self, pool: str, holds: PoolLoad) -> "LiveWorker":
         """One of its pools, as if it were a worker of its own."""
@@ -98,9 +98,9 @@ class LiveWorker:
         return max(self.running, self.said) < self.capacity
 
     @property
-    def has_free_slot(self) -> bool:
-        """Whether it would most likely begin another instance at once."""
-        return not self.holds_more and self.load < self.capacity
+    def free_slots(self) -> int:
+        """How many slots are free by all that it holds. With one it would most likely begin something at once."""
+        return 0 if self.holds_more else max(self.capacity - self.load, 0)
 
 
 def _of_worker(what: Any, status: InstanceStatus) -> Any:

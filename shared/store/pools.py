@@ -16,6 +16,7 @@ from rota.shared.database.later import execute_later, read_before
 from rota.shared.domain.errors import InvalidInput
 from rota.shared.domain.pools import sizes_in, unknown_pool
 from rota.shared.domain.states import InstanceStatus, TaskStatus
+from rota.shared.domain.weights import weight_in
 from rota.shared.store.tables import schedule_instance, schedule_pool_place, schedule_task, schedule_worker_node
 
 _place = schedule_pool_place.c
@@ -142,16 +143,17 @@ def held(connection: Connection, worker_ids: Collection[int]) -> dict[int, dict[
 
 
 _places = by_index(
-    select(_place.schedule_instance_id, _place.pool)
+    select(_place.schedule_instance_id, _place.pool, _place.weight)
     .join_from(schedule_pool_place, schedule_instance, OF_ITS_PLACE)
-    .where(among(_place.schedule_instance_id), _place.pool != literal_column("''")),
+    .where(among(_place.schedule_instance_id)),
     schedule_pool_place,
 )
 
 
-def places(connection: Connection, instance_ids: Collection[int]) -> dict[int, str]:
-    """The pools for which workers have these instances; without those that they have for their own slots."""
-    return dict(map(tuple, read_before(connection, _places, {"ids": sorted(instance_ids)})))
+def places(connection: Connection, instance_ids: Collection[int]) -> dict[int, Place]:
+    """The places for which workers have these instances; without those that take one slot of a worker."""
+    rows = read_before(connection, _places, {"ids": sorted(instance_ids)})
+    return {i: Place(pool or None, weight_in(weight)) for i, pool, weight in rows}
 
 
 _registered = select(_worker.pools).where(_worker.pools.is_not(None)).order_by(_worker.id.desc()).limit(WORKERS_READ)

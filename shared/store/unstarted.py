@@ -5,8 +5,9 @@ first may have been assigned a moment ago, and what waits behind it long ago. So
 each look goes on where the one before ended, and none reads a long queue to its end.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, and_, bindparam, literal_column, or_, select
@@ -15,8 +16,10 @@ from rota.shared.database.constructs import bound, json_rows, read_by
 from rota.shared.database.later import read_before
 from rota.shared.domain.states import InstanceStatus
 from rota.shared.domain.times import is_time
+from rota.shared.domain.weights import MOST_WEIGHT
 from rota.shared.store import pools
 from rota.shared.store.assignments import free_assigned
+from rota.shared.store.pools import ONE_SLOT
 from rota.shared.store.tables import PRIORITIES, schedule_instance
 from rota.shared.store.transitions import giving
 
@@ -37,6 +40,7 @@ FRONT: Place = None
 """The place before the first instance of every queue, whatever date SQL wrote into that."""
 
 
+OWN_SLOTS_ARE_FREE: Mapping[str | None, int] = MappingProxyType({None: MOST_WEIGHT})
 _queue = json_rows("queue", worker="id", priority="int")
 
 
@@ -104,18 +108,21 @@ def take_back(
     after: Place = FRONT,
     *,
     avoid: str | None = None,
-    only: Collection[str | None] | None = None,
+    free: Mapping[str | None, int] = OWN_SLOTS_ARE_FREE,
 ) -> tuple[int, Place]:
     """Put what is ``overdue`` back to pending, but for rows that somebody has locked; returns how many, and the place.
 
-    ``avoid``: the name of a worker that they are given to again only if there is no other. ``only`` what runs in one of
-    these pools, or in a worker's own slots if None is among them; all, if it is not given.
+    ``avoid``: the name of a worker that they are given to again only if there is no other. ``free``: the most slots
+    that another worker has free, by pool (None: its own slots). What takes more stays where it is.
     """
     found, place = overdue(connection, queue, cutoff, limit, after)
-    if found and only is not None:
-        placed = pools.places(connection, found)
-        found = [instance_id for instance_id in found if placed.get(instance_id) in only]
+    takes = pools.places(connection, found) if found else {}
+    found = [i for i in found if _has_room(takes.get(i, ONE_SLOT), free)]
     ids = free_assigned(connection, found)
     if ids:
         giving.take_back_unstarted(connection, ids, cutoff, avoid)
     return len(ids), place
+
+
+def _has_room(takes: pools.Place, free: Mapping[str | None, int]) -> bool:
+    return takes.weight <= free.get(takes.pool, 0)

@@ -85,7 +85,7 @@ def life(rows: Scenario, number: int) -> dict[str, int]:
         "assign": assign,
         "poll": remember("polled", lambda c: polling.poll(c, polling.Queue(second), now, number)),
         "claim": remember(
-            "claim", lambda c: claim_on(c, second, [instance for instance, _, _ in state["polled"]], rows.types)
+            "claim", lambda c: claim_on(c, second, [instance for instance, _, _ in state["polled"].rows], rows.types)
         ),
         "recover": lambda c: recovery.recover(c, second, number),
         "give again": lambda c: giving.give(c, [(p.id, third, 0, None) for p in state["page"]]),

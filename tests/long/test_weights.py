@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
+
+import pytest
 
 from tests.harness import invariants
 from tests.harness.cluster import Cluster, Entry
@@ -67,24 +68,30 @@ def test_a_worker_never_runs_more_than_its_slots_hold_though_workers_are_killed(
     invariants.check(cluster)
 
 
-def test_what_takes_all_slots_is_not_passed_over_by_a_stream_of_small_ones(cluster: Cluster) -> None:
+@pytest.mark.parametrize("seconds", [0.1, 2.0], ids=["quick", "longer than a claimed run waits for a slot"])
+def test_what_takes_all_slots_is_not_passed_over_by_a_stream_of_small_ones(cluster: Cluster, seconds: float) -> None:
     """It holds its place: what is due before it starts before it, and what is due later starts later."""
-    of_both: dict[str, Any] = {"task_group": "one", "overlap_policy": "allow", "param": {"seconds": 0.1}}
-    small = cluster.add_task("small", "REST", **of_both)
-    large = cluster.add_task("large", "REST", **of_both, weight=CAPACITY)
+    names = {}
+    for name, takes in (("small", seconds), ("slower", 1.4 * seconds), ("large", seconds)):
+        weight = CAPACITY if name == "large" else 1
+        names[name] = cluster.add_task(
+            name, "REST", task_group="one", overlap_policy="allow", param={"seconds": takes}, weight=weight
+        )
     run_sql(
         cluster.url,
         "INSERT INTO schedule_instance (schedule_task_id, schedule_datetime)"
-        f" SELECT IF(seq = 31, {large}, {small}), UTC_TIMESTAMP() - INTERVAL 100 - seq SECOND FROM seq_1_to_61",
+        f" SELECT IF(seq = 15, {names['large']}, IF(seq % 2, {names['small']}, {names['slower']})),"
+        " UTC_TIMESTAMP() - INTERVAL 100 - seq SECOND FROM seq_1_to_29",
     )
     cluster.worker("a", "--capacity", str(CAPACITY), environment=QUICK)
     cluster.wait_live("a")
     cluster.scheduler(environment=QUICK)
-    wait_until(lambda: cluster.row(ENDED)["n"] >= 61, 60, "all to end")
+    wait_until(lambda: cluster.row(ENDED)["n"] >= 29, 120, "all to end")
     evidence = cluster.evidence()
     [one] = {e.instance for e in evidence if e.task == "large"}
     [entered], [left] = cluster.entries(one, "enter"), cluster.entries(one, "exit")
     others = [e for e in evidence if e.instance != one]
     assert not [e for e in others if entered.boottime < e.boottime < left.boottime], "it runs alone"
     before = [e.event for e in others if e.boottime < entered.boottime]
-    assert (before.count("enter"), before.count("exit")) == (30, 30)
+    assert (before.count("enter"), before.count("exit")) == (14, 14)
+    assert cluster.instance(one)["attempt"] == 1

@@ -257,37 +257,11 @@ def test_a_crowd_that_is_claimed_far_ahead_keeps_no_other_from_its_claim(rows: S
     assert rows.status(behind) == "running"
 
 
-def room_and_others(puller: Puller) -> tuple[int, Any]:
-    """What the starter has room for in turn, and for others beside that, while a run of one slot is first."""
+def room_and_others(puller: Puller) -> tuple[int, int, Any]:
+    """The starter's room in turn and beside that, and who has no part in the latter, while one of one slot is first."""
     first: Any = SimpleNamespace(weight=1)
-    return puller.starter._room(), puller.starter._others((puller.starter._clock.now(), first, Rank(5)))
-
-
-def test_a_group_of_a_larger_share_has_more_turns(rows: Scenario) -> None:
-    worker = rows.worker()
-    tasks = {group: task(rows, group) for group in ("first", "second")}
-    rows.sql("UPDATE schedule_task SET group_share = 3 WHERE task_group = 'second'")
-    for one in tasks.values():
-        flood(rows, one, FLOOD // 2, worker=worker)
-    puller = Puller(rows.database, worker, SettableClock(rows.start), capacity=20)
-    puller.fetcher.fetch()
-    claimed = [rows.row(one).schedule_task_id for one in puller.claim()]
-    assert (len(claimed), claimed.count(tasks["second"])) == (20, 15)
-
-
-def test_what_is_learned_of_a_crowds_share_counts_for_those_that_wait_already(rows: Scenario) -> None:
-    worker = rows.worker()
-    crowd, shop = task(rows, "crowd"), task(rows, SHOP)
-    rows.sql("UPDATE schedule_task SET group_share = 4 WHERE task_group = 'crowd'")
-    flood(rows, crowd, worker=worker)
-    puller = Puller(rows.database, worker, SettableClock(rows.start), capacity=20)
-    puller.fetcher.fetch()
-    for number in range(30):
-        rows.assigned(worker, shop, rows.start - timedelta(seconds=number))
-    puller.fetcher._look_at = float("-inf")
-    puller.fetcher.fetch()
-    claimed = [rows.row(one).schedule_task_id for one in puller.claim()]
-    assert (len(claimed), claimed.count(crowd)) == (20, 16), "four for one of the shop, which is a crowd itself"
+    others = puller.starter._others((puller.starter._clock.now(), first, Rank(5)))
+    return puller.starter._room(), others.room, others.but
 
 
 def test_a_tenth_of_the_slots_is_kept_from_a_crowd_while_others_wait(rows: Scenario) -> None:
@@ -295,12 +269,12 @@ def test_a_tenth_of_the_slots_is_kept_from_a_crowd_while_others_wait(rows: Scena
     flood(rows, task(rows, "flood"), worker=worker)
     rows.assigned(worker, task(rows, SHOP), rows.start + timedelta(seconds=4))
     puller = Puller(rows.database, worker, SettableClock(rows.start), capacity=20)
-    assert room_and_others(puller) == (20, (0, ()))
+    assert room_and_others(puller) == (20, 0, ())
     puller.fetcher.fetch()
-    assert room_and_others(puller) == (18, (2, frozenset({None, "flood"})))
+    assert room_and_others(puller) == (18, 2, frozenset({None, "flood"}))
     rows.sql("DELETE FROM schedule_instance WHERE due_at <= :now", now=rows.start)
     puller.fetcher.fetch()
-    assert room_and_others(puller) == (20, (0, ()))
+    assert room_and_others(puller) == (20, 0, ())
 
 
 def test_the_slots_that_were_kept_are_free_for_the_crowd_as_soon_as_nobody_else_waits(rows: Scenario) -> None:

@@ -54,7 +54,7 @@ def test_what_a_worker_holds_is_counted_up_to_a_limit(rows: Scenario) -> None:
 def test_a_worker_that_holds_more_than_is_counted_has_no_free_slot(rows: Scenario) -> None:
     rows.queued(rows.worker(capacity=10_000, prefetch=0), COUNTED + 1)
     [found] = rows.database.read(lambda c: loads.fleet(c, COUNTED))
-    assert not found.has_free_slot
+    assert not found.free_slots
 
 
 def test_a_long_queue_is_counted_and_then_estimated_until_it_is_counted_again(

@@ -1,5 +1,6 @@
 """Weights: a run that takes several slots counts as so many, for the scheduler and for the worker that has it."""
 
+import threading
 from collections import Counter
 from datetime import timedelta
 from functools import partial
@@ -25,6 +26,7 @@ from rota.shared.store.pools import OWN_SLOTS, PoolLoad
 from rota.shared.store.workers import Load, heartbeat
 from rota.worker_service.authoring import Rota
 from rota.worker_service.declarations import Declarations
+from tests.harness.processes import wait_until
 from tests.harness.puller import Puller
 from tests.harness.scenario import Scenario, ended, to_retry
 from tests.harness.statements import executed
@@ -44,7 +46,7 @@ class Weighed:
 
     def task(self, weight: int = 1, pool: str | None = None, **fields: Any) -> int:
         """A task, whose weight and pool SQL has written."""
-        task = self.rows.task(overlap_policy="allow", **fields)
+        task = self.rows.task(**{"overlap_policy": "allow", **fields})
         self.rows.sql(
             "UPDATE schedule_task SET weight = :weight, pool = :pool WHERE id = :task",
             weight=weight,
@@ -197,15 +199,19 @@ def test_the_row_of_what_has_ended_is_deleted(weighed: Weighed) -> None:
 
 def test_what_is_known_of_a_long_queue_does_not_grow_by_the_weights(weighed: Weighed) -> None:
     worker = weighed.rows.worker("w", capacity=100, prefetch=1000)
-    weighed.pending(weighed.task(50), 4)
+    task = weighed.task(50)
+    weighed.pending(task, 4)
     weighed.step()
-    for _ in range(3):
+    for number in range(3):
         weighed.fleet._good_until = 0
         snapshot = weighed.fleet.current()
-        assert (snapshot.load_of(worker), snapshot.fleet.load_of(worker)) == (4, 200)
+        assert (snapshot.load_of(worker), snapshot.fleet.load_of(worker)) == (4 + number, 200 + 50 * number)
+        weighed.pending(task)
+        weighed.assigner.step()
+        assert snapshot.load_of(worker) == 5 + number
 
 
-def test_what_waits_in_a_slow_worker_is_taken_back_for_one_with_free_slots(weighed: Weighed) -> None:
+def test_what_waits_in_a_slow_worker_is_taken_back_for_one_with_as_many_free_slots(weighed: Weighed) -> None:
     worker = weighed.rows.worker("slow", capacity=4, prefetch=100)
     first, waits = weighed.pending(weighed.task(4), 2)
     weighed.step()
@@ -216,7 +222,12 @@ def test_what_waits_in_a_slow_worker_is_taken_back_for_one_with_free_slots(weigh
     other = weighed.rows.worker("other", capacity=4, prefetch=100, pools={"images": 1})
     for one in (worker, other):
         weighed.database.write(partial(heartbeat, worker_id=one, load=Load(started=1_000)))
-    Reaper(weighed.database, Settings.load(), "test")._take_back_unstarted([worker, other])
+    busy = weighed.rows.running(other, weighed.task())
+    reaper = Reaper(weighed.database, Settings.load(), "test")
+    reaper._take_back_unstarted([worker, other])
+    assert weighed.rows.status(waits) == "assigned", "the other one has but three free slots"
+    weighed.rows.report(other, ended(busy))
+    reaper._take_back_unstarted([worker, other])
     assert weighed.rows.status(waits) == "pending"
     weighed.step()
     assert weighed.given() == {other: [4]}
@@ -236,8 +247,10 @@ def test_what_takes_one_slot_has_no_row(weighed: Weighed) -> None:
 # What a worker claims
 
 
-@pytest.mark.parametrize(("weights", "claimed"), [([4] * 5, 3), ([10, 1], 1), ([1, 10, 1], 2), ([1] * 12, 10)])
-def test_a_worker_claims_until_its_slots_are_taken(weighed: Weighed, weights: list[int], claimed: int) -> None:
+@pytest.mark.parametrize(
+    ("weights", "claimed"), [([4] * 5, 2), ([10, 1], 1), ([1, 10, 1], 1), ([8, 1, 1, 1], 3), ([1] * 12, 10)]
+)
+def test_a_worker_claims_what_its_slots_hold(weighed: Weighed, weights: list[int], claimed: int) -> None:
     worker = weighed.rows.worker("w", capacity=10)
     past = weighed.rows.past()
     moments = [past + timedelta(seconds=number) for number in range(len(weights))]
@@ -251,6 +264,41 @@ def test_a_worker_claims_until_its_slots_are_taken(weighed: Weighed, weights: li
     puller.claimer.claim()
     running = [weighed.rows.status(i) == "running" for i in instances]
     assert running == [True] * claimed + [False] * (len(weights) - claimed)
+
+
+@pytest.mark.parametrize(("overlap", "status"), [("skip", "canceled"), ("replace", "assigned")])
+def test_it_is_skipped_for_a_run_or_replaces_one_although_too_few_slots_are_free_for_it(
+    weighed: Weighed, overlap: str, status: str
+) -> None:
+    worker = weighed.rows.worker("w", capacity=10)
+    task = weighed.task(6, overlap_policy=overlap)
+    first = weighed.rows.assigned(worker, task, weighed.rows.start - timedelta(seconds=30))
+    weighed.rows.claim(worker, first)
+    fire = weighed.rows.assigned(worker, task, weighed.rows.start)
+    small = weighed.rows.assigned(worker, weighed.task(), weighed.rows.start + timedelta(seconds=1))
+    weighed.rows.sql("UPDATE schedule_instance SET gmt_started = due_at WHERE id = :id", id=first)
+    puller = Puller(weighed.database, worker, capacity=10)
+    puller.slots.abandon(+6)  # as many as the first run takes
+    claiming = threading.Thread(target=_claim_until_closed, args=[puller], daemon=True)
+    puller.fetcher.fetch()
+    claiming.start()
+
+    def is_settled() -> bool:
+        puller.fetcher.fetch()
+        asked = weighed.rows.row(first).gmt_cancel_requested is not None
+        return weighed.rows.status(small) == "running" and (asked or weighed.rows.status(fire) == "canceled")
+
+    try:
+        wait_until(is_settled, 20, "the fire to be judged, and the small one to run beside it")
+        assert weighed.rows.status(fire) == status
+    finally:
+        puller.backlog.close()
+        claiming.join(10)
+
+
+def _claim_until_closed(puller: Puller) -> None:
+    while not puller.backlog.closed:
+        puller.claimer.claim()
 
 
 # What is refused

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rota.shared.clock import DatabaseClock
 from rota.shared.settable_clock import SettableClock
-from rota.worker_service.pulling.delay_queue import DelayQueue
+from rota.worker_service.pulling.delay_queue import DelayQueue, Others
 from rota.worker_service.pulling.fair_queue import Rank
 
 NOON = datetime.fromisoformat("2026-11-19T12:00:00")
@@ -226,7 +226,7 @@ def test_where_there_is_no_room_some_of_other_groups_come_all_the_same(queue: De
         queue.put(NOON, f"crowd {number}", rank=Rank(5, "crowd"))
         queue.put(NOON, f"shop {number}", rank=Rank(5, "shop"))
     queue.put(NOON, "urgent", rank=Rank(0, "mail"))
-    assert queue.take(room(0), lambda _: (3, {"crowd"})) == ["urgent", "shop 0", "shop 1"]
+    assert queue.take(room(0), lambda _: Others(3, {"crowd"})) == ["urgent", "shop 0", "shop 1"]
     assert queue.groups == {"crowd", "shop"}
     assert queue.take(ENOUGH) == ["crowd 0", "shop 2", "crowd 1", "shop 3", "crowd 2", "shop 4", "crowd 3", "crowd 4"]
 
@@ -238,7 +238,7 @@ def test_what_of_another_group_falls_due_comes_at_its_moment_though_there_is_no_
     queue.put(NOON + s(2), "later", rank=Rank(5, "crowd"))
     queue.put(NOON + s(3), "shop", rank=Rank(5, "shop"))
     taken: Future[list[str]] = Future()
-    clock.thread("taking", lambda: taken.set_result(queue.take(room(0), lambda _: (1, {"crowd"})))).start()
+    clock.thread("taking", lambda: taken.set_result(queue.take(room(0), lambda _: Others(1, {"crowd"})))).start()
     clock.advance(2.9)
     assert not taken.done()
     clock.advance(0.1)
@@ -275,8 +275,8 @@ def test_what_lacks_room_for_too_long_is_taken_out_and_the_rest_stays(
     clock.advance(2)
     assert queue.take(room(1)) == ["c"]
     queue.put(NOON, "not looked at yet")
-    assert queue.remove(before=NOON) == []
-    assert sorted(queue.remove(before=NOON + s(1))) == ["a", "not looked at yet"]
+    assert queue.remove(lambda moment, _: moment < NOON) == []
+    assert sorted(queue.remove(lambda moment, _: moment < NOON + s(1))) == ["a", "not looked at yet"]
     assert len(queue) == 2
     assert queue.take(ENOUGH) == ["b"]
     assert queue.close() == ["later"]

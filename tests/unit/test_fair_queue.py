@@ -138,7 +138,7 @@ def test_those_who_come_out_of_turn_are_put_back_by_one_turn_at_most() -> None:
     queue = filled(*(f"5 flood {number}" for number in range(100)), *(f"5 shop {number}" for number in range(60)))
     queue.take()
     for _ in range(50):
-        queue.take_others({"flood"}, 1)
+        queue.take_others(1, {"flood"}, lambda _: 1)
     assert sorted(queue.take() for _ in range(6)) == ["5 flood 1", "5 flood 2", "5 flood 3"] + [
         f"5 shop {number}" for number in (50, 51, 52)
     ]
@@ -148,7 +148,7 @@ def test_those_beside_a_crowd_take_turns_among_each_other() -> None:
     queue = filled(
         *(f"5 flood {number}" for number in range(9)), *(f"5 a {n}" for n in range(4)), *(f"5 b {n}" for n in range(4))
     )
-    others = [one.split()[1] for _ in range(8) for one in queue.take_others({"flood"}, 1)]
+    others = [one.split()[1] for _ in range(8) for one in queue.take_others(1, {"flood"}, lambda _: 1)]
     assert [sorted(pair) for pair in zip(others[::2], others[1::2], strict=True)] == [["a", "b"]] * 4
 
 
@@ -157,5 +157,5 @@ def test_of_groups_that_are_gone_little_is_kept() -> None:
     queue.put(Rank(5, "stays"), NOON, 0, 0)
     for order in range(1, 20_000):
         queue.put(Rank(5, f"group {order}"), NOON, order, order)
-        queue.take_others({"stays"}, 1)
+        queue.take_others(1, {"stays"}, lambda _: 1)
     assert sum(len(kept) for kept in (queue._lines[5]._used, queue._lines[5]._next)) < 2_000

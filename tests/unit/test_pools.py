@@ -15,9 +15,10 @@ from rota.worker_service.contents import Node
 from rota.worker_service.context import NodeContext
 from rota.worker_service.executors.base import Call, Done, Outcome
 from rota.worker_service.executors.threads import PooledThreads, ThreadExecutor
+from rota.worker_service.pulling.ends import FEWEST_ENDS
 from rota.worker_service.pulling.lane import Lane, Lanes
 from rota.worker_service.pulling.slot import Slot
-from rota.worker_service.pulling.slots import FEWEST_ENDS, Slots
+from rota.worker_service.pulling.slots import Slots
 from rota.worker_service.running.runner import Runner
 from tests.harness.runs import NOON, Reports, run
 from tests.harness.told import Told

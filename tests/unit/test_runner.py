@@ -24,8 +24,9 @@ from rota.shared.store.shards import Shard
 from rota.worker_service.contents import Node
 from rota.worker_service.context import NodeContext
 from rota.worker_service.executors.base import Call, Done, Failure, NoThread, Outcome, Refused
+from rota.worker_service.pulling.ends import FEWEST_ENDS
 from rota.worker_service.pulling.slot import Slot
-from rota.worker_service.pulling.slots import FEWEST_ENDS, Slots
+from rota.worker_service.pulling.slots import Slots
 from rota.worker_service.running import endings
 from rota.worker_service.running import lost as lost_attempts
 from rota.worker_service.running.active import Active

@@ -1,6 +1,7 @@
 """Weights: a run starts when so many slots are free as it takes, and holds its place until then."""
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
+from datetime import timedelta
 from typing import Any, cast
 
 import pytest
@@ -18,11 +19,11 @@ from rota.shared.settable_clock import SettableClock
 from rota.shared.store.loads import LiveWorker
 from rota.shared.store.pools import OWN_SLOTS, PoolLoad
 from rota.shared.store.runs import Run
-from rota.worker_service.pulling.delay_queue import DelayQueue
+from rota.worker_service.pulling.delay_queue import NO_ROOM, DelayQueue
 from rota.worker_service.pulling.fair_queue import Rank
 from rota.worker_service.pulling.slot import BETWEEN, CLAIMED, GONE, STARTED, Slot
 from rota.worker_service.pulling.slots import Slots
-from rota.worker_service.pulling.starter import Starter
+from rota.worker_service.pulling.starter import Starter, patience
 from rota.worker_service.rows import WorkerRows
 from rota.worker_service.running.listeners import Listeners
 from rota.worker_service.running.runner import Runner
@@ -176,34 +177,39 @@ def test_others_that_run_have_the_kept_slots_and_the_rest_goes_by_turns() -> Non
 # The queues
 
 
-def queue_of(clock: SettableClock, *, must_fit: bool) -> DelayQueue[str]:
+def queue_of(clock: SettableClock) -> DelayQueue[str]:
     """Items whose last figure is what they weigh."""
-    return DelayQueue(clock, weigh=lambda item: int(item[-1]), must_fit=must_fit)
+    return DelayQueue(clock, weigh=lambda item: int(item[-1]))
+
+
+def having(room: list[int]) -> Callable[[str], int]:
+    """What an item needs that must have all of its room."""
+    return lambda item: int(item[-1]) if int(item[-1]) <= room[0] else NO_ROOM
 
 
 @pytest.mark.parametrize(
-    ("must_fit", "room", "taken"),
-    [
-        (True, 3, ["a1"]),
-        (True, 4, ["a1", "b3"]),
-        (True, 1, ["a1"]),
-        (False, 3, ["a1", "b3"]),
-        (False, 5, ["a1", "b3", "c2"]),
-    ],
+    ("room", "taken"), [(1, ["a1"]), (3, ["a1"]), (4, ["a1", "b3"]), (5, ["a1", "b3"]), (6, ["a1", "b3", "c2"])]
 )
-def test_as_many_are_taken_as_there_is_room_for(must_fit: bool, room: int, taken: list[str]) -> None:
-    queue = queue_of(SettableClock(NOON), must_fit=must_fit)
+def test_as_many_are_taken_as_there_is_room_for(room: int, taken: list[str]) -> None:
+    queue = queue_of(SettableClock(NOON))
     for item in ("a1", "b3", "c2"):
         queue.put(NOON, item)
-    assert queue.take(lambda: room) == taken
+    assert queue.take(lambda: room, needs=having([room])) == taken
+
+
+def test_the_next_one_is_taken_though_it_takes_more_than_is_counted() -> None:
+    queue = queue_of(SettableClock(NOON))
+    for item in ("a9", "b1"):
+        queue.put(NOON, item)
+    assert queue.take(lambda: 3) == ["a9"], "a batch is smaller than it, and its slots are free"
 
 
 def test_what_is_first_and_needs_more_room_holds_its_place_until_there_is_enough() -> None:
     clock = SettableClock(NOON)
-    queue, room, taken = queue_of(clock, must_fit=True), [2], list[str]()
+    queue, room, taken = queue_of(clock), [2], list[str]()
     for item in ("large3", "small1"):
         queue.put(NOON, item)
-    clock.thread("taking", lambda: taken.extend(queue.take(lambda: room[0]))).start()
+    clock.thread("taking", lambda: taken.extend(queue.take(lambda: room[0], needs=having(room)))).start()
     clock.advance(60)
     assert taken == []
     room[0] = 3
@@ -214,10 +220,10 @@ def test_what_is_first_and_needs_more_room_holds_its_place_until_there_is_enough
 
 def test_what_is_more_urgent_and_falls_due_meanwhile_comes_before_it() -> None:
     clock = SettableClock(NOON)
-    queue, taken = queue_of(clock, must_fit=True), list[str]()
+    queue, taken = queue_of(clock), list[str]()
     queue.put(NOON, "large3", rank=Rank(5))
     queue.put(NOON + 5 * (clock.at(1) - clock.at(0)), "urgent1", rank=Rank(0))
-    clock.thread("taking", lambda: taken.extend(queue.take(lambda: 2))).start()
+    clock.thread("taking", lambda: taken.extend(queue.take(lambda: 2, needs=having([2])))).start()
     clock.advance(4)
     assert taken == []
     clock.advance(1)
@@ -235,6 +241,8 @@ class World:
         self.slots = Slots(20, 1000, self.clock)
         self.crowds: set[Group] = set()
         self.held: dict[int, Slot] = {}
+        self.tries = 0
+        self.handed_back: list[tuple[int, int]] = []
         self.starter = Starter(
             cast("WorkerRows", self),
             cast("Runner", self),
@@ -254,6 +262,7 @@ class World:
         return list(runs)
 
     def start(self, runs: Sequence[Run]) -> set[int]:
+        self.tries += 1
         self.slots.start([self.held[one.id] for one in runs])
         return {one.id for one in runs if self.held[one.id].stage == CLAIMED}
 
@@ -272,7 +281,8 @@ class World:
     def drop(self, instance_id: int) -> None:
         self.slots.leave(self.held[instance_id])
 
-    def hand_back(self, held: Sequence[Any], reason: str, *, unstarted: bool) -> int:
+    def hand_back(self, held: Sequence[tuple[int, int]], reason: str, *, unstarted: bool) -> int:
+        self.handed_back += held
         return len(held)
 
     @property
@@ -315,10 +325,63 @@ def test_one_of_a_crowd_that_takes_all_slots_gets_them_though_others_never_cease
     world.put({1: 1, 2: 1}, "shop")
     world.put({3: 20, 4: 1}, "crowd")
     world.put({5: 1, 6: 1}, "shop")
-    before = world.running
-    world.end(*before)
-    world.end(*(world.running - {3}))
-    assert 3 in world.running
+    assert world.running == {1, 2}, "it holds its place, from those of the shop, too"
+    tries = world.tries
+    world.end(1)
+    assert (world.running, world.tries) == ({2}, tries), "it is not tried before all are free"
+    world.end(2)
+    assert world.running == {3}
+    world.end(3)
+    assert world.running == {4, 5, 6}
+
+
+def test_beside_one_of_a_crowd_that_waits_for_its_slots_others_run_in_theirs(world: World) -> None:
+    world.crowds = {"crowd", None}
+    world.put(dict.fromkeys(range(1, 4), 6), "crowd")
+    world.put({4: 6}, "crowd")
+    world.put({5: 1, 6: 1, 7: 1}, "shop")
+    assert world.running == {1, 2, 3, 5, 6}
+    world.end(5)
+    assert world.running == {1, 2, 3, 6, 7}
+
+
+def test_a_worker_whose_threads_hang_keeps_no_more_than_a_tenth_of_what_is_left(world: World) -> None:
+    world.crowds = {"crowd", None}
+    world.slots.abandon(+18)
+    world.put({1: 1, 2: 1}, "crowd")
+    world.put({3: 1}, "shop")
+    assert world.running == {1, 2}
+    world.end(1)
+    assert world.running == {2, 3}
+
+
+def test_those_who_wait_for_room_are_told_when_fewer_slots_are_kept(world: World) -> None:
+    world.crowds = {"crowd", None}
+    world.put(dict.fromkeys(range(1, 18), 1), "crowd")
+    world.put({20: 1}, "shop")
+    asked: list[int] = []
+    world.slots.on_free(lambda: asked.append(world.slots.kept_from(world.crowds)))
+    world.put({21: 1}, "mail")
+    assert asked == [0]
+
+
+@pytest.mark.parametrize(("weight", "attempt", "seconds"), [(1, 1, 1), (1, 9, 1), (2, 1, 30), (2, 2, 60), (9, 4, 240)])
+def test_one_that_takes_several_slots_waits_longer_for_them_and_each_time_twice_as_long(
+    world: World, weight: int, attempt: int, seconds: int
+) -> None:
+    world.put({1: 20})
+    waits = run(id=2, weight=weight, attempt=attempt)
+    world.starter.put([waits], NOON, {})
+    world.clock.advance(seconds - 2)  # a second has passed since noon
+    world.starter.give_back_late()
+    assert world.handed_back == []
+    world.clock.advance(1.1)
+    world.starter.give_back_late()
+    assert world.handed_back == [(2, attempt)]
+
+
+def test_no_wait_is_longer_than_a_day() -> None:
+    assert patience(run(weight=2, attempt=1000)) == timedelta(days=1)
 
 
 # Placing
@@ -357,6 +420,13 @@ def test_what_takes_several_slots_counts_for_its_worker_as_so_many() -> None:
     given = [fleet.choose(of_weight(1)) for _ in range(9)]
     assert len(set(given)) == 1, "all go to the other one"
     assert {fleet.load_of(1), fleet.load_of(2)} == {9}
+
+
+def test_what_is_given_is_known_in_slots_and_in_instances() -> None:
+    fleet = fleet_of(worker(1, 100))
+    for weight in (50, 1, 3):
+        fleet.choose(of_weight(weight))
+    assert (fleet.load_of(1), fleet.more_given(1)) == (54, 51)
 
 
 def test_the_load_of_a_worker_is_that_of_its_slots_alone_with_all_that_each_takes() -> None:

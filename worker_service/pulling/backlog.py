@@ -10,7 +10,7 @@ from rota.shared.store.crowds import NOBODY, Beside
 from rota.shared.store.overlap import REPORTED_WITHIN, SkipCandidate, Waiting
 from rota.shared.store.polling import NO_WEIGHTS
 from rota.shared.store.runs import Run, Wanted
-from rota.worker_service.pulling.delay_queue import NO_OTHERS, DelayQueue, Others
+from rota.worker_service.pulling.delay_queue import DelayQueue, Others
 from rota.worker_service.pulling.fair_queue import Rank
 from rota.worker_service.pulling.limit_lines import LimitLines
 from rota.worker_service.pulling.pacing import (
@@ -47,7 +47,7 @@ class Backlog:
 
         self._clock = clock
         self._weights: Mapping[int, int] = NO_WEIGHTS
-        self._queue: DelayQueue[int] = DelayQueue(clock, CLAIM_EARLY, weigh=lambda i: self._weights.get(i, 1))
+        self._queue: DelayQueue[int] = DelayQueue(clock, CLAIM_EARLY, weigh=self.weight_of)
         self._lock = threading.Lock()
         self._waiting: dict[int, Rank] = {}
         self._claiming: set[int] = set()
@@ -83,6 +83,10 @@ class Backlog:
     def skip_candidates(self) -> Mapping[int, SkipCandidate]:
         """The fires that may be skipped, by id. Each waits until a moment for the report of the run before it."""
         return self._skip_candidates
+
+    def weight_of(self, instance_id: int) -> int:
+        """How many slots an instance takes."""
+        return self._weights.get(instance_id, 1)
 
     def begin_fetch(self) -> None:
         """Call it before a fetch reads: from now on the backlog notes which instances are claimed."""
@@ -123,11 +127,13 @@ class Backlog:
                 self._queue.retain(self._waiting)  # each in one line alone: else its group would have the turns of two
         return new
 
-    def take(self, room: Callable[[], int], others: Callable[[int], Others] = lambda _: NO_OTHERS) -> dict[int, Rank]:
+    def take(
+        self, room: Callable[[], int], others: Callable[[int], Others[int]] = lambda _: Others()
+    ) -> dict[int, Rank]:
         """Wait until there are instances to claim and room for them; returns their ranks by id.
 
-        ``room`` says how many slots they may take, of which the last may take more; ``others`` of which groups some may
-        be taken all the same. When the claim is done, call ``settle``, and in any case ``release``.
+        ``room`` says how many slots they may take, ``others`` for which there are some all the same
+        (``DelayQueue.take``). When the claim is done, call ``settle``, and in any case ``release``.
         """
         ids = self._queue.take(room, others)
         with self._lock:

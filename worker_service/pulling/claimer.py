@@ -12,7 +12,7 @@ from rota.shared.store.overlap import Waiting
 from rota.shared.store.runs import Skip, Wanted
 from rota.shared.surprises import Surprises
 from rota.worker_service.pulling.backlog import Backlog
-from rota.worker_service.pulling.delay_queue import NO_OTHERS, Others
+from rota.worker_service.pulling.delay_queue import Others
 from rota.worker_service.pulling.fair_queue import Rank
 from rota.worker_service.pulling.pacing import (
     LONGEST_PACE_SECONDS,
@@ -85,11 +85,18 @@ class Claimer:
         crowds = self._backlog.crowds
         return min(room - self._slots.kept_from(crowds), MIXED_BATCH) if crowds else room
 
-    def _others(self, _: int) -> Others:
-        """How many may be claimed of groups that are no crowds, if nothing of them waits for a slot: a crowd may have
-        been claimed far ahead."""
+    def _others(self, _: int) -> Others[int]:
+        """What may be claimed of groups that are no crowds and of which nothing waits for a slot.
+
+        They have slots of their own; and where a crowd has been claimed far ahead, they have turns before its rest.
+        """
         crowds = self._backlog.crowds
-        return (self._slots.claimable_beside(), crowds | self._starter.groups) if crowds else NO_OTHERS
+        if not crowds:
+            return Others()
+        waiting = self._starter.groups
+        is_ahead = not waiting.isdisjoint(crowds)
+        room = self._slots.claimable_beside() if is_ahead else self._slots.kept_from(crowds)
+        return Others(room, crowds | waiting, self._backlog.weight_of)
 
     def _claim(self, taken: Mapping[int, Rank]) -> None:
         """Claim these. If that fails because of a row, claim each half of them, until the row at fault is alone."""

@@ -2,10 +2,11 @@
 
 import heapq
 import itertools
+import sys
 from collections.abc import Callable, Container, Iterable
 from datetime import datetime, timedelta
 from operator import itemgetter
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from rota.shared.clock import Clock
 from rota.shared.domain.groups import Group
@@ -16,19 +17,27 @@ T = TypeVar("T")
 NOT_EARLY = timedelta(0)
 FIRST = Rank(0)
 
-Others = tuple[int, Container[Group]]
-"""How much room there is for some where there is none for the next item, and the groups that have no part in it."""
+NO_ROOM = sys.maxsize
+"""What an item needs that must wait, whatever room there is."""
 
-NO_OTHERS: Others = (0, ())
+
+class Others(NamedTuple, Generic[T]):
+    """The room that there is for some items, where there is none for the next one."""
+
+    room: int = 0
+    but: Container[Group] = ()
+    """The groups that have no part in it."""
+
+    needs: Callable[[T], int] = lambda _: 1
+    """How much of it an item needs."""
 
 
 class DelayQueue(Generic[T]):
     """Gives out each item at its moment, by the database's clock. Among due items, the rank decides (``FairQueue``).
 
     ``early`` lets an item leave before its moment, together with another whose moment has come. That makes batches.
-    ``longest_early`` is the longest ``early`` of any item. ``weigh`` tells how much room an item takes. One that needs
-    more than is left is taken all the same, as the last one, unless it must ``fit``: then all that is behind it waits,
-    until there is room for it.
+    ``longest_early`` is the longest ``early`` of any item. ``weigh`` tells how much room an item takes, by which groups
+    take turns. What is next and has no room holds its place: all that is behind it waits.
 
         queue = DelayQueue(clock)
         queue.put(run.due_at, run)
@@ -41,10 +50,9 @@ class DelayQueue(Generic[T]):
         longest_early: timedelta = NOT_EARLY,
         *,
         weigh: Callable[[T], int] = lambda _: 1,
-        must_fit: bool = False,
     ) -> None:
         self._clock = clock
-        self._weigh, self._must_fit = weigh, must_fit
+        self._weigh = weigh
         self._longest_early = longest_early
         self._waiting: list[tuple[datetime, int, timedelta, Rank, T]] = []
         self._ready: FairQueue[T] = FairQueue()
@@ -88,15 +96,23 @@ class DelayQueue(Generic[T]):
     def groups(self) -> set[Group]:
         """The groups of which something is due, and waits for room."""
         with self._changed:
+            self._make_ready()
             return self._ready.groups
 
-    def take(self, room: Callable[[], int], others: Callable[[T], Others] = lambda _: NO_OTHERS) -> list[T]:
+    def take(
+        self,
+        room: Callable[[], int],
+        others: Callable[[T], Others[T]] = lambda _: Others(),
+        needs: Callable[[T], int] | None = None,
+    ) -> list[T]:
         """Wait until an item is due and there is room for it; returns as many due items as there is room for.
 
         Returns [] when closed. ``room`` says how much room there is. Whoever makes room must call ``room_made``
-        afterwards. Where there is too little for the next item, ``others`` is given that, and says how much there is
-        for some groups.
+        afterwards. ``needs`` says what an item needs of it: the next one is taken unless that is ``NO_ROOM``, those
+        behind it as long as there is so much left. Where the next one has no room, ``others`` is given that, and says
+        for which others there is some.
         """
+        needs = needs or self._weigh
         with self._changed:
             while not self._closed:
                 self._needs_room = True  # set before asking: room that is made after that is notified
@@ -107,14 +123,14 @@ class DelayQueue(Generic[T]):
                     self._changed.wait(rest)
                     continue
                 self._make_ready()
-                items, number = self._due(most), 0
-                if not items:
-                    number, but = others(self._ready.first)
-                    items = self._ready.take_others(but, number, self._weigh, must_fit=self._must_fit)
+                beside = Others[T]()
+                if not (items := self._due(most, needs)):
+                    beside = others(self._ready.first)
+                    items = self._ready.take_others(beside.room, beside.but, beside.needs)
                 if items:
                     self._needs_room = False
                     return items
-                self._changed.wait(self._seconds_to_next() if max(most, number) > 0 else None)
+                self._changed.wait(self._seconds_to_next() if max(most, beside.room) > 0 else None)
             self._needs_room = False
             return []
 
@@ -129,16 +145,14 @@ class DelayQueue(Generic[T]):
             heapq.heapify(self._waiting)
             self._ready.keep(lambda _, order: order in kept)
 
-    def remove(self, before: datetime) -> list[T]:
-        """Take out the items whose moment was before ``before`` (naive UTC), and which still wait for room."""
+    def remove(self, late: Callable[[datetime, T], bool]) -> list[T]:
+        """Take out the items that are due, wait for room, and are too late by their moments (naive UTC)."""
         with self._changed:
-            late = [one.item for one in self._ready if one.moment < before]
-            late += [entry[-1] for entry in self._waiting if entry[0] < before]
-            if late:
-                self._ready.keep(lambda moment, _: moment >= before)
-                self._waiting = [entry for entry in self._waiting if entry[0] >= before]
-                heapq.heapify(self._waiting)
-            return late
+            self._make_ready()
+            found = {one.order: one.item for one in self._ready if late(one.moment, one.item)}
+            if found:
+                self._ready.keep(lambda _, order: order not in found)
+            return list(found.values())
 
     def room_made(self) -> None:
         """Tell ``take`` to ask again for ``room``: there may be some now."""
@@ -163,13 +177,14 @@ class DelayQueue(Generic[T]):
     def _seconds_to_next(self) -> float | None:
         return self._clock.seconds_until(self._waiting[0][0]) if self._waiting else None
 
-    def _due(self, most: int) -> list[T]:
+    def _due(self, most: int, needs: Callable[[T], int]) -> list[T]:
         items: list[T] = []
         while most > 0 and self._ready:
-            most -= self._weigh(self._ready.first)
-            if most < 0 and self._must_fit:
+            needed = needs(self._ready.first)
+            if needed == NO_ROOM or (items and needed > most):
                 break
             items.append(self._ready.take())
+            most -= needed
         return items
 
     def _make_ready(self) -> None:

@@ -4,6 +4,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Container, Iterator
 from datetime import datetime
+from functools import partial
 from operator import itemgetter
 from typing import Generic, NamedTuple, TypeVar
 
@@ -85,23 +86,21 @@ class FairQueue(Generic[T]):
         priority = min(self._lines)
         return self._take(priority, self._lines[priority].next_group())
 
-    def take_others(
-        self, but: Container[Group], room: int, weigh: Callable[[T], int] = lambda _: 1, *, must_fit: bool = False
-    ) -> list[T]:
+    def take_others(self, room: int, but: Container[Group], needs: Callable[[T], int]) -> list[T]:
         """Take out what there is ``room`` for, of all groups ``but`` these, in the order of ``take``.
 
-        ``weigh``: how much room an item takes. The last one may take more than is left, unless it ``must_fit``.
+        ``needs``: how much room an item needs. A group whose next one needs more than is left is passed over.
         """
         items: list[T] = []
         while room > 0:
-            found = ((p, turn[1]) for p in sorted(self._lines) if (turn := self._lines[p].next_but(but)) is not None)
-            priority, group = next(found, (None, None))
-            if priority is None:
+            fits = partial(_needs_at_most, room, needs)
+            turns = ((priority, self._lines[priority].next_but(but, fits)) for priority in sorted(self._lines))
+            priority, turn = next(((p, turn) for p, turn in turns if turn is not None), (0, None))
+            if turn is None:
                 break
-            room -= weigh(self._lines[priority].by_group[group][0].item)
-            if room < 0 and must_fit:
-                break
-            items.append(self._take(priority, group, beside=True))
+            item = self._take(priority, turn[1], beside=True)
+            items.append(item)
+            room -= needs(item)
         return items
 
     @property
@@ -167,10 +166,10 @@ class Lines(Generic[T]):
                 return group
             heapq.heappop(self._next)
 
-    def next_but(self, but: Container[Group]) -> tuple[Turn, Group] | None:
-        """The first turn of all groups ``but`` these; None, if there is none."""
-        turns = ((turn, group) for group, turn in self._turns.items() if group not in but)
-        return min(turns, key=itemgetter(0), default=None)
+    def next_but(self, but: Container[Group], fits: Callable[[T], bool]) -> tuple[Turn, Group] | None:
+        """The first turn of all groups ``but`` these whose next item fits; None, if there is none."""
+        groups = (group for group in self._turns if group not in but and fits(self.by_group[group][0].item))
+        return min(((self._turns[group], group) for group in groups), key=itemgetter(0), default=None)
 
     def take(self, group: Group, *, beside: bool = False) -> T:
         """The first item of a group. ``beside``: out of turn, so it puts the group back by one turn at most."""
@@ -203,3 +202,7 @@ class Lines(Generic[T]):
             self._used = {one: used for one, used in self._used.items() if used > self._now}
         if len(self._used) > MOST_KEPT:  # each is put back by a turn at most
             self._used = {group: used}
+
+
+def _needs_at_most(room: int, needs: Callable[[T], int], item: T) -> bool:
+    return needs(item) <= room

@@ -44,6 +44,10 @@ is ``LONGEST_CROWD_SECONDS`` at most."""
 GIVE_BACK_AFTER = timedelta(seconds=1)
 """A claimed instance that has waited so long for a slot is handed back at the next poll."""
 
+HOLD_FOR = timedelta(seconds=30)
+LONGEST_HOLD = timedelta(days=1)
+"""One that takes several slots waits so long for them, and the next time twice as long; a day at most."""
+
 FIRST_RETRY_SECONDS = 0.02
 LONGEST_RETRY_SECONDS = 0.5
 """The pauses before an instance that is due and could not be claimed is tried again. The first is short: a transaction

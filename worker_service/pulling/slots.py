@@ -7,21 +7,13 @@ before any new instance does.
 
 import math
 import threading
-from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from itertools import takewhile
 from typing import TypeVar
 
 from rota.shared.clock import Timer
 from rota.shared.domain.groups import Group
+from rota.worker_service.pulling.ends import SHORTEST_SECONDS, Ends
 from rota.worker_service.pulling.slot import BETWEEN, CLAIMED, ENDED, GONE, STARTED, Slot
-
-ENDS_KEPT = 500
-FEWEST_ENDS = 10
-SHORTEST_SECONDS = 0.001
-"""Free slots are expected by how long the last ``ENDS_KEPT`` instances took. With fewer than ``FEWEST_ENDS``, none are.
-An instance counts as if it took at least ``SHORTEST_SECONDS``."""
-
 
 KEPT_SHARE = 10
 """One slot of so many is kept from crowds while others wait beside them: the handlers of a crowd may take long."""
@@ -75,10 +67,7 @@ class Slots:
         self._in_line = 0
         """How many slots they take together."""
 
-        self._ends: deque[tuple[float, float]] = deque()
-        """When each of the last instances ended, and how long it had a slot, in seconds."""
-
-        self._took = 0.0
+        self._ends = Ends()
         self._listeners: tuple[Callable[[], None], ...] = ()
 
     def on_free(self, listener: Callable[[], None]) -> None:
@@ -112,7 +101,19 @@ class Slots:
     @property
     def kept(self) -> int:
         """How many slots no crowd gets while others wait beside it."""
-        return self.capacity // KEPT_SHARE
+        return max(self.capacity - self._abandoned, 0) // KEPT_SHARE
+
+    def needs(self, weight: int, crowds: Collection[Group] = ()) -> int:
+        """How many slots must be free for a run of this weight in turn: what it takes, and what is kept from crowds.
+
+        One that takes the kept slots, too, does not wait for them twice.
+        """
+        takes = self.takes(weight)
+        return takes + self.kept_from(crowds) if crowds and not self.takes_kept(weight) else takes
+
+    def takes_kept(self, weight: int) -> bool:
+        """Whether a run of this weight takes some of the slots that are kept from crowds."""
+        return self.takes(weight) > self.takes(self.capacity) - self.kept
 
     def kept_from(self, crowds: Collection[Group]) -> int:
         """How many of the kept slots no instance beside these crowds has. All other slots go by turns."""
@@ -149,12 +150,11 @@ class Slots:
         waiting = self._waiting
         since = self._monotonic() - seconds
         with self._lock:
-            is_known = len(self._ends) >= FEWEST_ENDS
-            if not is_known and not hopeful:
+            if not self._ends.is_known and not hopeful:
                 return 0
-            mean = self._took / len(self._ends) if is_known else SHORTEST_SECONDS
-            recent = sum(1 for _ in takewhile(lambda end: end[0] > since, reversed(self._ends)))
-        return max(recent, int(idle * seconds / max(mean, SHORTEST_SECONDS)) - waiting)
+            mean = self._ends.mean if self._ends.is_known else SHORTEST_SECONDS
+            recent = len(self._ends.since(since))
+        return max(recent, int(idle * seconds / mean) - waiting)
 
     def lasting(self, seconds: float) -> float:
         """For how many seconds the claimed instances that wait will last, if they end as the last ones did.
@@ -163,7 +163,7 @@ class Slots:
         """
         now = self._monotonic()
         with self._lock:
-            recent = [end for end, _ in takewhile(lambda end: end[0] > now - seconds, reversed(self._ends))]
+            recent = self._ends.since(now - seconds)
         return self._waiting * (now - recent[-1]) / len(recent) if recent else math.inf
 
     @property
@@ -203,6 +203,8 @@ class Slots:
                 self._run(slot, slot.weight)
                 starting.append(slot)
             self._started += len(starting)
+        if any(slot.group is not None for slot in starting):
+            self._notify()  # fewer slots are kept from crowds
         return starting
 
     def lend(self, slot: Slot, size: int) -> None:
@@ -282,10 +284,9 @@ class Slots:
 
     def _lendable(self) -> int:
         """How many instances may be between two nodes at most while new ones start. In a pool none may."""
-        if self.pool is not None or len(self._ends) < FEWEST_ENDS or self._between_size > LENT_BYTES:
+        if self.pool is not None or not self._ends.is_known or self._between_size > LENT_BYTES:
             return 0
-        mean = max(self._took / len(self._ends), SHORTEST_SECONDS)
-        return min(int(self.capacity * LENT_SECONDS / mean), self._batch)
+        return min(int(self.capacity * LENT_SECONDS / self._ends.mean), self._batch)
 
     def _has_room(self, slot: Slot) -> bool:
         return self._running + self._abandoned + self.takes(slot.weight) <= self.capacity
@@ -333,10 +334,7 @@ class Slots:
     def _note_end(self, slot: Slot) -> None:
         now = self._monotonic()
         took = slot.had + (now - slot.since if slot.stage == STARTED else 0.0)
-        if len(self._ends) == ENDS_KEPT:
-            self._took -= self._ends.popleft()[1]
-        self._ends.append((now, took))
-        self._took += took
+        self._ends.note(now, took)
 
     def look_again(self) -> None:
         """Call those who wait for a free slot: another part of the slots is kept than before."""

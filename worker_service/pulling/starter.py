@@ -2,15 +2,14 @@
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from rota.shared.clock import Clock
 from rota.shared.domain.groups import NO_GROUPS, Group, Groups
-from rota.shared.domain.weights import MOST_WEIGHT
 from rota.shared.store.runs import Run
-from rota.worker_service.pulling.delay_queue import FIRST, NO_OTHERS, DelayQueue, Others
+from rota.worker_service.pulling.delay_queue import FIRST, NO_ROOM, DelayQueue, Others
 from rota.worker_service.pulling.fair_queue import Rank
-from rota.worker_service.pulling.pacing import GIVE_BACK_AFTER
+from rota.worker_service.pulling.pacing import GIVE_BACK_AFTER, HOLD_FOR, LONGEST_HOLD
 from rota.worker_service.pulling.slots import Slots
 from rota.worker_service.rows import WorkerRows
 from rota.worker_service.running.listeners import Listeners
@@ -42,7 +41,7 @@ class Starter:
         self._runner = runner
         self._slots = slots
         self._clock = clock
-        self._queue: DelayQueue[Start] = DelayQueue(clock, weigh=self._takes, must_fit=True)
+        self._queue: DelayQueue[Start] = DelayQueue(clock, weigh=lambda start: start[1].weight)
         slots.on_free(self._queue.room_made)
 
     @property
@@ -68,7 +67,7 @@ class Starter:
     def run(self) -> None:
         """Start instances as they become due, until closed."""
         while not self._queue.closed:
-            due = self._queue.take(self._room, self._others)
+            due = self._queue.take(self._room, self._others, self._needs)
             try:
                 left = self._start([run for _, run, _ in due])
             except BaseException:  # this thread must go on: later instances wait for it
@@ -81,24 +80,29 @@ class Starter:
         idle, crowds = self._slots.idle(), self._crowds()
         return idle - self._slots.kept_from(crowds) if crowds else idle
 
-    def _takes(self, start: Start) -> int:
-        """How much room a run needs: never more than all slots but those that are kept from crowds."""
-        takes = self._slots.takes(start[1].weight)
-        return max(1, min(takes, self._slots.takes(MOST_WEIGHT) - self._slots.kept)) if self._crowds() else takes
+    def _needs(self, start: Start) -> int:
+        """What a run needs of the room. What takes several slots starts when all of them are free."""
+        weight = start[1].weight
+        if weight == 1:
+            return 1
+        has_room = self._slots.needs(weight, self._crowds()) <= self._slots.idle()
+        return self._slots.takes(weight) if has_room else NO_ROOM
 
-    def _others(self, first: Start) -> Others:
-        """The slots that are kept from crowds; none, while the first in turn needs those as well."""
+    def _others(self, first: Start) -> Others[Start]:
+        """The slots that are kept from crowds; none, while the first in turn takes those as well."""
         crowds = self._crowds()
-        if not crowds or self._slots.takes(first[1].weight) > self._takes(first):
-            return NO_OTHERS
-        return min(self._slots.idle(), self._slots.kept_from(crowds)), crowds
+        if not crowds or self._slots.takes_kept(first[1].weight):
+            return Others()
+        kept = min(self._slots.idle(), self._slots.kept_from(crowds))
+        return Others(kept, crowds, lambda start: self._slots.takes(start[1].weight))
 
     def _groups_of(self, ranks: Mapping[int, Rank]) -> Groups:
         return {instance_id: rank.group for instance_id, rank in ranks.items()} if self._crowds() else NO_GROUPS
 
     def give_back_late(self) -> None:
         """Hand back the instances that no slot became free for in time: another worker may have one."""
-        late = [run for _, run, _ in self._queue.remove(before=self._clock.now() - GIVE_BACK_AFTER)]
+        now = self._clock.now()
+        late = [run for _, run, _ in self._queue.remove(lambda moment, start: moment < now - patience(start[1]))]
         if late:
             self._hand_back(late, "its worker had no slot for it")
             log.info("worker: handed back %d instances that it had no slot for", len(late))
@@ -124,3 +128,12 @@ class Starter:
         for run in unstarted:
             self._runner.drop(run.id)
         self._rows.hand_back([(run.id, run.attempt) for run in unstarted], reason, unstarted=True)
+
+
+def patience(run: Run) -> timedelta:
+    """How long a claimed run waits for its slots.
+
+    One that takes several holds its place meanwhile, and loses it when it is handed back. So each time it waits twice
+    as long as before: in the end longer than the runs take that are in its way.
+    """
+    return GIVE_BACK_AFTER if run.weight == 1 else min(HOLD_FOR * 2 ** min(run.attempt - 1, 20), LONGEST_HOLD)

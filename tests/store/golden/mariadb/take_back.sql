@@ -29,6 +29,15 @@ WHERE schedule_instance.status = :status_1
 ORDER BY schedule_instance.due_at, schedule_instance.id
 LIMIT :limit;
 
+-- pools.places
+SELECT STRAIGHT_JOIN schedule_pool_place.schedule_instance_id, schedule_pool_place.pool,
+    schedule_pool_place.weight
+FROM schedule_pool_place FORCE INDEX (PRIMARY)
+INNER JOIN schedule_instance
+  ON schedule_pool_place.schedule_instance_id = schedule_instance.id
+  AND schedule_pool_place.gmt_assigned = schedule_instance.gmt_assigned
+WHERE schedule_pool_place.schedule_instance_id IN (:ids);
+
 -- assignments.free_assigned
 SELECT STRAIGHT_JOIN schedule_instance.id
 FROM schedule_instance FORCE INDEX (PRIMARY)

@@ -30,6 +30,15 @@ WHERE schedule_instance.status = :status_1
 ORDER BY schedule_instance.due_at, schedule_instance.id
 LIMIT :limit OFFSET :param_1;
 
+-- pools.places
+SELECT schedule_pool_place.schedule_instance_id, schedule_pool_place.pool,
+    schedule_pool_place.weight
+FROM schedule_pool_place
+JOIN schedule_instance
+  ON schedule_pool_place.schedule_instance_id = schedule_instance.id
+  AND schedule_pool_place.gmt_assigned = schedule_instance.gmt_assigned
+WHERE schedule_pool_place.schedule_instance_id IN (SELECT value FROM json_each(:ids));
+
 -- assignments.free_assigned
 SELECT schedule_instance.id
 FROM schedule_instance
