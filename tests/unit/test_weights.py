@@ -380,8 +380,10 @@ def test_one_that_takes_several_slots_waits_longer_for_them_and_each_time_twice_
     assert world.handed_back == [(2, attempt)]
 
 
-def test_no_wait_is_longer_than_a_day() -> None:
+def test_no_wait_is_longer_than_a_day_or_than_the_limit_of_the_run() -> None:
     assert patience(run(weight=2, attempt=1000)) == timedelta(days=1)
+    assert patience(run(weight=2, attempt=1000, run_timeout_seconds=90)) == timedelta(seconds=90)
+    assert patience(run(weight=2, attempt=1, run_timeout_seconds=90)) == timedelta(seconds=30)
 
 
 # Placing

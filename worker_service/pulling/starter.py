@@ -134,6 +134,10 @@ def patience(run: Run) -> timedelta:
     """How long a claimed run waits for its slots.
 
     One that takes several holds its place meanwhile, and loses it when it is handed back. So each time it waits twice
-    as long as before: in the end longer than the runs take that are in its way.
+    as long as before: in the end longer than the runs take that are in its way. But the scheduler counts the run's
+    limit from the claim on, so it does not wait for longer than that.
     """
-    return GIVE_BACK_AFTER if run.weight == 1 else min(HOLD_FOR * 2 ** min(run.attempt - 1, 20), LONGEST_HOLD)
+    if run.weight == 1:
+        return GIVE_BACK_AFTER
+    hold = min(HOLD_FOR * (1 << min(run.attempt - 1, 20)), LONGEST_HOLD)
+    return min(hold, timedelta(seconds=run.run_timeout_seconds)) if run.run_timeout_seconds else hold
