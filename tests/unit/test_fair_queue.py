@@ -50,7 +50,7 @@ def test_what_is_not_kept_is_gone_and_so_is_its_groups_turn() -> None:
     queue = filled("5 flood 0", "5 flood 1", "5 shop 2", "3 mail 3")
     queue.keep(lambda moment, order: moment != NOON and order != 3)
     assert len(queue) == 2
-    assert sorted(one.item for one in queue) == ["5 flood 1", "5 shop 2"]
+    assert sorted(item for _, _, item in queue) == ["5 flood 1", "5 shop 2"]
     assert taken(queue) == ["5 flood 1", "5 shop 2"]
 
 

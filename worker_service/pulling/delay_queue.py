@@ -2,7 +2,6 @@
 
 import heapq
 import itertools
-import sys
 from collections.abc import Callable, Container, Iterable
 from datetime import datetime, timedelta
 from operator import itemgetter
@@ -16,9 +15,6 @@ T = TypeVar("T")
 
 NOT_EARLY = timedelta(0)
 FIRST = Rank(0)
-
-NO_ROOM = sys.maxsize
-"""What an item needs that must wait, whatever room there is."""
 
 
 class Others(NamedTuple, Generic[T]):
@@ -124,7 +120,7 @@ class DelayQueue(Generic[T]):
                     continue
                 self._make_ready()
                 beside = Others[T]()
-                if not (items := self._due(most, needs)):
+                if not (items := self._ready.take_due(most, needs)):
                     beside = others(self._ready.first)
                     items = self._ready.take_others(beside.room, beside.but, beside.needs)
                 if items:
@@ -138,7 +134,7 @@ class DelayQueue(Generic[T]):
         """Forget the items that are not in ``wanted``. Of an item that was put twice, only the second entry stays."""
         with self._changed:
             put = [(order, item) for _, order, _, _, item in self._waiting]
-            put += [(one.order, one.item) for one in self._ready]
+            put += [(order, item) for _, order, item in self._ready]
             latest = {item: order for order, item in sorted(put, key=itemgetter(0))}
             kept = {order for item, order in latest.items() if item in wanted}
             self._waiting = [entry for entry in self._waiting if entry[1] in kept]
@@ -149,7 +145,7 @@ class DelayQueue(Generic[T]):
         """Take out the items that are due, wait for room, and are too late by their moments (naive UTC)."""
         with self._changed:
             self._make_ready()
-            found = {one.order: one.item for one in self._ready if late(one.moment, one.item)}
+            found = {order: item for moment, order, item in self._ready if late(moment, item)}
             if found:
                 self._ready.keep(lambda _, order: order not in found)
             return list(found.values())
@@ -165,7 +161,7 @@ class DelayQueue(Generic[T]):
         """Give out no more items; returns those that were waiting."""
         with self._changed:
             self._closed = True
-            waiting = [one.item for one in self._ready] + [entry[-1] for entry in self._waiting]
+            waiting = [item for _, _, item in self._ready] + [entry[-1] for entry in self._waiting]
             self._waiting.clear()
             self._ready.keep(lambda *_: False)
             self._changed.notify()
@@ -176,16 +172,6 @@ class DelayQueue(Generic[T]):
 
     def _seconds_to_next(self) -> float | None:
         return self._clock.seconds_until(self._waiting[0][0]) if self._waiting else None
-
-    def _due(self, most: int, needs: Callable[[T], int]) -> list[T]:
-        items: list[T] = []
-        while most > 0 and self._ready:
-            needed = needs(self._ready.first)
-            if needed == NO_ROOM or (items and needed > most):
-                break
-            items.append(self._ready.take())
-            most -= needed
-        return items
 
     def _make_ready(self) -> None:
         now = self._clock.now()

@@ -2,6 +2,7 @@
 
 import heapq
 import itertools
+import sys
 from collections.abc import Callable, Container, Iterator
 from datetime import datetime
 from functools import partial
@@ -11,6 +12,9 @@ from typing import Generic, NamedTuple, TypeVar
 from rota.shared.domain.groups import Group
 
 T = TypeVar("T")
+
+NO_ROOM = sys.maxsize
+"""What an item needs that must wait, whatever room there is."""
 
 
 class Rank(NamedTuple):
@@ -26,13 +30,8 @@ class Rank(NamedTuple):
     """So many of it count as one of another group."""
 
 
-class Waiting(NamedTuple, Generic[T]):
-    """What waits in a line."""
-
-    moment: datetime
-    order: int
-    cost: float
-    item: T
+Entry = tuple[datetime, int, float, T]
+"""What waits in a line: its moment, when it came, what it costs its group, the item."""
 
 
 class FairQueue(Generic[T]):
@@ -59,15 +58,17 @@ class FairQueue(Generic[T]):
     def __bool__(self) -> bool:
         return bool(self._lines)
 
-    def __iter__(self) -> Iterator[Waiting[T]]:
-        return (one for lines in self._lines.values() for line in lines.by_group.values() for one in line)
+    def __iter__(self) -> Iterator[tuple[datetime, int, T]]:
+        """The moment, the order and the item of all."""
+        entries = (one for lines in self._lines.values() for line in lines.by_group.values() for one in line)
+        return ((moment, order, item) for moment, order, _, item in entries)
 
     def put(self, rank: Rank, moment: datetime, order: int, item: T, *, weight: int = 1) -> None:
         """Let an item wait. ``moment``: naive UTC; ``order``: when it came, a number that no other item has."""
         lines = self._lines.get(rank.priority)
         if lines is None:
             lines = self._lines[rank.priority] = Lines()
-        lines.put(rank.group, Waiting(moment, order, weight / rank.share, item))
+        lines.put(rank.group, (moment, order, weight / rank.share, item))
 
     def keep(self, wanted: Callable[[datetime, int], bool]) -> None:
         """Forget the items of which ``wanted(moment, order)`` does not hold. The groups keep their turns."""
@@ -79,12 +80,29 @@ class FairQueue(Generic[T]):
     def first(self) -> T:
         """The next item. Raises ValueError if there is none."""
         lines = self._lines[min(self._lines)]
-        return lines.by_group[lines.next_group()][0].item
+        return lines.by_group[lines.next_group()][0][-1]
 
     def take(self) -> T:
         """Take out the next item. Raises ValueError if there is none."""
         priority = min(self._lines)
         return self._take(priority, self._lines[priority].next_group())
+
+    def take_due(self, room: int, needs: Callable[[T], int]) -> list[T]:
+        """Take out the next items as long as there is ``room``; ``needs``: how much of it an item needs.
+
+        The next one is taken unless that is ``NO_ROOM``, those behind it if there is so much left.
+        """
+        items: list[T] = []
+        while room > 0 and self._lines:
+            priority = min(self._lines)
+            lines = self._lines[priority]
+            taken, room, goes_on = lines.take_due(room, needs, is_first=not items)
+            items += taken
+            if not lines.size:
+                del self._lines[priority]
+            if not goes_on:
+                break
+        return items
 
     def take_others(self, room: int, but: Container[Group], needs: Callable[[T], int]) -> list[T]:
         """Take out what there is ``room`` for, of all groups ``but`` these, in the order of ``take``.
@@ -126,7 +144,7 @@ class Lines(Generic[T]):
     """The lines of one priority, one for each group of which something waits; forgotten when nothing does."""
 
     def __init__(self) -> None:
-        self.by_group: dict[Group, list[Waiting[T]]] = {}
+        self.by_group: dict[Group, list[Entry[T]]] = {}
         self.size = 0
         self._order = itertools.count()
         self._turns: dict[Group, Turn] = {}
@@ -139,7 +157,7 @@ class Lines(Generic[T]):
         self._used: dict[Group, float] = {}
         """What groups have used of which nothing waits, if it is more than ``_now``."""
 
-    def put(self, group: Group, one: Waiting[T]) -> None:
+    def put(self, group: Group, one: Entry[T]) -> None:
         """Let it wait."""
         line = self.by_group.get(group)
         if line is None:
@@ -150,7 +168,7 @@ class Lines(Generic[T]):
 
     def keep(self, wanted: Callable[[datetime, int], bool]) -> None:
         """Forget what is not wanted (``FairQueue.keep``)."""
-        lines = {group: [one for one in line if wanted(one.moment, one.order)] for group, line in self.by_group.items()}
+        lines = {group: [one for one in line if wanted(one[0], one[1])] for group, line in self.by_group.items()}
         for group, line in lines.items():
             heapq.heapify(line)
             if not line:
@@ -168,25 +186,42 @@ class Lines(Generic[T]):
 
     def next_but(self, but: Container[Group], fits: Callable[[T], bool]) -> tuple[Turn, Group] | None:
         """The first turn of all groups ``but`` these whose next item fits; None, if there is none."""
-        groups = (group for group in self._turns if group not in but and fits(self.by_group[group][0].item))
+        groups = (group for group in self._turns if group not in but and fits(self.by_group[group][0][-1]))
         return min(((self._turns[group], group) for group in groups), key=itemgetter(0), default=None)
+
+    def take_due(self, room: int, needs: Callable[[T], int], *, is_first: bool) -> tuple[list[T], int, bool]:
+        """Take items in turn (``FairQueue.take_due``): these, the room that is left, and whether nothing held back."""
+        items: list[T] = []
+        while room > 0 and self.size:
+            group = self.next_group()
+            line = self.by_group[group]
+            needed = needs(line[0][-1])
+            if needed == NO_ROOM or (needed > room and not is_first):
+                return items, room, False
+            room, is_first = room - needed, False
+            if len(line) > 1 and len(self.by_group) == 1:  # nobody to take turns with, so nothing is charged
+                items.append(heapq.heappop(line)[-1])
+                self.size -= 1
+            else:
+                items.append(self.take(group))
+        return items, room, True
 
     def take(self, group: Group, *, beside: bool = False) -> T:
         """The first item of a group. ``beside``: out of turn, so it puts the group back by one turn at most."""
         line = self.by_group[group]
-        one = heapq.heappop(line)
+        _, _, cost, item = heapq.heappop(line)
         self.size -= 1
         used = self._turns[group][0]
         if beside:
-            used = max(used, self._now + one.cost)
+            used = max(used, self._now + cost)
         else:
-            self._now, used = used, used + one.cost
+            self._now, used = used, used + cost
         if line:
             self._give_turn(group, used)
         else:
             del self.by_group[group]
             self._leave(group, used)
-        return one.item
+        return item
 
     def _give_turn(self, group: Group, used: float) -> None:
         self._turns[group] = turn = (used, next(self._order))

@@ -55,7 +55,7 @@ class Slots:
         self._ended = 0
         self._running = 0
         self._running_of: dict[Group, int] = {}
-        """How many slots the instances of each group have that run."""
+        """How many slots the instances of each group have that run, without those whose group is not known."""
 
         self._between = 0
         self._between_size = 0
@@ -117,7 +117,7 @@ class Slots:
 
     def kept_from(self, crowds: Collection[Group]) -> int:
         """How many of the kept slots no instance beside these crowds has. All other slots go by turns."""
-        others = self._running - sum(self._running_of.get(group, 0) for group in crowds)
+        others = sum(slots for group, slots in list(self._running_of.items()) if group not in crowds)
         return max(self.kept - others, 0)
 
     def claimable(self, seconds: float, *, hopeful: bool = False) -> int:
@@ -196,7 +196,7 @@ class Slots:
             for slot in slots:
                 if slot.stage != CLAIMED:
                     continue
-                free -= self.takes(slot.weight)
+                free -= 1 if slot.weight == 1 else self.takes(slot.weight)
                 if free < 0:
                     break
                 slot.stage, slot.since = STARTED, now
@@ -300,6 +300,8 @@ class Slots:
     def _run(self, slot: Slot, change: int) -> None:
         """Under the lock: an instance has so many slots more that run, or fewer."""
         self._running += change
+        if slot.group is None:
+            return
         of_group = self._running_of.get(slot.group, 0) + change
         if of_group:
             self._running_of[slot.group] = of_group

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from rota.shared.clock import Clock
 from rota.shared.domain.groups import NO_GROUPS, Group, Groups
 from rota.shared.store.runs import Run
-from rota.worker_service.pulling.delay_queue import FIRST, NO_ROOM, DelayQueue, Others
-from rota.worker_service.pulling.fair_queue import Rank
+from rota.worker_service.pulling.delay_queue import FIRST, DelayQueue, Others
+from rota.worker_service.pulling.fair_queue import NO_ROOM, Rank
 from rota.worker_service.pulling.pacing import GIVE_BACK_AFTER, HOLD_FOR, LONGEST_HOLD
 from rota.worker_service.pulling.slots import Slots
 from rota.worker_service.rows import WorkerRows

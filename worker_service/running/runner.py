@@ -89,7 +89,7 @@ class Runner:
         attempt that it has dropped as lost. The reconciler hands that back.
         """
         new = [run for run in claimed if run.id not in self._active and run not in self._lost]
-        held = [Active(run, group=groups.get(run.id)) for run in new]
+        held = [Active(run, group=groups.get(run.id)) for run in new] if groups else [Active(run) for run in new]
         (slots or self._slots).claim(held)
         self._active.update((active.run.id, active) for active in held)
         return new
