@@ -114,9 +114,12 @@ class Backlog:
             new = [row for row in rows if row[0] not in waiting and row[0] not in claimed and row[0] not in running]
             # Made before anything is noted: an instance that waits and is not in the queue would never be claimed.
             far = self._clock.round_trip()
-            member, rest = beside.members.get, beside.rest
-            ranked = [(due_at, i, Rank(priority, *member(i, rest))) for i, due_at, priority in new]
-            regrouped = self._regrouped(rows, beside) if beside.members or rest.share > 1 else []
+            if beside.members:
+                ranked = [(at, i, Rank(rank, *beside.members.get(i, beside.rest))) for i, at, rank in new]
+            else:
+                ranks = {priority: Rank(priority, *beside.rest) for priority in {row[2] for row in new}}
+                ranked = [(due_at, i, ranks[priority]) for i, due_at, priority in new]
+            regrouped = self._regrouped(rows, beside) if beside.members or beside.rest.share > 1 else []
             ranked += regrouped
             entries = [(claim_at(due_at, far), instance_id, rank) for due_at, instance_id, rank in ranked]
             if len(rows) < self.limit or len(self._waiting) > 2 * self.limit:
