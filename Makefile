@@ -1,6 +1,7 @@
 # Every target does its own set-up (tests/setup.sh). Options for pytest: make test ARGS="-k materializer -x"
 # Three processes share the tests by file, also on two cores, as many of these mostly wait; ARGS="-n0" runs them in one. They
-# take the files in the order of the alphabet, so that the last ones are those of tests/unit, which are short.
+# take the files in the order of the alphabet, so that the last ones are those of tests/unit, which are short. Four share the
+# long ones, which wait more.
 .DEFAULT_GOAL := help
 .PHONY: help up test test-long test-compose golden lint bench bench-quick
 ARGS ?=
@@ -23,7 +24,7 @@ LONG = tests/long tests/unit/test_cron_properties.py tests/unit/test_trigger_pro
 
 test-long: ## run the long ones: kills under load, outages, a million tasks, simulated days, all random examples
 	@tests/setup.sh long
-	ROTA_TEST_EXAMPLES=all .venv/bin/pytest $(LONG) -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	ROTA_TEST_EXAMPLES=all .venv/bin/pytest $(LONG) -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-compose: ## build the images and test them under Docker Compose
 	@tests/setup.sh venv
