@@ -114,7 +114,7 @@ class Declarations:
             lambda c: (node_types.catalog(c, self._own), shared_limits.there(c, named), chains.there(c, followed))
         )
         there |= {limit.name for limit in self._own_limits}
-        pool_names = self._known_pools()
+        pool_names, largest = self._known_pools(), self._largest()
         waited, self._waiting = self._waiting, {}
         fitting = []
         for one in self._definitions:
@@ -122,7 +122,7 @@ class Declarations:
                 catalog.check(one.type, one.param)
                 _check_limit(one, there)
                 _check_pool(one, pool_names)
-                self._check_weight(one)
+                _check_weight(one, largest)
                 _check_followed(one, known)
                 fitting.append(one)
                 known.add(one.name)
@@ -138,12 +138,14 @@ class Declarations:
         others = self._database.read(pools.registered) if named - set(self._own_pools) else set()
         return others.union(self._own_pools)
 
-    def _check_weight(self, one: TaskDefinition) -> None:
-        own = self._capacity if one.pool is None else self._own_pools.get(one.pool, 0)
-        if one.weight > max(own, 1):
-            largest = max(own, self._database.read(lambda c: weights.most(c, one.pool)) or 0)
-            if one.weight > largest:
-                raise TooHeavy(too_heavy(one.weight, largest, one.pool))
+    def _largest(self) -> dict[str | None, int]:
+        """The slots of this worker (None), and the threads of its pools; if a task takes more, those of the largest."""
+        own: dict[str | None, int] = {None: self._capacity}
+        own.update(self._own_pools.items())
+        if all(one.weight <= own.get(one.pool, 1) for one in self._definitions):
+            return own
+        others = self._database.read(weights.largest)
+        return {pool: max(own.get(pool, 0), others.get(pool, 0)) for pool in own.keys() | others.keys()}
 
     def _declare(self, definitions: Sequence[TaskDefinition]) -> None:
         self._yielding = [one for one in definitions if not self._is_declared(one)]
@@ -180,6 +182,11 @@ def _check_limit(task: TaskDefinition, there: Collection[str]) -> None:
 def _check_pool(task: TaskDefinition, known: Collection[str]) -> None:
     if task.pool is not None and task.pool not in known:
         raise InvalidInput(unknown_pool(task.pool, known))
+
+
+def _check_weight(task: TaskDefinition, largest: Mapping[str | None, int]) -> None:
+    if task.weight > (most := largest.get(task.pool, 1)):
+        raise TooHeavy(too_heavy(task.weight, most, task.pool))
 
 
 def _check_followed(task: TaskDefinition, known: Collection[str]) -> None:

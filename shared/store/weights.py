@@ -18,21 +18,22 @@ _worker = schedule_worker_node.c
 _sizes = select(_worker.capacity, _worker.pools).order_by(_worker.id.desc()).limit(WORKERS_READ)
 
 
-def most(connection: Connection, pool: str | None = None) -> int | None:
-    """How many slots the largest worker has that has a row, a dead one too, or how many threads its pool has.
+def largest(connection: Connection) -> dict[str | None, int]:
+    """How many threads the largest pool of each name has, and how many slots the largest worker has (None).
 
-    None: there is no such worker.
+    The newest ``WORKERS_READ`` workers that have a row count, dead ones too. Where there is none, it is empty.
     """
-    sizes = read_before(connection, _sizes, {}).all()
-    if pool is None:
-        return max((capacity for capacity, _ in sizes), default=None)
-    return max((size for _, pools in sizes if (size := sizes_in(pools).get(pool)) is not None), default=None)
+    found: dict[str | None, int] = {}
+    for capacity, worker_pools in read_before(connection, _sizes, {}):
+        for pool, size in [(None, capacity), *sizes_in(worker_pools).items()]:
+            found[pool] = max(size, found.get(pool, 0))
+    return found
 
 
 def require(connection: Connection, weight: int, pool: str | None) -> None:
-    """Raises TooHeavy for a weight that no registered worker can hold. Where none is registered, nobody knows."""
-    if weight > 1 and (largest := most(connection, pool)) is not None and weight > largest:
-        raise TooHeavy(too_heavy(weight, largest, pool))
+    """Raises TooHeavy for a weight that no registered worker can hold. Where none is registered, any weight passes."""
+    if weight > 1 and weight > (most := largest(connection).get(pool, weight)):
+        raise TooHeavy(too_heavy(weight, most, pool))
 
 
 class Heavy(NamedTuple):
