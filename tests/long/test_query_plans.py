@@ -65,6 +65,7 @@ from rota.shared.store import (
     turns,
     unclaimed,
     unstarted,
+    weights,
     workers,
 )
 from rota.shared.store.feeds import FEEDS, MOST_RECENT, Feed
@@ -1269,3 +1270,28 @@ def test_what_is_given_for_a_pool_is_noted_by_its_id(big: Big, page: list[Pendin
 
 def test_the_pools_that_tasks_name_are_read_by_an_index(big: Big) -> None:
     big.reads(pools.named, rows=30, by={"ix_schedule_task_pool_live_name"})
+
+
+def with_weights(connection: Connection) -> None:
+    """Every twentieth instance that a worker has takes three of its slots; every hundredth task has a weight."""
+    connection.execute(
+        text(
+            "INSERT INTO schedule_pool_place"
+            " (schedule_instance_id, schedule_worker_node_id, pool, weight, gmt_assigned)"
+            " SELECT id, schedule_worker_node_id, '', 3, gmt_assigned"
+            " FROM schedule_instance WHERE status IN ('assigned', 'running') AND id % 20 = 0"
+        )
+    )
+    connection.execute(text("UPDATE schedule_task SET weight = 3 WHERE id % 10000 = 0"))
+
+
+def test_a_poll_reads_the_weights_of_its_worker_alone(big: Big) -> None:
+    def ask(connection: Connection) -> None:
+        assert polling.poll(connection, Queue(WORKER), big.horizon, 100).weights
+
+    statements = big.reads(ask, rows=400, by={PRIMARY, WORK}, before=with_weights)
+    assert keys_of(statements, "schedule_pool_place") == {PLACE}
+
+
+def test_the_tasks_that_take_several_slots_are_read_by_an_index(big: Big) -> None:
+    big.reads(weights.heavy, rows=150, by={"ix_schedule_task_weight_live_name"}, before=with_weights)

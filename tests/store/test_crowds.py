@@ -257,6 +257,20 @@ def test_a_crowd_that_is_claimed_far_ahead_keeps_no_other_from_its_claim(rows: S
     assert rows.status(behind) == "running"
 
 
+def test_others_are_claimed_beyond_the_free_slots_only_where_the_crowd_was_claimed_before_them(
+    rows: Scenario,
+) -> None:
+    """Else they could be claimed without end, and the crowd never."""
+    worker = rows.worker()
+    flood(rows, task(rows, "flood"), worker=worker)
+    rows.assigned(worker, task(rows, SHOP), rows.start)
+    puller = Puller(rows.database, worker, SettableClock(rows.start), capacity=20)
+    puller.fetcher.fetch()
+    assert puller.claimer._others(0).room == 2, "the slots that are theirs"
+    puller.claimer.claim()
+    assert puller.claimer._others(0).room == 20, "what was claimed of the crowd waits for slots"
+
+
 def room_and_others(puller: Puller) -> tuple[int, int, Any]:
     """The starter's room in turn and beside that, and who has no part in the latter, while one of one slot is first."""
     first: Any = SimpleNamespace(weight=1)
