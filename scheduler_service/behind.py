@@ -6,7 +6,7 @@ from datetime import datetime
 
 from rota.scheduler_service.fleet import FleetSnapshot
 from rota.shared.database.transactions import Database
-from rota.shared.domain.groups import SHARE, crowds_of
+from rota.shared.domain.groups import CROWD_PART, crowds_of
 from rota.shared.store import assignments
 from rota.shared.store.pending import Pending
 
@@ -17,7 +17,7 @@ NEWEST = 500
 def note_floods(snapshot: FleetSnapshot, first: Sequence[Pending], batch: int) -> None:
     """Note the floods in the first page of what waits for room: the groups that are a tenth of a whole page."""
     for (pool, group), number in Counter((one.pool, one.group) for one in first).items():
-        if number >= SHARE * batch:
+        if number >= CROWD_PART * batch:
             snapshot.of_pool(pool).floods.note(group)
 
 

@@ -38,7 +38,7 @@ class FleetSnapshot:
     """Of each pool the workers that have it, with their threads and their loads of that pool alone."""
 
     more: Mapping[int, int] = field(default_factory=dict)
-    """By worker id how many slots and threads its instances were seen to take beyond one for each."""
+    """How many slots and threads the instances of a worker take beyond one for each, by worker id, when it was read."""
 
     def of_pool(self, pool: str | None) -> Fleet:
         """The workers for what runs in a pool; None: in their own slots."""

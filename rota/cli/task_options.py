@@ -125,7 +125,7 @@ _OPTIONS = [
     click.option("--owner", help="Who answers for it."),
     click.option("--group", "task_group", help="The group that it belongs to; where many wait, groups take turns."),
     click.option(
-        "--group-share", type=int, help="So many of its instances count as one of another group.  [default: 1]"
+        "--group-share", type=int, help="How many of its instances count as one of another group.  [default: 1]"
     ),
     click.option("--tag", "tags", multiple=True, callback=_listed, help="A word to find it by; may be repeated."),
     click.option("--limit", "limit_name", metavar="NAME", help="The limit that it shares with others: rota limit."),

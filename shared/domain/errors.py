@@ -51,7 +51,7 @@ class UnknownTask(InvalidInput):
 
 
 class TooHeavy(InvalidInput):
-    """A task takes more slots than any worker has that is registered; a larger one may be on its way."""
+    """A task takes more slots than any registered worker has; a larger worker may still register."""
 
 
 class UnknownType(InvalidParam):

@@ -16,11 +16,11 @@ MOST_SHARE = 100
 
 
 class Member(NamedTuple):
-    """The group of an instance, and how much it counts there."""
+    """The group of an instance, and the share of its task."""
 
     group: Group = None
     share: int = 1
-    """So many of it have the turns that one instance of another group has."""
+    """How many instances of the task count as one instance of another group."""
 
 
 Groups = Mapping[int, Group]
@@ -32,7 +32,7 @@ Members = Mapping[int, Member]
 
 NO_MEMBERS: Members = MappingProxyType({})
 
-SHARE = 0.1
+CROWD_PART = 0.1
 """A group is a crowd if it is so much of what waits, and if all crowds together are half of it."""
 
 
@@ -57,5 +57,5 @@ def crowds_of(groups: Collection[Group]) -> set[Group]:
     crowds_of(["a", "a", "a", "b"]) == {"a", "b"}; crowds_of(range(100)) == set()
     """
     counted = Counter(groups)
-    found = {group for group, number in counted.items() if number >= max(2, SHARE * len(groups))}
+    found = {group for group, number in counted.items() if number >= max(2, CROWD_PART * len(groups))}
     return found if 2 * sum(counted[group] for group in found) >= len(groups) else set()

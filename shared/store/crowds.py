@@ -59,7 +59,7 @@ class Beside(NamedTuple):
     """Their groups by their ids; and those of all that wait longest, if these are of several crowds."""
 
     rest: Member = Member()
-    """What all others count as: the crowd."""
+    """The group and the share of all instances that are not in ``members``: those of the crowd."""
 
 
 NOBODY = Beside()

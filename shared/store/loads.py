@@ -66,7 +66,8 @@ class LiveWorker:
     """Its pools of threads, each with its size. What they hold is a part of ``load``, until ``beside`` takes it off."""
 
     has_places: bool = False
-    """Whether it was given anything for a pool, or that takes several slots. Such counts as one, until ``beside``."""
+    """Whether it holds instances with rows in ``schedule_pool_place``. ``load`` counts each as one slot; ``beside``
+    corrects that."""
 
     @property
     def room(self) -> int:
@@ -79,7 +80,7 @@ class LiveWorker:
         return replace(self, load=load, holds_more=assigned is None)
 
     def beside(self, held: Mapping[str, PoolLoad]) -> "LiveWorker":
-        """This worker without what its pools hold: its own slots alone, and what takes several with all of them."""
+        """The worker's own slots alone: without what its pools hold, and with all slots of each instance."""
         own = held.get(OWN_SLOTS, PoolLoad())
         load = max(0, self.load - sum(one.held for one in held.values())) + own.load
         running = max(0, self.running - sum(one.running for one in held.values())) + own.taken
@@ -99,7 +100,7 @@ class LiveWorker:
 
     @property
     def free_slots(self) -> int:
-        """How many slots are free by all that it holds. With one it would most likely begin something at once."""
+        """How many slots its load leaves free. A worker with a free slot most likely begins an instance at once."""
         return 0 if self.holds_more else max(self.capacity - self.load, 0)
 
 

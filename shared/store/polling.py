@@ -32,7 +32,7 @@ class Polled(NamedTuple):
 
     rows: Sequence[Assigned]
     weights: Mapping[int, int] = NO_WEIGHTS
-    """By id how many slots those take that take several."""
+    """The weights of the instances that take several slots, by id."""
 
 
 class Lane(Enum):

@@ -18,7 +18,7 @@ FIRST = Rank(0)
 
 
 class Others(NamedTuple, Generic[T]):
-    """The room that there is for some items, where there is none for the next one."""
+    """The room for items of some groups, while the next item has none."""
 
     room: int = 0
     but: Container[Group] = ()
@@ -33,7 +33,7 @@ class DelayQueue(Generic[T]):
 
     ``early`` lets an item leave before its moment, together with another whose moment has come. That makes batches.
     ``longest_early`` is the longest ``early`` of any item. ``weigh`` tells how much room an item takes, by which groups
-    take turns. What is next and has no room holds its place: all that is behind it waits.
+    take turns. If the next item has no room, it holds its place: all items behind it wait.
 
         queue = DelayQueue(clock)
         queue.put(run.due_at, run)

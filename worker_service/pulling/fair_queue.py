@@ -14,7 +14,7 @@ from rota.shared.domain.groups import Group
 T = TypeVar("T")
 
 NO_ROOM = sys.maxsize
-"""What an item needs that must wait, whatever room there is."""
+"""What ``needs`` returns for an item that must wait, however much room there is."""
 
 
 class Rank(NamedTuple):
@@ -27,7 +27,7 @@ class Rank(NamedTuple):
     """None: no group, or that of a crowd."""
 
     share: int = 1
-    """So many of it count as one of another group."""
+    """How many items of its kind count as one item of another group."""
 
 
 Entry = tuple[datetime, int, float, T]
@@ -37,11 +37,10 @@ Entry = tuple[datetime, int, float, T]
 class FairQueue(Generic[T]):
     """What waits for room. Of a group the earliest comes first, and of those the one that came first.
 
-    The groups of a priority take turns. What an item takes (``weight``), divided by its share, is the time that its
-    group has used by it; the next turn is that of the group that has used least. A group of which nothing waited
-    begins where the others are, and with no more than it has used itself. So an item waits for one of each other group
-    at most, however many of those wait, if all count the same. (Goyal, Vin and Cheng, "Start-time Fair Queueing",
-    SIGCOMM 1996.)
+    The groups of a priority take turns. The queue counts what each group has used: an item adds its ``weight``, divided
+    by its share. The group that has used least has the next turn. A group that comes to the queue starts with the count
+    of the group that had the last turn, or with its own, if that is higher. So where all items count the same, an item
+    waits for at most one item of each other group. (Goyal, Vin and Cheng, "Start-time Fair Queueing", SIGCOMM 1996.)
 
         queue = FairQueue()
         queue.put(Rank(5, "flood"), moment, order, item)

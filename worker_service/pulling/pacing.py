@@ -46,7 +46,8 @@ GIVE_BACK_AFTER = timedelta(seconds=1)
 
 HOLD_FOR = timedelta(seconds=30)
 LONGEST_HOLD = timedelta(days=1)
-"""One that takes several slots waits so long for them, and the next time twice as long; a day at most."""
+"""A claimed instance that takes several slots waits ``HOLD_FOR`` for them. Each time that its worker hands it back
+doubles that, up to ``LONGEST_HOLD``."""
 
 FIRST_RETRY_SECONDS = 0.02
 LONGEST_RETRY_SECONDS = 0.5
