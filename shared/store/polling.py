@@ -7,7 +7,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Select, and_, bindparam, exists, literal_column, select
+from sqlalchemy import Connection, Select, and_, bindparam, exists, func, literal_column, select
 
 from rota.shared.database.constructs import among, by_index, joined_ids, read_by, split_ids
 from rota.shared.domain.states import InstanceStatus
@@ -103,10 +103,12 @@ _heavy = by_index(
 )
 
 
-def _by_moments(assigned: Select[Any]) -> Select[Any]:
-    polled = assigned.subquery("polled")
+def _by_moments(lane: Lane, assigned: Select[Any]) -> Select[Any]:
+    in_pool = lane is Lane.POOL
+    polled = (assigned.add_columns(_place.weight) if in_pool else assigned).subquery("polled")
+    any_heavy: Any = func.max(polled.c.weight) > literal_column("1") if in_pool else _any_heavy
     moment = (polled.c.priority, polled.c.due_at)
-    return select(joined_ids(polled.c.id), *moment, _any_heavy.label("any_heavy")).group_by(*moment).order_by(*moment)
+    return select(joined_ids(polled.c.id), *moment, any_heavy.label("any_heavy")).group_by(*moment).order_by(*moment)
 
 
 _of_these_pools = and_(OF_ITS_PLACE, among(_place.pool, "pools"))
@@ -127,7 +129,7 @@ _of_pool = by_index(
 QUEUED: dict[Lane, Select[Any]] = {Lane.ALL: _assigned, Lane.BESIDE_POOLS: _beside_pools, Lane.POOL: _of_pool}
 """Of each lane, ``limit`` instances due by ``horizon``: id, due_at, priority; by priority and due time."""
 
-_polls = {lane: _by_moments(queued) for lane, queued in QUEUED.items()}
+_polls = {lane: _by_moments(lane, queued) for lane, queued in QUEUED.items()}
 
 
 def poll(connection: Connection, queue: Queue, horizon: datetime, limit: int) -> Polled:
@@ -137,7 +139,7 @@ def poll(connection: Connection, queue: Queue, horizon: datetime, limit: int) ->
     """
     values = {**queue.values, **queue.places, "horizon": horizon, "limit": limit}
     found = connection.execute(_polls[queue.lane], values).all()
-    weights = _weights(connection, queue) if found and found[0].any_heavy else NO_WEIGHTS
+    weights = _weights(connection, queue) if any(row.any_heavy for row in found) else NO_WEIGHTS
     return Polled(_rows(found), weights)
 
 
