@@ -16,31 +16,17 @@ down_revision: str | None = "0023"
 oldest_version = "0.1.0"
 
 
+def from_one(table: str, name: str, most: int, comment: str) -> None:
+    column: Column[Any] = Column(name, SmallInteger, nullable=False, server_default="1", comment=comment)
+    add_column(table, added(table, column, between=(1, most)))
+
+
 def upgrade() -> None:
     """Run it twice and it must do no harm: on MySQL a killed migration leaves its first half (migrations/steps.py)."""
     state_oldest_version(oldest_version)
-    weight: Column[Any] = Column(
-        "weight",
-        SmallInteger,
-        nullable=False,
-        server_default="1",
-        comment="how many slots of its worker, or threads of its pool, a run takes",
-    )
-    add_column("schedule_task", added("schedule_task", weight, between=(1, 10_000)))
-    share: Column[Any] = Column(
-        "group_share",
-        SmallInteger,
-        nullable=False,
-        server_default="1",
-        comment="where groups take turns, so many of its instances count as one of another group",
-    )
-    add_column("schedule_task", added("schedule_task", share, between=(1, 100)))
+    from_one("schedule_task", "weight", 10_000, "how many slots of its worker, or threads of its pool, a run takes")
+    counts_as = "where groups take turns, so many of its instances count as one of another group"
+    from_one("schedule_task", "group_share", 100, counts_as)
     add_index("schedule_task", "ix_schedule_task_weight_live_name", ["weight", "live_name"])
-    taken: Column[Any] = Column(
-        "weight",
-        SmallInteger,
-        nullable=False,
-        server_default="1",
-        comment="how many threads of the pool it takes; where pool is empty, how many slots of the worker",
-    )
-    add_column("schedule_pool_place", added("schedule_pool_place", taken, between=(1, 10_000)))
+    taken = "how many threads of the pool it takes; where pool is empty, how many slots of the worker"
+    from_one("schedule_pool_place", "weight", 10_000, taken)

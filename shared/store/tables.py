@@ -373,22 +373,18 @@ _pool: Column[Any] = Column(
     "pool", String(63), comment="the pool of its workers' threads in which it runs; NULL: their own slots"
 )
 schedule_task.append_column(added("schedule_task", _pool))
-_weight: Column[Any] = Column(
-    "weight",
-    SmallInteger,
-    nullable=False,
-    server_default="1",
-    comment="how many slots of its worker, or threads of its pool, a run takes",
-)
-schedule_task.append_column(added("schedule_task", _weight, (1, MOST_WEIGHT)))
-_group_share: Column[Any] = Column(
-    "group_share",
-    SmallInteger,
-    nullable=False,
-    server_default="1",
-    comment="where groups take turns, so many of its instances count as one of another group",
-)
-schedule_task.append_column(added("schedule_task", _group_share, (1, MOST_SHARE)))
+
+
+def _from_one(table: str, name: str, most: int, comment: str) -> Column[Any]:
+    """A whole number from 1 to ``most`` that a migration has added; 1 if nothing is said."""
+    column: Column[Any] = Column(name, SmallInteger, nullable=False, server_default="1", comment=comment)
+    return added(table, column, (1, most))
+
+
+_weight = "how many slots of its worker, or threads of its pool, a run takes"
+schedule_task.append_column(_from_one("schedule_task", "weight", MOST_WEIGHT, _weight))
+_group_share = "where groups take turns, so many of its instances count as one of another group"
+schedule_task.append_column(_from_one("schedule_task", "group_share", MOST_SHARE, _group_share))
 schedule_task.append_constraint(UniqueConstraint("live_name"))
 _kinds = (schedule_task.c.trigger_kind, schedule_task.c.misfire_policy)
 """In the indexes, so that a scheduler passes quickly over tasks of kinds that only a newer one knows."""
@@ -987,14 +983,8 @@ schedule_pool_place = Table(
     comment="the instances that workers were given for their pools: the pool of the task at that time",
     **OPTIONS,
 )
-_place_weight: Column[Any] = Column(
-    "weight",
-    SmallInteger,
-    nullable=False,
-    server_default="1",
-    comment="how many threads of the pool it takes; where pool is empty, how many slots of the worker",
-)
-schedule_pool_place.append_column(added("schedule_pool_place", _place_weight, (1, MOST_WEIGHT)))
+_place_weight = "how many threads of the pool it takes; where pool is empty, how many slots of the worker"
+schedule_pool_place.append_column(_from_one("schedule_pool_place", "weight", MOST_WEIGHT, _place_weight))
 
 schedule_business_key = Table(
     "schedule_business_key",
