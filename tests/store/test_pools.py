@@ -7,23 +7,21 @@ from typing import Any
 
 import pytest
 
-from rota.scheduler_service.duties.assigner import Assigner
 from rota.scheduler_service.duties.materializer import Materializer
 from rota.scheduler_service.duties.pool_places import PoolPlaces
 from rota.scheduler_service.duties.reaper import Reaper
-from rota.scheduler_service.duties.spreader import Spreader
-from rota.scheduler_service.fleet import FleetCache
 from rota.shared.control import tasks, workers
 from rota.shared.control.actor import Actor
 from rota.shared.database.transactions import Database
 from rota.shared.domain.errors import InvalidInput, NameTaken
 from rota.shared.settings import Settings
-from rota.shared.store import assignments, loads, polling, pools
+from rota.shared.store import assignments, loads, polling
 from rota.shared.store.polling import Queue
 from rota.shared.store.pools import PoolLoad
 from rota.shared.store.workers import Load, heartbeat
 from rota.worker_service.authoring import Rota
 from rota.worker_service.declarations import Declarations
+from tests.harness.giving import Giving
 from tests.harness.scenario import Scenario, ended, to_retry
 from tests.harness.statements import executed
 
@@ -31,15 +29,8 @@ ANN = Actor("ann", "cli")
 HELD = "SELECT schedule_worker_node_id, COUNT(*) FROM schedule_instance WHERE status = 'assigned' GROUP BY 1"
 
 
-class Pooled:
+class Pooled(Giving):
     """Workers with and without pools, a task that runs in a pool, and the duties of a scheduler."""
-
-    def __init__(self, database: Database) -> None:
-        self.rows, self.database = Scenario(database), database
-        settings = Settings.load()
-        self.fleet = FleetCache(database)
-        self.spreader = Spreader(database, settings, self.fleet)
-        self.assigner = Assigner(database, settings, self.fleet, to_spread=self.spreader.note)
 
     def worker(self, name: str, pools: dict[str, int] | None = None, **fields: Any) -> int:
         return self.rows.worker(name, pools=pools or {}, **fields)
@@ -50,13 +41,6 @@ class Pooled:
         self.rows.sql("UPDATE schedule_task SET pool = :pool WHERE id = :task", pool=pool, task=task)
         return task
 
-    def pending(self, task: int, number: int) -> list[int]:
-        return [self.rows.pending(task, origin="manual") for _ in range(number)]
-
-    def step(self) -> None:
-        self.fleet._good_until = 0
-        self.assigner.step()
-
     def given(self) -> dict[int, int]:
         return dict(map(tuple, self.rows.sql(HELD)))
 
@@ -65,13 +49,6 @@ class Pooled:
         queue = Queue(worker, pools=("images", "mail")) if pool is None else Queue(worker, pool)
         found = self.database.read(lambda c: polling.poll(c, queue, horizon, 1000))
         return {instance for instance, _, _ in found.rows}
-
-    def held(self, worker: int) -> dict[str, PoolLoad]:
-        return self.database.read(lambda c: pools.held(c, [worker])).get(worker, {})
-
-    def reason(self, instance: int) -> str | None:
-        reason: str | None = self.rows.row(instance).reason
-        return reason
 
 
 @pytest.fixture

@@ -9,40 +9,31 @@ from unittest.mock import ANY
 
 import pytest
 
-from rota.scheduler_service.duties.assigner import Assigner
 from rota.scheduler_service.duties.materializer import Materializer
 from rota.scheduler_service.duties.pool_places import PoolPlaces
 from rota.scheduler_service.duties.reaper import Reaper
-from rota.scheduler_service.duties.spreader import Spreader
-from rota.scheduler_service.fleet import FleetCache
 from rota.shared.control import tasks, workers
 from rota.shared.control.actor import Actor
 from rota.shared.database.transactions import Database
 from rota.shared.domain.errors import InvalidInput, TooHeavy
 from rota.shared.settings import Settings
-from rota.shared.store import loads, polling, pools
+from rota.shared.store import loads, polling
 from rota.shared.store.polling import Polled, Queue
 from rota.shared.store.pools import OWN_SLOTS, PoolLoad
 from rota.shared.store.workers import Load, heartbeat
 from rota.worker_service.authoring import Rota
 from rota.worker_service.declarations import Declarations
+from tests.harness.giving import Giving
 from tests.harness.processes import wait_until
 from tests.harness.puller import Puller
-from tests.harness.scenario import Scenario, ended, to_retry
+from tests.harness.scenario import ended, to_retry
 from tests.harness.statements import executed
 
 ANN = Actor("ann", "cli")
 
 
-class Weighed:
+class Weighed(Giving):
     """Workers, tasks that take several slots, and the duties of a scheduler."""
-
-    def __init__(self, database: Database) -> None:
-        self.rows, self.database = Scenario(database), database
-        settings = Settings.load()
-        self.fleet = FleetCache(database)
-        self.spreader = Spreader(database, settings, self.fleet)
-        self.assigner = Assigner(database, settings, self.fleet, to_spread=self.spreader.note)
 
     def task(self, weight: int = 1, pool: str | None = None, **fields: Any) -> int:
         """A task, whose weight and pool SQL has written."""
@@ -54,13 +45,6 @@ class Weighed:
             task=task,
         )
         return task
-
-    def pending(self, task: int, number: int = 1) -> list[int]:
-        return [self.rows.pending(task, origin="manual") for _ in range(number)]
-
-    def step(self) -> None:
-        self.fleet._good_until = 0
-        self.assigner.step()
 
     def given(self) -> dict[int, list[int]]:
         """The weights of what each worker was given."""
@@ -76,13 +60,6 @@ class Weighed:
     def polled(self, queue: Queue) -> Polled:
         horizon = self.rows.now() + timedelta(minutes=1)
         return self.database.read(lambda c: polling.poll(c, queue, horizon, 1000))
-
-    def held(self, worker: int) -> dict[str, PoolLoad]:
-        return self.database.read(lambda c: pools.held(c, [worker])).get(worker, {})
-
-    def reason(self, instance: int) -> str | None:
-        reason: str | None = self.rows.row(instance).reason
-        return reason
 
 
 @pytest.fixture
