@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from operator import lt
 from typing import Any, Protocol, TypeVar
 
@@ -133,9 +134,13 @@ def bound(rows: Iterable[Sequence[Any]]) -> str:
     return _encode(list(rows))
 
 
+_written_again = lru_cache(maxsize=1024)(written)
+"""For times of which many are equal: all fires of a herd are due at one time."""
+
+
 def _written_value(value: Any) -> Any:
     if isinstance(value, datetime):
-        return written(value)
+        return _written_again(value)
     raise TypeError(f"a row holds {value!r}, which has no JSON form")
 
 
@@ -155,7 +160,9 @@ class Listed(tuple[Any, ...]):
     @classmethod
     def of(cls, values: Iterable[Any]) -> "Listed":
         """A list of the values; times become their written form."""
-        return cls([written(value) if isinstance(value, datetime) else value for value in values])
+        given = list(values)
+        write = _written_again if given and given[0] == given[-1] else written
+        return cls([write(value) if isinstance(value, datetime) else value for value in given])
 
 
 class ListType(String):

@@ -11,8 +11,16 @@ T = TypeVar("T")
 LATER = "rota_later"
 """The execution option of a statement that need not be sent before the next one: a ``Later``."""
 
+KEEPER = "rota_keeper"
+"""The execution option by which an engine has a ``Keeps``."""
+
 BEFORE = "rota_before"
 """The execution option of a statement that is executed before the transaction begins."""
+
+
+Keeps = Callable[[Connection, Executable, Mapping[str, Any], "Later"], bool]
+"""Gives the text of a statement to the driver's connection, which keeps it for the next packet. Returns False if it has
+not: then SQLAlchemy is to execute the statement."""
 
 
 class Unexpected(Exception):
@@ -50,6 +58,10 @@ def execute_later(
         counted = execute_later(connection, update(task).values(priority=1), {})
     """
     later = Later(expected)
+    keeps: Keeps | None = connection.get_execution_options().get(KEEPER)
+    if keeps is not None and keeps(connection, statement, values, later):
+        later.waits = True
+        return later
     result = connection.execute(statement, values, execution_options={LATER: later})
     if not later.waits:
         later.tell(result.rowcount)

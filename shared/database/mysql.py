@@ -17,10 +17,11 @@ from rota.shared.clock import EPOCH, Clock, HostTimer
 from rota.shared.database import mysql_checks, mysql_migration
 from rota.shared.database.backend import Backend, Check, Checks, ErrorKind, Limits, is_of_data, range_name
 from rota.shared.database.constructs import Listed, UtcTimeType, stored_time, written
-from rota.shared.database.later import LATER, Later
+from rota.shared.database.later import BEFORE, KEEPER, LATER, Later
 from rota.shared.database.mysql_connection import connect, send_together
 from rota.shared.database.mysql_constructs import compile_for, write_listed
 from rota.shared.database.mysql_hosts import DOUBT, Hosts, timed_out
+from rota.shared.database.mysql_prepared import Keeper, driver_of, is_listened_to
 from rota.shared.database.mysql_session import SETTING_REFUSED, prepare
 from rota.shared.database.servers import Servers
 from rota.shared.database.urls import addresses, has_several_hosts
@@ -104,10 +105,11 @@ class MySQL(Backend):
         return _engine(url, limits, servers)
 
     def follow(self, engine: Engine, clock: Clock) -> None:
-        """Set the session's ``timestamp`` to the clock's time whenever a transaction or a read begins."""
+        """Set the session's ``timestamp`` to the clock's time before a transaction or a read begins."""
 
         def set_timestamp(connection: Connection) -> None:
-            connection.exec_driver_sql(f"SET timestamp = {(clock.now() - EPOCH).total_seconds():.6f}")
+            seconds = (clock.now() - EPOCH).total_seconds()
+            connection.exec_driver_sql(f"SET timestamp = {seconds:.6f}", execution_options={BEFORE: True})
 
         event.listen(engine, "begin", set_timestamp)
 
@@ -226,6 +228,7 @@ def _engine(url: URL, limits: Limits, servers: Servers) -> Engine:
         url,
         hide_parameters=True,  # errors are logged, and the parameters hold params and results of tasks
         json_deserializer=json_value,
+        execution_options={KEEPER: Keeper()},
         pool_size=10,  # a process has five threads that use it at most, in turn: no connection stays idle for long
         max_overflow=0,
         connect_args={
@@ -254,8 +257,12 @@ def _engine(url: URL, limits: Limits, servers: Servers) -> Engine:
 
 
 def _begin(connection: Connection) -> None:
-    if connection.get_execution_options().get("rota_write"):
+    if not connection.get_execution_options().get("rota_write"):
+        return
+    if is_listened_to(connection):
         connection.exec_driver_sql("BEGIN", execution_options={LATER: Later()})
+    else:
+        driver_of(connection).later("BEGIN", Later())
 
 
 def _note_use(connection: Any, record: Any) -> None:

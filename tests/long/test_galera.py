@@ -30,6 +30,7 @@ TYPES = ("NOTE", "STEPS", "NOTE_THREAD")
 AHEAD_SECONDS = 2
 STALE_SECONDS = 1
 CONFLICTS = 1_000
+REST_SECONDS = 0.002
 TABLES = ("schedule_instance", "schedule_task_node", "schedule_task", "schedule_kept_slot")
 EXPLAINED = ("overlap: instance", "its task was off when it was due")
 
@@ -140,9 +141,11 @@ def test_a_transaction_that_another_node_ends_leaves_nothing_behind() -> None:
 
 
 def contest(connection: Connection, n: int) -> bool:
+    """Write three rows. Every other transaction rests before the last, or on a busy machine few would meet others."""
     for statement in (
         "INSERT INTO before_it VALUES (:n)",
         "UPDATE contested SET n = :n WHERE id = 1",
+        f"DO SLEEP({REST_SECONDS * (n % 2)})",
         "INSERT INTO after_it VALUES (:n)",
     ):
         execute_later(connection, text(statement), {"n": n})

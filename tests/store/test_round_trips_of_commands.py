@@ -31,6 +31,7 @@ from rota.shared.domain.calendars.defining import Changes
 from rota.shared.domain.errors import NameTaken, NotFound, NotPossible
 from rota.shared.domain.states import TaskStatus
 from rota.shared.domain.task import TaskDefinition
+from rota.shared.settable_clock import SettableClock
 from tests.harness.packets import Packets, assert_one_packet_each, verbs
 from tests.harness.scenario import Scenario
 
@@ -109,6 +110,17 @@ def test_a_command_reads_and_then_writes_in_one_packet(nightly: Scenario, packet
     COMMANDS[name](nightly.database)
     assert_one_packet_each(packets)
     assert not any(b"FOR UPDATE" in packet for packet in packets)
+
+
+def test_a_simulated_transaction_begins_no_earlier_than_a_real_one(nightly: Scenario, packets: Packets) -> None:
+    simulated = Database(nightly.database.url.render_as_string(hide_password=False), clock=SettableClock(nightly.start))
+    try:
+        packets.clear()
+        COMMANDS["off"](simulated)
+    finally:
+        simulated.close()
+    assert [verbs(packet)[0] for packet in packets if b"SET timestamp" in packet] == ["SET"]
+    assert_one_packet_each(packets)
 
 
 def lock_whole(connection: Connection, table: str) -> None:

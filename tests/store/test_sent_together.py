@@ -1,5 +1,9 @@
 """Statements that wait for the next one: a transaction of them is one packet, and fails as a whole."""
 
+import socket
+from io import BufferedReader
+from typing import Any
+
 import pytest
 from sqlalchemy import Connection, TextClause, text
 from sqlalchemy.exc import DataError, DBAPIError
@@ -227,3 +231,28 @@ def test_a_transaction_without_any_statement_sends_nothing(mariadb_rows: Scenari
     packets.clear()
     mariadb_rows.database.write(lambda c: None)
     assert packets == []
+
+
+def test_a_large_answer_is_read_in_large_pieces(mariadb_rows: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    row, number, small = 1_000, 1_000, 8 * 1024
+    numbers = f"WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < {number})"
+    many = text(f"{numbers} SELECT REPEAT('x', {row}) FROM n")
+    read, pieces = socket.SocketIO.readinto, []
+
+    def answer(connection: Connection) -> int:
+        connection.execute(text("SELECT 1"))
+        reader = driver(connection)._rfile
+        assert isinstance(reader, BufferedReader)
+
+        def counted(self: socket.SocketIO, buffer: Any) -> int | None:
+            size = read(self, buffer)
+            if self is reader.raw:
+                pieces.append(size)
+            return size
+
+        monkeypatch.setattr(socket.SocketIO, "readinto", counted)
+        return len(connection.execute(many).all())
+
+    assert mariadb_rows.database.read(answer) == number
+    assert sum(size or 0 for size in pieces) > row * number
+    assert len(pieces) < 0.8 * row * number / small, "Python's own buffer would need more"
