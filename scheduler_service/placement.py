@@ -178,10 +178,13 @@ class Fleet:
         """The nodes of a task type that this worker carries, in the version that it carries."""
         return self._lists[task_type, self._workers[worker_id].versions[task_type]]
 
-    def wake_addresses(self, worker_ids: Iterable[int]) -> list[object]:
-        """Where those of these workers listen for wake-ups that have free slots: the others begin nothing at once."""
-        found = (self._workers.get(worker_id) for worker_id in worker_ids)
-        return [one.wake_address for one in found if one is not None and one.runs_more and one.wake_address is not None]
+    def wake_addresses(self, worker_ids: Iterable[int], *, also_full: bool = False) -> list[object]:
+        """Where those of these workers listen for wake-ups that have free slots: the others begin nothing at once.
+
+        ``also_full``: also the others, because a slot may have become free since the snapshot.
+        """
+        found = [one for worker_id in worker_ids if (one := self._workers.get(worker_id)) is not None]
+        return [one.wake_address for one in found if one.wake_address is not None and (also_full or one.runs_more)]
 
     def why_not(self, needs: Needs) -> str:
         """Why ``choose`` found nobody, in a sentence that a row can hold. While a worker fits, that is ``FULL``."""

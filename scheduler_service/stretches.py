@@ -5,6 +5,7 @@ also while the slot is taken. A stretch grows while its worker works it off, and
 worker's load. This is for economy alone; the claim decides who may run (docs/decisions/0057-handing-a-turn-on.md).
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -55,6 +56,9 @@ class Stretch:
     moved_at: float = float("-inf")
     """When some of it had gone, in seconds of the clock's ``monotonic``."""
 
+    worker: int | None = None
+    """To whom the last of it was given."""
+
     def look(self, still: Collection[int], now: float) -> None:
         """Forget what was claimed. So much may go until the next look, too."""
         before, self.given = len(self.given), {i: one for i, one in self.given.items() if i in still}
@@ -74,7 +78,7 @@ class Stretches:
     """The stretches of the tasks that run one at a time.
 
     stretches.look()
-    near, later = in_turn(page, full, unfit, stretches.missing(page))
+    near, later = in_turn(page, full, unfit, stretches.missing(page), seen)
     stretches.give([(instance, worker)])
     """
 
@@ -82,6 +86,8 @@ class Stretches:
         self._database = database
         self._looked_at = float("-inf")
         self._stretches: dict[int, Stretch] = {}
+        self.were_dry: Collection[int] = ()
+        """The tasks that were ``dry`` when ``give`` was called last: a worker waits for what was given then."""
 
     @property
     def quick(self) -> list[int]:
@@ -119,7 +125,10 @@ class Stretches:
                 del self._stretches[task]
 
     def holders(self, near: Iterable[Pending], full: Collection[int]) -> dict[int, int]:
-        """The workers that have the turns before these, or the run, by task; of tasks with a line alone."""
+        """The workers that have the turns before these, or the run, by task; of tasks with a line alone.
+
+        Where nobody has, because a worker has run all that it was given, it is this worker, which waits for more.
+        """
         first: dict[int, Pending] = {}
         number: Counter[int] = Counter()
         for one in near:
@@ -131,19 +140,26 @@ class Stretches:
         if not lines:
             return {}
         workers = self._database.read(lambda c: {task: turns.worker_before(c, task, due) for task, due in lines})
+        for task in self.dry & workers.keys():
+            workers[task] = workers[task] or self._stretches[task].worker
         return {task: worker for task, worker in workers.items() if worker is not None}
+
+    @property
+    def dry(self) -> set[int]:
+        """The tasks of which a worker has run all that it was given, and more could follow at once."""
+        return {task for task, stretch in self._stretches.items() if stretch.length and not stretch.given}
 
     def give(self, placed: Iterable[tuple[Pending, int]]) -> None:
         """Note that these were given to workers."""
-        now = self._database.clock.monotonic()
+        now, self.were_dry = self._database.clock.monotonic(), self.dry
         given = [(one, worker) for one, worker in placed if is_alone(one)]
         for one, worker in given:
             if one.task_id not in self._stretches and len(self._stretches) >= MOST_TASKS:
                 self._forget()
             if one.task_id in self._stretches or len(self._stretches) < MOST_TASKS:
-                self._stretches.setdefault(one.task_id, Stretch()).given[one.id] = Given(
-                    worker, _place(one), one.weight
-                )
+                stretch = self._stretches.setdefault(one.task_id, Stretch())
+                stretch.given[one.id] = Given(worker, _place(one), one.weight)
+                stretch.worker = worker
         for task in {one.task_id for one, _ in given} & self._stretches.keys():
             stretch = self._stretches[task]
             if len(stretch.given) > AHEAD and not stretch.length:  # perhaps it is worked off at once
@@ -193,25 +209,49 @@ def is_alone(one: Pending) -> bool:
     return slots == 1 and one.limit_name is None and one.parent_id is None
 
 
+@dataclass(slots=True)
+class Seen:
+    """What a pass has seen, on its pages so far, of the lines of tasks that run one at a time."""
+
+    lines: dict[int, list[turns.Place]] = field(default_factory=dict)
+    """The places of those that wait, ascending, by task."""
+
+    missing: dict[int, int] = field(default_factory=dict)
+    """How many instances each stretch lacked when the pass came to its task."""
+
+    def remember(self, page: Iterable[Pending], gone: Collection[int]) -> None:
+        """Add those of a page that wait in such lines, but for those that are ``gone`` or hold up nobody."""
+        self.lines |= self.with_these(one for one in page if is_alone(one) and one.id not in gone)
+
+    def with_these(self, instances: Iterable[Pending]) -> dict[int, list[turns.Place]]:
+        """The lines of the tasks of these instances, with these."""
+        places: dict[int, set[turns.Place]] = {}
+        for one in instances:
+            places.setdefault(one.task_id, set()).add(_place(one))
+        return {task: sorted(some.union(self.lines.get(task, ()))) for task, some in places.items()}
+
+
 def in_turn(
-    page: Iterable[Pending], full: Collection[int], unfit: Collection[int], allowed: Mapping[int, int]
+    page: Iterable[Pending], full: Collection[int], unfit: Collection[int], missing: Mapping[int, int], seen: Seen
 ) -> tuple[list[Pending], list[tuple[Pending, str]]]:
     """Part a page into instances whose turn may be near, and those that come later, each with the reason.
 
     A task whose slots are all taken has none near; of any other the oldest are near, a few more than its slots. The
     later ones would only fill the workers' queues, where other tasks could run. But of a task whose stretch is worked
-    off, so many are near as are ``allowed``. An instance that has begun before keeps its reason, which says why it runs
+    off, so many are near as are ``missing``. An instance that has begun before keeps its reason, which says why it runs
     again. An ``unfit`` one is in nobody's way: it is near, so that it is tried.
+
+    ``seen``: what earlier pages of the pass have shown. The caller adds this page (``remember``).
     """
     near: list[Pending] = []
     later: list[tuple[Pending, str]] = []
-    numbers: Counter[int] = Counter()
     far: dict[int, int] = {}
-    bounded = ((one, slots) for one in page if (slots := one.slots) is not None and one.id not in unfit)
-    for one, slots in sorted(bounded, key=lambda pair: _place(pair[0])):
-        numbers[one.task_id] += 1
+    seen.missing = {**missing, **seen.missing}
+    bounded = [(one, slots) for one in page if (slots := one.slots) is not None and one.id not in unfit]
+    lines = seen.with_these(one for one, _ in bounded)
+    for one, slots in bounded:
         most = 0 if one.task_id in full else slots + AHEAD
-        if numbers[one.task_id] > max(most, allowed.get(one.task_id, 0)):
+        if bisect_left(lines[one.task_id], _place(one)) >= max(most, seen.missing.get(one.task_id, 0)):
             far[one.id] = slots
     for one in page:
         if one.id in far:

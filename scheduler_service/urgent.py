@@ -1,9 +1,14 @@
-"""Urgent work: the scheduler tells the workers to which it has just given some, so that they do not poll too late."""
+"""Urgent work: the scheduler tells the workers to which it has just given some, so that they do not poll too late.
 
-from collections.abc import Iterable
+It also tells a worker that has run all that it was given of a line, and is given more.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from rota.scheduler_service.fleet import FleetSnapshot
+from rota.scheduler_service.giving import Placed
 from rota.scheduler_service.placement import Fleet
 from rota.shared.domain.states import Origin
 from rota.shared.store.pending import Pending
@@ -26,6 +31,17 @@ def wake_workers(urgent: Iterable[Given], fleet: Fleet, before: datetime) -> Non
     The work is committed. What is due later, the workers poll in time.
     """
     send(fleet.wake_addresses({one.worker for one in urgent if one.worker is not None and one.due_at < before}))
+
+
+def wake_for(placed: Sequence[Placed], dry: Collection[int], snapshot: FleetSnapshot, before: datetime) -> None:
+    """Wake the workers that were given these, if the work is urgent and due ``before`` this moment, or if its task is
+    ``dry``: then the worker has run all that it had of the task, and waits for more."""
+    for pool in {p.instance.pool for p in placed}:
+        fleet, mine = snapshot.of_pool(pool), [p for p in placed if p.instance.pool == pool]
+        waiting = {p.worker for p in mine if p.instance.task_id in dry}
+        send(fleet.wake_addresses(waiting, also_full=True))
+        others = (p for p in mine if p.worker not in waiting and is_urgent(p.instance))
+        wake_workers((Given(p.worker, p.instance.due_at) for p in others), fleet, before)
 
 
 def is_urgent(one: Pending) -> bool:

@@ -1,7 +1,7 @@
 """Writing: what the materializer has decided for a batch of tasks, in one transaction each time."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from rota.shared.domain.deciding import recalled
 from rota.shared.domain.errors import RotaError
-from rota.shared.domain.planning import Decision, PlannedTask
+from rota.shared.domain.planning import Decision, PlannedTask, TaskTerms
 from rota.shared.domain.states import REASON_LIMIT, OnEnd
 from rota.shared.store import (
     calendars,
@@ -82,6 +82,8 @@ def portions(writes: Sequence[TaskWrite]) -> Iterator[Sequence[TaskWrite]]:
 
 def bounded(decision: Decision, param: str | None) -> Decision:
     """The decision, cut to as many fires as one transaction may write. The next tick goes on."""
+    if len(decision.fires) <= 1:
+        return decision
     most = max(1, BYTES_IN_WRITE // (200 + len(param or "")))
     if len(decision.fires) <= most:
         return decision
@@ -119,8 +121,8 @@ def write_tasks(
     """
     tasks = {w.advance.task.id: w.advance.task for w in writes}
     terms_of = {i: task.terms for i, task in tasks.items()}
-    replanned = {i for i, terms in terms_of.items() if terms.is_deleted or (terms.is_new_plan and terms.was_planned)}
-    turned_on = {i for i, terms in terms_of.items() if terms.was_turned_on and not terms.is_deleted}
+    replanned = _with(terms_of, lambda terms: terms.is_deleted or (terms.is_new_plan and terms.was_planned))
+    turned_on = _with(terms_of, lambda terms: terms.was_turned_on and not terms.is_deleted)
     edited = replanned | turned_on
     free = others_locks.not_locked(connection, tasks, edited, times.passed_from) if wary else set(tasks)
     ours = free if at_once else locks.kept(connection, token, free, times.within_seconds)
@@ -135,12 +137,24 @@ def write_tasks(
     canceling.pass_over(connection, [i for i in passed if i not in dropped], overlap.OFF)
     fires.materialize(connection, [fire for w in kept if w.refused is None for fire in w.fires])
     fires.refuse(connection, [fire for w in kept if w.refused is not None for fire in w.fires])
-    followed = [w.fires for w in kept if w.fires and w.advance.task.terms.inputs.follows_ends]
-    follow_ups.mark(connection, [(fire.task_id, fire.schedule_datetime) for some in followed for fire in some])
-    _write_chains(connection, kept, marks=marks)
-    _note_limits(connection, kept)
+    followed = _of(kept, _with(terms_of, lambda terms: terms.inputs.follows_ends))
+    follow_ups.mark(connection, [(fire.task_id, fire.schedule_datetime) for w in followed for fire in w.fires])
+    stale = _of(kept, _with(terms_of, lambda terms: terms.is_stale))
+    _write_chains(connection, kept, stale, marks=marks)
+    _note_limits(connection, _of(kept, _with(terms_of, lambda terms: bool(terms.run_timeout_seconds))))
     _advance(connection, [w.advance for w in kept])
     return {task.name for i, task in tasks.items() if i not in free}
+
+
+def _with(terms_of: Mapping[int, TaskTerms], so: Callable[[TaskTerms], bool]) -> set[int]:
+    """The tasks whose terms are so. Most tasks have one of a few terms, and each of these is asked once."""
+    found = {terms for terms in set(terms_of.values()) if so(terms)}
+    return {task_id for task_id, terms in terms_of.items() if terms in found} if found else set()
+
+
+def _of(writes: Sequence[TaskWrite], task_ids: Set[int]) -> Sequence[TaskWrite]:
+    """Those of the writes that are of these tasks."""
+    return [write for write in writes if write.advance.task.id in task_ids] if task_ids else ()
 
 
 def _advance(connection: Connection, advances: Sequence[plans.Advance]) -> None:
@@ -151,18 +165,18 @@ def _advance(connection: Connection, advances: Sequence[plans.Advance]) -> None:
     catch_ups.begin(connection, [(a.task, a.missed) for a in advances if a.missed is not None])
 
 
-def _write_chains(connection: Connection, writes: Sequence[TaskWrite], *, marks: bool) -> None:
-    links = {w.advance.task.id: before for w in writes if (before := _links(w)) is not None}
+def _write_chains(
+    connection: Connection, writes: Sequence[TaskWrite], stale: Sequence[TaskWrite], *, marks: bool
+) -> None:
+    links = {w.advance.task.id: before for w in stale if (before := _links(w)) is not None}
     chains.link(connection, links)
     if marks or links:
         chain_runs.mark_fires(connection, [(f.task_id, f.schedule_datetime) for w in writes for f in w.fires])
 
 
 def _links(write: TaskWrite) -> Mapping[str, OnEnd] | None:
-    """The tasks that a task with a new plan follows; None if these links stay as they are."""
+    """The tasks that a task with a stale plan follows; None if these links stay as they are."""
     terms = write.advance.task.terms
-    if not terms.is_stale:
-        return None
     followed = terms.planned is not None and terms.planned.inputs.follows_tasks
     if terms.is_deleted or write.advance.error is not None or not terms.inputs.follows_tasks:
         return {} if followed else None

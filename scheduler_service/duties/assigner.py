@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -21,8 +21,8 @@ from rota.scheduler_service.params import portions, with_lists, with_params
 from rota.scheduler_service.parting import is_new, stranded, to_spread, unwanted_of
 from rota.scheduler_service.placement import FULL, NOBODY
 from rota.scheduler_service.placing import place
-from rota.scheduler_service.stretches import LONGEST, LOOK_SECONDS, Line, Stretches, in_turn
-from rota.scheduler_service.urgent import Given, is_urgent, wake_workers
+from rota.scheduler_service.stretches import LONGEST, LOOK_SECONDS, Line, Seen, Stretches, in_turn
+from rota.scheduler_service.urgent import wake_for
 from rota.shared.clock import TICK_PHASE_SECONDS, seconds_to_next
 from rota.shared.database.later import Unexpected, then_read
 from rota.shared.database.transactions import Database, sentence
@@ -47,13 +47,14 @@ class Pass:
     """The outcome of a pass.
 
     ``seen``: how many instances it looked at; ``settled``: how many it gave to a worker or canceled; ``crowded``: some
-    wait for room; ``cut``: it ended because it may look at no more.
+    wait for room; ``cut``: it ended because it may look at no more; ``lines``: those that it has seen.
     """
 
     seen: int = 0
     settled: int = 0
     crowded: bool = False
     cut: bool = False
+    lines: Seen = field(default_factory=Seen)
 
 
 class Assigner:
@@ -226,7 +227,7 @@ class Assigner:
         queued = (p for p in wanted if p.slots is not None or p.limit_name is not None)
         unfit = {p.id for p in queued if not fits(p, snapshot, bound.get(p.id))}
         self._stretches.look()
-        near, later = in_turn(wanted, full, unfit, self._stretches.missing(wanted))
+        near, later = in_turn(wanted, full, unfit, self._stretches.missing(wanted), done.lines)
         near, limited = self._limits.part(near, unfit)
         line = Line(self._stretches.holders(near, full), later, now)
         placed, waiting, refused = place(near, snapshot, bound, line, self._surprises)
@@ -234,6 +235,7 @@ class Assigner:
             near, limited = hand_on(unused, limited)
             more, still, bad = place(near, snapshot, bound, line, self._surprises)
             placed, waiting, refused = placed + more, waiting + still, refused | bad
+        done.lines.remember(wanted, unfit | refused.keys())
         refused |= unwanted | self._missed_in_turn(page, waiting, pinned, now)
         self._notices.complain(f"task type {p.task_type}: {reason}" for p, reason in waiting)
         said = self._say(page, unfit, [*waiting, *later, *limited, *kept_back], refused)
@@ -302,10 +304,8 @@ class Assigner:
                 given = self._give_portion(ready)
                 settled += len(given)
                 if snapshot.fleet.listens:
-                    mine = [p for p in ready if p.instance.id in given and is_urgent(p.instance)]
-                    for pool in {p.instance.pool for p in mine}:
-                        urgent = (Given(p.worker, p.instance.due_at) for p in mine if p.instance.pool == pool)
-                        wake_workers(urgent, snapshot.of_pool(pool), self._horizon(0.5))
+                    mine = [p for p in ready if p.instance.id in given]
+                    wake_for(mine, self._stretches.were_dry, snapshot, self._horizon(0.5))
         return settled
 
     def _give_portion(self, placed: Sequence[Placed]) -> set[int]:

@@ -125,11 +125,14 @@ class Materializer:
 
     def _wake_workers(self, writes: Iterable[TaskWrite]) -> None:
         """Wake the workers of the urgent fires that are written so late that they might poll them too late."""
+        fleet = self._fleet_cache.current().fleet
+        if not fleet.listens:
+            return
         urgent = [fire for write in writes for fire in write.fires if fire.priority <= URGENT_PRIORITY]
         if urgent:
             given = (Given(fire.worker_id, fire.due_at or fire.schedule_datetime) for fire in urgent)
             half = timedelta(seconds=self._settings.lookahead_seconds / 2)
-            wake_workers(given, self._fleet_cache.current().fleet, self._database.clock.now() + half)
+            wake_workers(given, fleet, self._database.clock.now() + half)
 
     def _lease(self, token: str, due: Sequence[int]) -> list[PlannedTask]:
         """Lease these tasks and read them; in one round trip, if they have been leased before."""

@@ -1,16 +1,17 @@
 """A run of a task that runs one at a time ends, and hands its slot on to the next one in the report's transaction."""
 
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 
 from rota.scheduler_service import fleet, stretches
 from rota.scheduler_service.duties.assigner import Assigner
-from rota.scheduler_service.stretches import AHEAD, LOOK_SECONDS
+from rota.scheduler_service.stretches import AHEAD, LOOK_SECONDS, Seen, in_turn
 from rota.shared.settable_clock import SettableClock
 from rota.shared.settings import Settings
-from rota.shared.store import runs
+from rota.shared.store import assignments, runs
 from rota.shared.store.reports import Report
 from rota.shared.store.runs import Run, Wanted
 from rota.worker_service.pulling.successors import Successors
@@ -265,6 +266,75 @@ def test_a_stretch_goes_to_one_worker_and_grows_while_it_is_worked_off_also_behi
     assert AHEAD < len(second) < 150
     assert [instance for instance, _ in second] == ids[AHEAD + 1 :][: len(second)]
     assert {worker for _, worker in second} == {worker for _, worker in first}
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_worker_that_was_quicker_than_the_looks_is_woken_for_more(
+    rows: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken: list[list[str]] = []
+    monkeypatch.setattr("rota.scheduler_service.urgent.send", lambda to: woken.append(sorted(to)))
+    task = rows.task(overlap_policy="queue")
+    both = {rows.worker(capacity=1, prefetch=99, wake_address=to): to for to in ("10.0.0.1:1", "10.0.0.2:1")}
+    for n in range(200):
+        rows.pending(task, rows.start - (200 - n) * SECOND)
+    assigner = Assigner(rows.database, Settings.load())
+    assigner.step()
+    [worker] = {worker for _, worker in assigned(rows, task)}
+    busy = rows.running(worker)
+    rows.sql("UPDATE schedule_instance SET status = 'succeed' WHERE status = 'assigned'")
+    assert not any(woken)
+    assigner.step()
+    assert {given for _, given in assigned(rows, task)} == {worker}
+    assert [to for to in woken if to] == [[both[worker]]], f"its slot was taken by {busy.id} when it was looked at"
+    assigner.step()
+    assert sum(map(bool, woken)) == 1
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_pass_gives_what_is_next_in_a_line_and_nothing_from_its_later_pages(rows: Scenario) -> None:
+    task, _ = rows.task(overlap_policy="queue"), rows.worker(capacity=50, prefetch=1000)
+    ids = [rows.pending(task, rows.start - (120 - n) * SECOND) for n in range(120)]
+    last, first = rows.pending(task, rows.start), rows.pending(task, rows.start - 200 * SECOND)
+    rows.sql("UPDATE schedule_instance SET priority = 9 WHERE id IN (:last, :first)", last=last, first=first)
+    Assigner(rows.database, Settings.load(batch=40)).step()
+    assert [instance for instance, _ in assigned(rows, task)] == [first, *ids[: AHEAD + 1]]
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_task_that_has_no_stretch_is_given_some_of_each_page(rows: Scenario) -> None:
+    """Nobody tops it up between two passes."""
+    task, _ = rows.task(overlap_policy="allow", max_instances=2), rows.worker(capacity=50, prefetch=1000)
+    for n in range(120):
+        rows.pending(task, rows.start - (120 - n) * SECOND)
+    Assigner(rows.database, Settings.load(batch=40)).step()
+    assert len(assigned(rows, task)) == 3 * (2 + AHEAD)
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("batch", [25, 1000])
+def test_a_stretch_is_filled_from_as_many_pages_as_it_takes(rows: Scenario, batch: int) -> None:
+    task, _ = rows.task(overlap_policy="queue"), rows.worker(capacity=50, prefetch=1000)
+    for n in range(200):
+        rows.pending(task, rows.start - (200 - n) * SECOND)
+    assigner = Assigner(rows.database, Settings.load(batch=batch))
+    assigner.step()
+    worked_off(rows, task, AHEAD)
+    assigner.is_woken = True
+    assigner.step()
+    assert len(assigned(rows, task)) == stretches.LOOKS_AHEAD * (AHEAD + 1)
+
+
+def test_what_a_pass_sees_twice_counts_once(rows: Scenario) -> None:
+    task = rows.task(overlap_policy="queue")
+    for n in range(AHEAD):
+        rows.pending(task, rows.start - n * SECOND)
+    page = rows.database.read(partial(assignments.pending, horizon=rows.start + MINUTE, limit=99, after=None))
+    seen = Seen()
+    for _ in range(2):
+        near, later = in_turn(page, (), (), {}, seen)
+        assert (len(near), later) == (AHEAD, [])
+        seen.remember(page, ())
 
 
 @pytest.mark.usefixtures("clock")

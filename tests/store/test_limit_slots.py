@@ -56,6 +56,13 @@ def test_so_many_run_at_once_as_the_limit_says_whichever_task_and_worker(rows: S
     assert {waits.limit_name for waits in other.waiting} == {"warehouse"}
 
 
+def test_the_slots_of_a_limit_go_to_those_that_were_asked_for_first(rows: Scenario) -> None:
+    rows.sql(LIMIT.format(2))
+    worker = rows.worker()
+    first, second, urgent = waiting(rows, 3, worker)
+    assert ran(rows.claim(worker, urgent, first, second)) == [first, urgent]
+
+
 def test_a_slot_is_free_as_soon_as_its_run_ended(rows: Scenario) -> None:
     rows.sql(LIMIT.format(1))
     worker = rows.worker()
