@@ -245,6 +245,24 @@ def test_what_of_another_group_falls_due_comes_at_its_moment_though_there_is_no_
     assert taken.result(timeout=10) == ["shop"]
 
 
+def test_what_is_put_is_seen_though_something_before_it_is_overdue_and_has_no_room(
+    clock: SettableClock, queue: DelayQueue[str]
+) -> None:
+    queue.put(NOON, "heavy", rank=Rank(5))
+    queue.put(NOON + s(1), "overdue", rank=Rank(5))
+    taken: Future[list[str]] = Future()
+
+    def others(first: str) -> Others[str]:
+        return Others() if first == "heavy" else Others(1)
+
+    clock.thread("taking", lambda: taken.set_result(queue.take(room(0), others))).start()
+    clock.advance(2)
+    assert not taken.done()
+    queue.put(NOON + s(1.5), "urgent", rank=Rank(0))
+    clock.advance(0)
+    assert taken.result(timeout=10) == ["urgent"]
+
+
 def test_closing_ends_the_wait_and_returns_what_was_waiting(clock: SettableClock, queue: DelayQueue[str]) -> None:
     for moment, thing in [(NOON + s(60), "b"), (NOON + s(30), "a"), (NOON, "taken"), (NOON, "left")]:
         queue.put(moment, thing)

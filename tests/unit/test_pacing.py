@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from rota.worker_service.pulling import pacing
-from rota.worker_service.pulling.pacing import ClaimPace, PollPace, claim_at, is_time_to_poll, next_try, retry_pause
+from rota.worker_service.pulling.pacing import ClaimPace, PollPace, claim_before, is_time_to_poll, next_try, retry_pause
 
 NOON = datetime.fromisoformat("2026-11-19T12:00:00")
 CALM = 42.0
@@ -123,7 +123,7 @@ def test_the_next_try_is_after_its_due_time_and_a_pause_or_when_it_may_be_skippe
 
 @pytest.mark.parametrize(("round_trip", "before"), [(0.0, 0.05), (0.01, 0.07), (0.1, 0.25)])
 def test_the_farther_the_database_the_earlier_an_instance_is_claimed(round_trip: float, before: float) -> None:
-    assert NOON - claim_at(NOON, round_trip) == s(before)
+    assert claim_before(round_trip) == s(before)
 
 
 @pytest.mark.parametrize(

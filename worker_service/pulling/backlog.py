@@ -17,7 +17,7 @@ from rota.worker_service.pulling.pacing import (
     CLAIM_EARLY,
     PUT_OFF,
     QUEUE_LIMIT,
-    claim_at,
+    claim_before,
     next_try,
     on_the_way,
     retry_pause,
@@ -113,7 +113,7 @@ class Backlog:
             self._weights = weights
             new = [row for row in rows if row[0] not in waiting and row[0] not in claimed and row[0] not in running]
             # Made before anything is noted: an instance that waits and is not in the queue would never be claimed.
-            far = self._clock.round_trip()
+            before = claim_before(self._clock.round_trip())
             if beside.members:
                 ranked = [(at, i, Rank(rank, *beside.members.get(i, beside.rest))) for i, at, rank in new]
             else:
@@ -121,7 +121,7 @@ class Backlog:
                 ranked = [(due_at, i, ranks[priority]) for i, due_at, priority in new]
             regrouped = self._regrouped(rows, beside) if beside.members or beside.rest.share > 1 else []
             ranked += regrouped
-            entries = [(claim_at(due_at, far), instance_id, rank) for due_at, instance_id, rank in ranked]
+            entries = [(due_at - before, instance_id, rank) for due_at, instance_id, rank in ranked]
             if len(rows) < self.limit or len(self._waiting) > 2 * self.limit:
                 self._forget_all_but({row[0] for row in rows})
             self._waiting.update((instance_id, rank) for _, instance_id, rank in ranked)
@@ -163,10 +163,7 @@ class Backlog:
             known = {row.id: row.schedule_task_id for row in following}
             for row in following:
                 self._lines.know(row, read_at)
-            for instance_id in gone:
-                self._lines.leave(instance_id)
-                self._tries.pop(instance_id, None)
-                self._skip_candidates.pop(instance_id, None)
+            self._forget(gone)
             for instance_id, due_at, holder_id, task_id, limit_name in left:
                 if holder_id is not None:
                     until = ended + REPORTED_WITHIN + 3 * on_the_way(self._clock.round_trip())
@@ -183,6 +180,14 @@ class Backlog:
                 self._lead(task_id)
             for instance_id in self._limited.leave(gone):
                 self._try_now(instance_id)
+
+    def _forget(self, instance_ids: Set[int]) -> None:
+        """Under the lock: these wait no more."""
+        self._lines.leave(instance_ids)
+        for instance_id in self._tries.keys() & instance_ids:
+            del self._tries[instance_id]
+        for instance_id in self._skip_candidates.keys() & instance_ids:
+            del self._skip_candidates[instance_id]
 
     def begin(self, runs: Sequence[Run]) -> None:
         """These were claimed, and will end here."""
@@ -243,7 +248,7 @@ class Backlog:
             if later and self._lines.fresh(later[0], now) is None:
                 for instance_id in later:
                     self._try_now(instance_id)
-            self._lines.leave(oldest)
+            self._lines.leave({oldest})
             self._tries.pop(oldest, None)
             self._claiming.add(oldest)
             self._claimed_since_fetch.add(oldest)

@@ -81,10 +81,15 @@ class DelayQueue(Generic[T]):
         with self._changed:
             if self._closed:
                 return False
-            before = self._waiting[0][0] if self._waiting else None
+            now, before = self._clock.now(), self._waiting[0][0] if self._waiting else None
+            some_are_due = False
             for moment, item, rank in items:
-                heapq.heappush(self._waiting, (moment, next(self._order), early, rank, item))
-            if self._waiting and (before is None or self._waiting[0][0] < before):
+                if moment <= now:
+                    self._ready.put(rank, moment, next(self._order), item, weight=self._weigh(item))
+                    some_are_due = True
+                else:
+                    heapq.heappush(self._waiting, (moment, next(self._order), early, rank, item))
+            if some_are_due or (self._waiting and (before is None or self._waiting[0][0] < before)):
                 self._changed.notify()
             return True
 

@@ -192,17 +192,20 @@ class Lines(Generic[T]):
         """Take items in turn (``FairQueue.take_due``): these, the room that is left, and whether nothing held back."""
         items: list[T] = []
         while room > 0 and self.size:
-            group = self.next_group()
+            group, is_alone = self.next_group(), len(self.by_group) == 1
             line = self.by_group[group]
-            needed = needs(line[0][-1])
-            if needed == NO_ROOM or (needed > room and not is_first):
-                return items, room, False
-            room, is_first = room - needed, False
-            if len(line) > 1 and len(self.by_group) == 1:  # nobody to take turns with, so nothing is charged
-                items.append(heapq.heappop(line)[-1])
-                self.size -= 1
-            else:
-                items.append(self.take(group))
+            has_turn = True
+            while has_turn and room > 0:
+                needed = needs(line[0][-1])
+                if needed == NO_ROOM or (needed > room and not is_first):
+                    return items, room, False
+                room, is_first = room - needed, False
+                has_turn = is_alone and len(line) > 1
+                if has_turn:  # nobody to take turns with, so nothing is charged
+                    items.append(heapq.heappop(line)[-1])
+                    self.size -= 1
+                else:
+                    items.append(self.take(group))
         return items, room, True
 
     def take(self, group: Group, *, beside: bool = False) -> T:

@@ -131,12 +131,12 @@ def on_the_way(round_trip: float) -> timedelta:
     return timedelta(seconds=CLAIM_ROUND_TRIPS * round_trip)
 
 
-def claim_at(due_at: datetime, round_trip: float) -> datetime:
-    """When an instance is claimed at the latest (naive UTC), with the database so far away (seconds).
+def claim_before(round_trip: float) -> timedelta:
+    """How long before it is due an instance is claimed at the latest, with the database so far away (seconds).
 
     A claim may have begun just before, without it. So the time on the way counts twice.
     """
-    return due_at - CLAIM_TIME - 2 * on_the_way(round_trip)
+    return CLAIM_TIME + 2 * on_the_way(round_trip)
 
 
 @dataclass(slots=True)

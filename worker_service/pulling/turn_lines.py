@@ -4,7 +4,7 @@ Of a task that runs one at a time the backlog also keeps how its instances were 
 the run that ends can hand its slot on to the next one (``rota.shared.store.handing_on``).
 """
 
-from collections.abc import Container
+from collections.abc import Container, Set
 from datetime import datetime
 from itertools import islice
 
@@ -49,9 +49,10 @@ class TurnLines:
         self._read[row.id] = (row, at)
         self._leaders.setdefault(row.schedule_task_id, 0)
 
-    def leave(self, instance_id: int) -> None:
-        """This one waits no more."""
-        self._read.pop(instance_id, None)
+    def leave(self, instance_ids: Set[int]) -> None:
+        """These wait no more."""
+        for instance_id in self._read.keys() & instance_ids:
+            del self._read[instance_id]
 
     def first(self, task_id: int, number: int, there: Container[int]) -> list[int]:
         """The oldest of a line."""
