@@ -1,7 +1,7 @@
 # Every target does its own set-up (tests/setup.sh). Options for pytest: make test ARGS="-k materializer -x"
 # Three processes share the tests by file, also on two cores, as many of these mostly wait; ARGS="-n0" runs them in one. They
 # take the files in the order of the alphabet, so that the last ones are those of tests/unit, which are short. Four share the
-# long ones, which wait more.
+# long ones, which wait more. Those that calculate for minutes come first, so that none of them runs alone in the end.
 .DEFAULT_GOAL := help
 .PHONY: help up test test-long test-compose golden lint bench bench-quick
 ARGS ?=
@@ -19,8 +19,8 @@ test: ## run the tests, on SQLite and on MariaDB
 	@tests/setup.sh
 	.venv/bin/pytest -m "not compose" --ignore tests/long -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-LONG = tests/long tests/unit/test_cron_properties.py tests/unit/test_trigger_properties.py \
-       tests/store/test_random_moves.py tests/store/test_turns.py
+LONG = tests/unit/test_trigger_properties.py tests/unit/test_cron_properties.py tests/store/test_random_moves.py \
+       tests/store/test_turns.py tests/long
 
 test-long: ## run the long ones: kills under load, outages, a million tasks, simulated days, all random examples
 	@tests/setup.sh long

@@ -2,13 +2,14 @@
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Concatenate, Generic, Unpack, cast, overload
 
 from pydantic import BaseModel
 
 from rota.shared.domain.errors import InvalidInput, NameTaken
+from rota.shared.domain.node_order import After, checked_after
 from rota.shared.domain.retry import RetryFields
 from rota.shared.domain.states import WorkerLostPolicy
 from rota.shared.domain.task import TRIGGER_FIELDS, TaskDefinition, no_field_of_a_task, read_times
@@ -28,7 +29,7 @@ IN_CODE = {"cron_seconds": "seconds=True", "type": "task_type=…"}
 
 
 class TaskType(Generic[P]):
-    """A task type: a category of nodes that run in the order they are declared in.
+    """A task type: a category of nodes. Each runs after those before it, or after those that its ``after`` names.
 
     report = app.task_type("REPORT", param=ReportParam)
 
@@ -41,7 +42,7 @@ class TaskType(Generic[P]):
         self.category = category
         self.param = param
         self._replace = replace
-        self._nodes = 0
+        self._nodes: list[str] = []
 
     def node(
         self,
@@ -51,6 +52,7 @@ class TaskType(Generic[P]):
         retries: int | None = None,
         execution: Execution | None = None,
         always: bool = False,
+        after: str | Sequence[str] | None = None,
         **retry: Unpack[RetryFields],
     ) -> NodeDecorator[P]:
         """Declare the next node, of the type CATEGORY_NAME. The function can still be called as before.
@@ -60,15 +62,20 @@ class TaskType(Generic[P]):
         ``execution``: an ``async def`` runs on the event loop, a ``def`` on a thread; ``"process"`` runs a ``def`` in
         a process of its own, which can be killed at its timeout or when it is canceled.
         ``always``: it also runs when a node before it has failed, was canceled, or ended the run.
+        ``after``: the nodes before it for which it waits, by their names; ``[]`` waits for none, and without ``after``
+        it waits for all. Nodes that do not wait for each other run beside each other, if the run has several slots
+        (``weight``).
 
-        Raises InvalidInput for a bad name, timeout, number of retries or handler, and for a field that a node does not
-        have; NameTaken for a node declared twice or built in.
+        Raises InvalidInput for a bad name, timeout, number of retries or handler, for a node that ``after`` names and
+        that is not before it, and for a field that a node does not have; NameTaken for a node declared twice or built
+        in.
         """
         node_type = f"{self.category}_{_checked(name)}"
         own = own_retry(node_type, retry)
         refuse_built_in(node_type, replace=self._replace)
         check_always(node_type, always)
-        return self._register(node_type, timeout, retries, execution, own, always=always)
+        waits = checked_after(node_type, after, self._nodes, f"{self.category}_", always=always)
+        return self._register(node_type, timeout, retries, execution, own, always=always, after=waits)
 
     def _register(
         self,
@@ -79,18 +86,19 @@ class TaskType(Generic[P]):
         retry: Mapping[str, Any],
         *,
         always: bool = False,
+        after: After = None,
     ) -> NodeDecorator[P]:
         check_limits(node_type, timeout, retries)
 
         def decorate(
             handler: Callable[Concatenate[NodeContext[P], More], Returned], /
         ) -> Callable[Concatenate[NodeContext[P], More], Returned]:
-            self._nodes += 1
+            self._nodes.append(node_type)
             self._app.add(
                 Node(
                     type=node_type,
                     category=self.category,
-                    sequence=self._nodes,
+                    sequence=len(self._nodes),
                     handler=cast("Handler", handler),
                     execution=execution_of(node_type, handler, execution),
                     timeout=timeout,
@@ -98,6 +106,7 @@ class TaskType(Generic[P]):
                     param_model=self.param,
                     retry=retry,
                     always=always,
+                    after=after,
                 )
             )
             return handler

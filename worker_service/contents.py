@@ -20,6 +20,7 @@ from rota.shared.domain.events import (
     checked_listener,
     name_of,
 )
+from rota.shared.domain.node_order import After
 from rota.shared.domain.task import TaskDefinition
 from rota.shared.store.node_types import NodeTypeDeclaration
 from rota.worker_service.context import NodeContext
@@ -58,6 +59,9 @@ class Node:
     always: bool = False
     """Whether it runs also after a node before it has ended the run."""
 
+    after: After = None
+    """The types of the nodes for which it waits; None: all before it."""
+
     @property
     def own_retry(self) -> dict[str, Any]:
         """The fields of ``RetryPolicy`` in which it goes before its task."""
@@ -68,8 +72,9 @@ class Node:
 
         Raises InvalidInput for a model that JSON cannot describe.
         """
-        always = self.always or None
-        defaults = {"execution": self.execution, "timeout": self.timeout, "always": always, **self.own_retry}
+        always, after = self.always or None, None if self.after is None else list(self.after)
+        declared = {"execution": self.execution, "timeout": self.timeout, "always": always, "after": after}
+        defaults = {**declared, **self.own_retry}
         return NodeTypeDeclaration(
             type=self.type,
             category=self.category,

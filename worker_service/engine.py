@@ -124,7 +124,7 @@ class Engine:
         self._listeners.start()
         for thread in self._threads:
             thread.start()
-        for loop in (*self._lanes.loops, self._runner.deadlines.loop, self._runner.proceeding.loop):
+        for loop in (*self._lanes.loops, self._runner.stopping.deadlines.loop, self._runner.proceeding.loop):
             loop.start()
 
     def load(self) -> Load:
@@ -165,7 +165,7 @@ class Engine:
             some_ended.wait(min(STOP_CHECK_SECONDS, max(0.0, deadline - self._clock.monotonic())))
             some_ended.clear()
         self._lanes.join_polls(CLOSING_SECONDS)  # a comparison under way could hand back the runs that end below
-        self._runner.deadlines.loop.stop()
+        self._runner.stopping.deadlines.loop.stop()
         all_ended = self._end_the_rest(stop_now)
         self._runner.proceeding.loop.stop()
         hurries = stop_now.is_set() and self._rows.away
@@ -241,10 +241,10 @@ class Engine:
         self._runner.kill(left)
         self._let_end(left, CLOSING_SECONDS - self._last_grace_seconds, stop_now)
         if stop_now.is_set() and self._rows.away:
-            return not any(a.calls for a in left)
-        over = {a for a in left if not a.calls}  # what ends from now on counts as still running
+            return not any(a.is_called for a in left)
+        over = {a for a in left if not a.is_called}  # what ends from now on counts as still running
         self._reporter.flush(QUEUED_SECONDS)  # what comes after an earlier report must not be written before it
-        if ends := [report for a in over if (report := a.last or a.queued) is not None]:
+        if ends := [report for a in over for report in a.unwritten]:
             attempt(lambda: self._report_last(ends))
         left = [a for a in left if a not in over or a.last is None or not a.last.is_over]
         once = [active for active in left if active.run.on_worker_lost == WorkerLostPolicy.FAIL and active.begun]
@@ -256,7 +256,7 @@ class Engine:
             for active, failure in failures:
                 log_failure(active.run, next(iter(active.run.nodes[active.done :]), None), failure)
             attempt(lambda: self._report_last([failure for _, failure in failures]))
-        return not any(a.calls for a in left)
+        return not any(a.is_called for a in left)
 
     def _report_last(self, last: Sequence[Report]) -> None:
         lost = self._rows.report(last)
@@ -267,7 +267,7 @@ class Engine:
     def _let_end(self, left: list[Active], seconds: float, stop_now: threading.Event) -> None:
         """Wait until these handlers have ended, for so long at most."""
         deadline = self._clock.monotonic() + seconds
-        while any(a.calls for a in left) and self._clock.monotonic() < deadline and not stop_now.is_set():
+        while any(a.is_called for a in left) and self._clock.monotonic() < deadline and not stop_now.is_set():
             self._clock.sleep(LAST_SECONDS)
 
 

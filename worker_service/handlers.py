@@ -21,7 +21,7 @@ MOST_RETRIES = 1000
 """As for the retries of a task."""
 
 RETRY_FIELDS = tuple(RetryFields.__annotations__)
-FIELDS = ("timeout", "retries", "execution", "always", *RETRY_FIELDS)
+FIELDS = ("timeout", "retries", "execution", "always", "after", *RETRY_FIELDS)
 TYPE_FIELDS = ("param", "replace")
 
 

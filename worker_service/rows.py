@@ -28,7 +28,7 @@ T = TypeVar("T")
 CLAIM_LIMIT = timedelta(seconds=0.25)
 CLAIM_LIMIT_ROUND_TRIPS = 10
 """Nothing is claimed longer before it is due, by the database's clock, than this and so many round trips. Workers claim
-later (``pacing.claim_at``)."""
+later (``pacing.claim_before``)."""
 
 Held = tuple[int, int]
 """An instance that is ``running`` under this worker: id and attempt."""

@@ -11,8 +11,9 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError, best_match
 from referencing.exceptions import Unresolvable
 
-from rota.shared.domain.errors import InvalidParam, UnknownType
+from rota.shared.domain.errors import InvalidInput, InvalidParam, UnknownType
 from rota.shared.domain.jsontext import UnreadableJson, json_text
+from rota.shared.domain.node_order import checked_after
 from rota.shared.domain.sentences import close_to
 
 
@@ -90,15 +91,21 @@ class Catalog:
     def listed(self, param: Any) -> list[PlannedNode] | None:
         """The nodes that a param lists under ``nodes``, in order. None: it lists none, so its task's type says them.
 
-        Raises UnknownType if a listed node is not registered. Raises InvalidParam if ``nodes`` is no list, or if the
-        param is JSON that Python cannot read.
+        Raises UnknownType if a listed node is not registered. Raises InvalidParam if ``nodes`` is no list, if a node
+        is ``after`` one that does not stand before it, or runs always and has an ``after``, or if the param is JSON
+        that Python cannot read.
         """
         if isinstance(param, UnreadableJson):
             raise InvalidParam(f"param: {param}")
         listed = param.get("nodes") if isinstance(param, dict) else None
         if listed is None:
             return None
-        return [self._listed_node(at, item) for at, item in enumerate(_node_list(listed), start=1)]
+        items = _node_list(listed)
+        nodes = [self._listed_node(at, item) for at, item in enumerate(items, start=1)]
+        for at, item in enumerate(items):
+            if isinstance(item, dict):
+                _check_after(self._by_type[nodes[at].type], item.get("after"), [node.type for node in nodes[:at]])
+        return nodes
 
     def planned(self, types: Iterable[str]) -> list[PlannedNode] | None:
         """The nodes of these types, in this order; None if one of them is not registered."""
@@ -145,6 +152,15 @@ def _faults(nodes: Iterable[tuple[NodeType, Any]], param: Any) -> list[str]:
         except InvalidParam as error:
             faults.append(str(error))
     return faults
+
+
+def _check_after(node: NodeType, after: Any, before: Sequence[str]) -> None:
+    try:
+        checked_after(
+            f'"nodes" in param: {node.type}', after, before, always=(node.defaults or {}).get("always") is True
+        )
+    except InvalidInput as error:
+        raise InvalidParam(str(error)) from None
 
 
 def _node_list(listed: Any) -> list[Any]:

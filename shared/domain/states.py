@@ -228,7 +228,7 @@ TAKE_BACK = Move("take back", (_ASSIGNED,), _PENDING)
 # stops.
 SPREAD = Move("spread", (_PENDING,), _RUNNING)
 
-# The worker claims an instance, runs its nodes one after the other, and reports how it ended.
+# The worker claims an instance, runs its nodes, each after those that it waits for, and reports how it ended.
 CLAIM = Move("claim", (_ASSIGNED,), _RUNNING, first_node=NodeStatus.RUNNING)
 BEGIN = Move("begin", (_RUNNING,), _RUNNING)  # before the first handler of what may run at most once is entered
 RESTART = Move("restart", (_RUNNING,), _RUNNING, _ANEW, first_node=NodeStatus.RUNNING)

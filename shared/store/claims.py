@@ -158,9 +158,11 @@ class Claims:
 
         def choose(connection: Connection) -> tuple[list[Wanted], datetime | None, dict[int, Wanted], overlap.Slots]:
             rows, time = runs.read_wanted(connection, self._worker_id, ids, self._types, free=True)
-            ready = {row.id: row for row in rows if row.id in wanted and _is_ready(row, time, self._ahead)}
+            latest = None if time is None else time + self._ahead
+            ready = {row.id: row for row in rows if row.id in wanted and _is_ready(row, latest)}
             plain = [(row.id, _slot(row)) for row in ready.values() if row.terms.is_plain]
-            chosen = self._within_room(plain, ready)
+            has_large = any(row.large for row in ready.values())  # only for these the order of the instances counts
+            chosen = self._within_room(plain, ready) if has_large else plain
             large_values.read(connection, [ready[instance_id] for instance_id, _ in chosen])
             large_values.read(connection, _running(rows))
             return rows, time, ready, chosen
@@ -218,10 +220,9 @@ def _running(rows: Sequence[Wanted]) -> list[Wanted]:
     return [row for row in rows if row.terms.status == RUNNING]
 
 
-def _is_ready(row: Wanted, time: datetime | None, ahead: timedelta) -> bool:
-    """Whether the row may be claimed, if there is a slot for it."""
-    is_near = time is not None and row.due_at <= time + ahead
-    return is_near and row.terms.status == ASSIGNED and _may_start(row)
+def _is_ready(row: Wanted, latest: datetime | None) -> bool:
+    """Whether the row may be claimed, if there is a slot for it: it is due by ``latest``."""
+    return latest is not None and row.due_at <= latest and row.terms.status == ASSIGNED and _may_start(row)
 
 
 def _may_start(row: Wanted) -> bool:

@@ -8,6 +8,7 @@ other tasks have no row.
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import (
@@ -221,7 +222,7 @@ def settle(connection: Connection, ended: Collection[int], later: Mapping[int, d
 
 @dataclass(frozen=True, slots=True)
 class RunningNode:
-    """The node of an overdue run that its worker says runs, with the name of that worker."""
+    """The node of an overdue run that its worker says runs, the first of several, with the name of that worker."""
 
     id: int
     type: str
@@ -231,6 +232,9 @@ class RunningNode:
     worker: str | None
     always: bool
     """Whether it runs always: no limit of the run ends it."""
+
+    beside: tuple[tuple[int, int], ...] = ()
+    """The nodes that run beside it, and how often each has failed."""
 
 
 _running_node = by_index(
@@ -249,16 +253,18 @@ def cut_off(connection: Connection, instance_id: int) -> tuple[RunningNode | Non
 
 
 def running_node(connection: Connection, instance_id: int) -> RunningNode | None:
-    """The node that runs; None if there is none any more."""
-    for node_id, name, failures, started, defaults, worker in connection.execute(_running_node, {"ids": [instance_id]}):
+    """The node that runs, or the first of several; None if there is none any more."""
+    found = sorted(connection.execute(_running_node, {"ids": [instance_id]}), key=itemgetter(0))
+    for node_id, name, failures, started, defaults, worker in found:
         declared = object_in(defaults)
         own = {f: v for f, v in declared.items() if f in RetryPolicy.__dataclass_fields__}
-        return RunningNode(node_id, name, failures, started, own, worker, cleanups.runs_always(declared))
+        beside = tuple((row[0], row[2]) for row in found[1:])
+        return RunningNode(node_id, name, failures, started, own, worker, cleanups.runs_always(declared), beside)
     return None
 
 
 def overdue(run: Watched, node: RunningNode, grace_seconds: float, cleanup: Cleanup | None = None) -> Report:
-    """The report that its worker should have sent: the run timed out in this node.
+    """The report that its worker should have sent: the run timed out in this node. Those beside it have not failed.
 
     Another worker runs the nodes that run always and are left (``cleanup``).
     """
@@ -269,7 +275,7 @@ def overdue(run: Watched, node: RunningNode, grace_seconds: float, cleanup: Clea
     if run.is_cancel_requested:
         said = f"{run.reason or 'canceled'}; {why}"[:REASON_LIMIT]
         end = InstanceReport(InstanceStatus.CANCELED, None, said, None, run.now)
-        return _report(run, NodeReport(node.id, NodeStatus.CANCELED, None, started, run.now), end, cleanup)
+        return _report(run, node, NodeReport(node.id, NodeStatus.CANCELED, None, started, run.now), end, cleanup)
     policy = replace(run.retry, **node.own_retry)
     may_retry = run.on_worker_lost != WorkerLostPolicy.FAIL and policy.why_not(OF_A_TIMEOUT) is None
     failures, of_instance = node.failures + 1, (run.failures or 0) + 1
@@ -278,16 +284,22 @@ def overdue(run: Watched, node: RunningNode, grace_seconds: float, cleanup: Clea
         said = f"retry {failures} of {policy.retries} after {times.span(delay)}: {why}"[:REASON_LIMIT]
         at = run.now + timedelta(seconds=delay)
         end = InstanceReport(InstanceStatus.PENDING, None, said, None, None, of_instance, at)
-        return _report(run, NodeReport(node.id, NodeStatus.PENDING, result, started, run.now, failures), end)
+        return _report(run, node, NodeReport(node.id, NodeStatus.PENDING, result, started, run.now, failures), end)
     end = InstanceReport(InstanceStatus.FAILED, result, why[:REASON_LIMIT], None, run.now, of_instance)
-    return _report(run, NodeReport(node.id, NodeStatus.FAILED, result, started, run.now, failures), end, cleanup)
+    reported = NodeReport(node.id, NodeStatus.FAILED, result, started, run.now, failures)
+    return _report(run, node, reported, end, cleanup)
 
 
-def _report(run: Watched, node: NodeReport, end: InstanceReport, cleanup: Cleanup | None = None) -> Report:
-    nodes = [node]
+def _report(
+    run: Watched, node: RunningNode, reported: NodeReport, end: InstanceReport, cleanup: Cleanup | None = None
+) -> Report:
+    is_retried = end.status is InstanceStatus.PENDING
+    beside, over_at = (NodeStatus.PENDING, None) if is_retried else (NodeStatus.CANCELED, run.now)
+    nodes = [reported, *(NodeReport(one, beside, gmt_completed=over_at) for one, _ in node.beside)]
     if cleanup is not None and cleanup.left:
-        nodes += [NodeReport(one, NodeStatus.CANCELED) for one in cleanup.ended if one != node.id]
-        node.result = node.result or json_text({"error": end.reason})
+        known = {one.id for one in nodes}
+        nodes += [NodeReport(one, NodeStatus.CANCELED) for one in cleanup.ended if one not in known]
+        reported.result = reported.result or json_text({"error": end.reason})
         fails = end.status is InstanceStatus.FAILED
         end = InstanceReport(InstanceStatus.PENDING, None, end.reason, None, None, None, run.now, fails=fails)
     return Report(run.id, run.attempt or 0, nodes, end)
@@ -300,6 +312,7 @@ def end_overdue(connection: Connection, run: Watched, node: RunningNode, report:
     """
     worker_id = run.worker_id or 0
     reporting.lock(connection, worker_id, [(run.id, report.attempt)], at_once=True)
-    reporting.expect_running(connection, node.id, node.failures)
+    for one, failures in ((node.id, node.failures), *node.beside):
+        reporting.expect_running(connection, one, failures)
     reports.report(connection, worker_id, [report], at_once=True)
     reporting.blame(connection, run.id, node.worker, by="scheduler")

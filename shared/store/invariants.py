@@ -11,7 +11,7 @@ is needed for two instances in one overlap slot or for one fire: unique keys pre
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, exists, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, String, and_, bindparam, case, exists, func, or_, select
 
 from rota.shared.database.constructs import SecondsBefore, UtcNow, read_by
 from rota.shared.domain.spreading import ITS_SHARDS
@@ -101,6 +101,14 @@ def _lists_nodes(param: ColumnElement[Any]) -> ColumnElement[bool]:
     return func.json_extract(param, "$.nodes").is_not(None)
 
 
+def _lists_order(param: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Whether it lists nodes one of which says for which others it waits."""
+    return func.json_extract(param, "$.nodes").cast(String).contains('"after"')
+
+
+_may_run_beside = or_(
+    func.json_extract(_type.defaults, "$.after").is_not(None), _lists_order(_instance.param), _lists_order(_task.param)
+)
 _not_one_runs = (
     select(_instance.id)
     .outerjoin_from(
@@ -108,10 +116,18 @@ _not_one_runs = (
         schedule_task_node,
         and_(owns_node, _node.status == NodeStatus.RUNNING.value),
     )
+    .outerjoin(schedule_task_node_type, _type.id == _node.schedule_task_node_type_id)
+    .outerjoin(schedule_task, _task.id == _instance.schedule_task_id)
     .where(_instance.status == _RUNNING, _runs_itself)
     .group_by(_instance.id)
-    .having(func.count(_node.id) != 1)
+    .having(
+        or_(
+            func.count(_node.id) == 0,
+            and_(func.count(_node.id) > 1, func.sum(case((_may_run_beside, 1), else_=0)) == 0),
+        )
+    )
 )
+"""One node runs, or several if one of them need not wait for all before it."""
 
 _parent = schedule_instance.alias("parent")
 _open_shard_of_ended = (
@@ -190,7 +206,12 @@ INVARIANTS = (
         "instance",
         _instances(_instance.status == _ASSIGNED, ~_own_nodes(NodeStatus.PENDING)),
     ),
-    Invariant("running-nodes", "while an instance is running, exactly one of its nodes is", "instance", _not_one_runs),
+    Invariant(
+        "running-nodes",
+        "while an instance is running, exactly one of its nodes is, or those that do not wait for each other",
+        "instance",
+        _not_one_runs,
+    ),
     Invariant(
         "shards-end-first",
         "an instance that runs as its shards ends after the last of them",

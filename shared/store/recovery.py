@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, func, select
+from sqlalchemy import Connection, and_, bindparam, select
 
 from rota.shared.database.constructs import UtcNow, among, by_index, unindexed, written
 from rota.shared.database.later import read_before
@@ -58,10 +58,9 @@ _judged_free = _judged.with_for_update(skip_locked=True)
 
 _ran = _node.status == NodeStatus.RUNNING.value
 _entered = by_index(
-    select(_instance.id, func.max(_node.id), func.max(_node.gmt_started))
+    select(_instance.id, _node.id, _node.gmt_started)
     .join_from(schedule_instance, schedule_task_node, owns_node)
-    .where(among(_instance.id), _ran, _node.gmt_started.is_not(None))
-    .group_by(_instance.id),
+    .where(among(_instance.id), _ran, _node.gmt_started.is_not(None)),
     schedule_instance,
 )
 
@@ -73,7 +72,8 @@ class Loss:
     worker_id: int
     words: str
     entered: Mapping[int, tuple[int, datetime]]
-    """The node that ran and when it began, by instance: of each instance whose present handler was entered."""
+    """The node that ran, or the first of several, and when it began, by instance: of each whose present handler was
+    entered."""
 
     def attempt_end(self, row: Any, reason: str) -> str:
         """How the attempt failed, for the column ``failed_attempts``."""
@@ -181,7 +181,8 @@ def _policies(connection: Connection, rows: list[Any]) -> dict[int, str]:
 
 def _entered_of(connection: Connection, rows: list[Any]) -> dict[int, tuple[int, datetime]]:
     found = read_before(connection, _entered, {"ids": [row.id for row in rows]}) if rows else ()
-    return {instance_id: (node_id, started) for instance_id, node_id, started in found}
+    ran = sorted((tuple(row) for row in found), reverse=True)  # the first node of each comes last, and stays
+    return {instance_id: (node_id, started) for instance_id, node_id, started in ran}
 
 
 def _not_begun(rows: list[Any], policies: Mapping[int, str], loss: Loss) -> set[int]:

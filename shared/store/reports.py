@@ -8,6 +8,7 @@ A report may be written twice, when the answer to a commit is lost. The second w
 its nodes to the values that they have already.
 """
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -79,14 +80,17 @@ class Report:
     turn_of: int | None = None
     """The run's task, if that runs one at a time and another one of it waits for this run's end."""
 
+    beside: Sequence[int] = ()
+    """Other nodes of the run that run meanwhile. Ids."""
+
     @property
     def is_urgent(self) -> bool:
-        """Whether something waits for its commit: the next node, or the next run of its task."""
+        """Whether something may wait for its commit: the next node, or the next run of its task."""
         return not self.is_over or self.turn_of is not None
 
     @property
     def is_over(self) -> bool:
-        """Whether the run is over with it. If not, a node waits for its commit."""
+        """Whether the run is over with it."""
         return self.instance is not None and self.instance.status is not InstanceStatus.RUNNING
 
     @property
@@ -137,10 +141,14 @@ class Report:
     @property
     def size(self) -> int:
         """About how many bytes the report takes in a statement."""
-        size = 200 * (len(self.nodes) + 1) + KEPT_BYTES * self.fails
-        for state in (*self.nodes, self.instance):
-            if state is not None and state.result is not None:
-                size += 2 * len(state.result)
+        size = 200 * (len(self.nodes) + 1)
+        for node in self.nodes:
+            if node.result is not None:
+                size += 2 * len(node.result)
+        if (end := self.instance) is not None:
+            size += 2 * len(end.result or "")
+            if end.status is not InstanceStatus.SUCCEED:
+                size += KEPT_BYTES * self.fails
         return size
 
 
@@ -153,12 +161,22 @@ def report(connection: Connection, worker_id: int, reports: Collection[Report], 
     plain: list[Report] = []
     steps: list[Report] = []
     rest: list[Report] = []
+    several = _with_several(reports)
     for one in reports:
-        (plain if one.is_plain_success else steps if one.is_plain_step else rest).append(one)
+        if one.instance_id in several:
+            rest.append(one)
+        else:
+            (plain if one.is_plain_success else steps if one.is_plain_step else rest).append(one)
     lost = _succeed(connection, worker_id, plain, at_once=at_once) if plain else set()
     if steps:
         lost |= _proceed(connection, worker_id, steps, at_once=at_once)
     return lost | _report(connection, worker_id, rest, at_once=at_once) if rest else lost
+
+
+def _with_several(reports: Collection[Report]) -> Collection[int]:
+    """The instances with several of these reports, whose order counts: their nodes run beside each other."""
+    ids = [report.instance_id for report in reports]
+    return () if len(set(ids)) == len(ids) else {i for i, count in Counter(ids).items() if count > 1}
 
 
 def _succeed(connection: Connection, worker_id: int, reports: Collection[Report], *, at_once: bool) -> set[int]:

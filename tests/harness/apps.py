@@ -314,3 +314,53 @@ def notify(ctx: Context) -> dict[str, Any]:
     """The same at once, in a process of its own."""
     with recorded(ctx):
         return {"status": ctx.run_status, "cleaned": "CLEANUP" in ctx.results}
+
+
+forked = app.task_type("FORKED")
+
+
+async def until_open(ctx: Context, gate: str) -> None:
+    """Runs until the gate is open that the param names, if it names one; then naps."""
+    while (name := ctx.param.get(gate)) is not None and not is_open(name):  # noqa: ASYNC110 - another process opens it
+        await asyncio.sleep(LOOK_SECONDS)
+    await asyncio.sleep(NAP_SECONDS)
+
+
+@forked.node("EU", after=[])
+async def eu(ctx: Context) -> str:
+    """Waits for none."""
+    with recorded(ctx):
+        await until_open(ctx, "eu")
+        return "eu"
+
+
+@forked.node("US", after=[])
+def us(ctx: Context) -> str:
+    """Waits for none, on a thread, and fails in as many attempts as it is told."""
+    with recorded(ctx):
+        asyncio.run(until_open(ctx, "us"))
+        if ctx.attempt <= ctx.param.get("fails", 0):
+            raise ValueError("it is meant to fail")
+        return "us"
+
+
+@forked.node("ASIA", after=[], execution="process")
+def asia(ctx: Context) -> str:
+    """Waits for none, in a process."""
+    with recorded(ctx):
+        asyncio.run(until_open(ctx, "asia"))
+        return "asia"
+
+
+@forked.node("SEND", after=["EU"])
+async def send(ctx: Context) -> list[str]:
+    """Waits for EU."""
+    with recorded(ctx):
+        return sorted(ctx.results)
+
+
+@forked.node("MERGE")
+async def merge(ctx: Context) -> list[str]:
+    """Waits for all."""
+    with recorded(ctx):
+        return sorted(name for name in ctx.results if "_" not in name)

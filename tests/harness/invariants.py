@@ -83,20 +83,36 @@ def holders_are_alive(cluster: Cluster) -> Iterator[str]:
     yield from (f"instance {row['id']} is {row['status']} under {row['name']!r}, {row['state']}" for row in rows)
 
 
+IN_A_ROW = ("succeed", "running", "failed", "pending", "canceled", "skipped")
+"""Nodes that need not wait for each other are checked as if those of one state were one, and had run in a row."""
+
+
 def nodes_agree(cluster: Cluster, instances: Instances) -> Iterator[str]:
     """The states of the nodes, in their order, are those that the state of their instance allows."""
     nodes: dict[int, list[str]] = defaultdict(list)
+    early: list[str] = []
     cleaning: set[int] = set()
+    beside: set[int] = set()
     for row in cluster.rows(
-        """SELECT n.schedule_instance_id, n.status, LOCATE('"always"', t.defaults) > 0 AS runs_always
+        """SELECT n.schedule_instance_id, n.status, LOCATE('"always"', t.defaults) > 0 AS runs_always,
+        LOCATE('"after"', t.defaults) > 0 AS runs_beside
         FROM schedule_task_node n LEFT JOIN schedule_task_node_type t ON t.id = n.schedule_task_node_type_id
         ORDER BY n.schedule_instance_id, n.sequence"""
     ):
-        nodes[row["schedule_instance_id"]].append(row["status"])
+        found = nodes[row["schedule_instance_id"]]
+        begun = row["status"] in ("running", "succeed", "failed")
+        if begun and not row["runs_beside"] and not row["runs_always"] and set(found) - {"succeed"}:
+            early.append(f"a node of instance {row['schedule_instance_id']} is {row['status']} behind {found}")
+        found.append(row["status"])
         if row["runs_always"]:
             cleaning.add(row["schedule_instance_id"])
+        if row["runs_beside"]:
+            beside.add(row["schedule_instance_id"])
+    yield from early
     for instance_id, row in instances.items():
         found = nodes.get(instance_id, [])
+        if instance_id in beside:
+            found = sorted(set(found), key=IN_A_ROW.index)
         fits = _nodes_fit_with_always if instance_id in cleaning else _nodes_fit
         if row["schedule_worker_node_id"] == 0:  # it runs as its shards
             if found:

@@ -152,11 +152,12 @@ class Lives:
         self._stage = stage
         self.points = self._dry_run()
 
-    def lead(self, number: signal.Signals, first: int = 1) -> list[str]:
-        """Lead one life for each point, the one after the last commit included; returns what went wrong."""
+    def lead(self, number: signal.Signals, first: int = 1) -> None:
+        """Lead one life for each point, the one after the last commit included; fails with all that went wrong."""
         points = range(first, len(self.points) + 2)
         with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-            return [fault for fault in pool.map(partial(self._told, number), points) if fault]
+            wrong = [fault for fault in pool.map(partial(self._told, number), points) if fault]
+        assert not wrong, "\n".join(wrong)
 
     def first_of(self, text: str) -> int:
         """The first point that says something of the kind."""
@@ -278,13 +279,13 @@ class Life:
     def wait_for_runs(self) -> None:
         """Wait until they have run and the leases are free."""
         succeed = "SELECT count(*) FROM schedule_instance WHERE status = 'succeed'"
-        wait_until(lambda: self.number(succeed) >= len(self.expected.rows), 20, "every fire to have run")
+        wait_until(lambda: self.number(succeed) >= len(self.expected.rows), 40, "every fire to have run")
         marks = "SELECT (SELECT count(*) FROM schedule_follow_up) + (SELECT count(*) FROM schedule_chain_run)"
-        wait_until(lambda: not self.number(marks), 10, "all ends to be followed up")
+        wait_until(lambda: not self.number(marks), 30, "all ends to be followed up")
         leases = "SELECT count(*) FROM schedule_task_lock WHERE is_locked = 1"
-        wait_until(lambda: not self.number(leases), 10, "the leases to be free")
+        wait_until(lambda: not self.number(leases), 30, "the leases to be free")
         plans = "SELECT count(*) FROM schedule_task WHERE next_fire_at IS NOT NULL OR plan_stale = 1"
-        wait_until(lambda: not self.number(plans), 10, "the plans to move on")
+        wait_until(lambda: not self.number(plans), 30, "the plans to move on")
 
     def rows(self) -> list[tuple[str, datetime, int]]:
         """Every instance, by task, fire and run."""

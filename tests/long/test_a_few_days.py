@@ -1,4 +1,4 @@
-"""Two schedulers and two workers live through three days on one database, in simulated time.
+"""Two schedulers and two workers live through two days on one database, in simulated time.
 
 Nothing depends on how fast the machine is: a fire whose worker has a free slot starts at its very moment.
 """
@@ -24,11 +24,11 @@ from rota.worker_service.app import Worker
 from rota.worker_service.authoring import Rota
 from rota.worker_service.context import NodeContext
 
-BEGIN = datetime.fromisoformat("2026-10-24T00:00:00")
-FIRST, LAST = BEGIN + timedelta(minutes=10), BEGIN + timedelta(days=3)
-"""The tasks' window. On the 25th clocks are set back in Berlin."""
+BEGIN = datetime.fromisoformat("2026-10-24T12:00:00")
+FIRST, LAST = BEGIN + timedelta(minutes=10), BEGIN + timedelta(days=2)
+"""The tasks' window. On the 25th clocks are set back in Berlin: one night is before it, and one behind."""
 
-DEPLOYED = BEGIN + timedelta(hours=36, minutes=1)
+DEPLOYED = BEGIN + timedelta(hours=24, minutes=1)
 """A new scheduler and a new worker take the places of old ones."""
 
 END = LAST + timedelta(hours=3)
@@ -159,7 +159,7 @@ def succeeded(rows: Iterable[Row[Any]]) -> list[datetime]:
 
 
 @pytest.mark.timeout(2400)  # for a slow machine: threads that hang fail the clock after a minute
-def test_three_days_go_by_as_planned(simulation: Simulation) -> None:
+def test_two_days_go_by_as_planned(simulation: Simulation) -> None:
     schedulers = [simulation.scheduler(), simulation.scheduler()]
     workers = [simulation.worker("first"), simulation.worker("second")]
     simulation.live_until(DEPLOYED)
@@ -180,7 +180,7 @@ def test_three_days_go_by_as_planned(simulation: Simulation) -> None:
 def check(instances: dict[str, list[Row[Any]]], ran: list[Ran]) -> None:
     """Each fire ran once, at its moment, and no other did."""
     assert {row.status for rows in instances.values() for row in rows} == {"succeed", "canceled"}
-    assert fires(NIGHTLY, BERLIN) == [datetime.fromisoformat(f"2026-10-{at}:30") for at in ("24T00", "25T00", "26T01")]
+    assert fires(NIGHTLY, BERLIN) == [datetime.fromisoformat(f"2026-10-{at}:30") for at in ("25T00", "26T01")]
     assert [row.schedule_datetime for row in instances["nightly"]] == fires(NIGHTLY, BERLIN)
     assert [row.schedule_datetime for row in instances["often"]] == fires(OFTEN)
     assert [row.schedule_datetime for row in instances["failing"]] == fires(FAILING)
@@ -215,4 +215,4 @@ def check_overlap(instances: dict[str, list[Row[Any]]]) -> None:
     for before, row in pairwise(queued):
         assert before.gmt_completed <= row.gmt_started
         assert row.gmt_started <= max(before.gmt_completed, row.due_at) + IN_TURN
-    assert sum(row.gmt_started == row.due_at for row in queued) >= 3, "each day's first found its slot free"
+    assert sum(row.gmt_started == row.due_at for row in queued) >= 2, "each day's first found its slot free"

@@ -173,6 +173,41 @@ def test_what_its_worker_has_reported_meanwhile_stays_as_it_is(
     assert rows.broken() == {}
 
 
+def beside(rows: Scenario, run: Run) -> None:
+    """Its second node runs beside the first."""
+    rows.sql("UPDATE schedule_task_node SET status = 'running' WHERE id = :node", node=run.nodes[1].id)
+
+
+@pytest.mark.parametrize(
+    ("retries", "status", "nodes"),
+    [(1, "pending", ["pending", "pending"]), (0, "failed", ["failed", "canceled"])],
+)
+def test_what_runs_beside_the_node_ends_with_it_and_has_not_failed(
+    rows: Scenario, look: Callable[[], float], retries: int, status: str, nodes: list[str]
+) -> None:
+    _, run = given(rows, retries=retries)
+    beside(rows, run)
+    began(rows, run, LIMIT + GRACE + 1)
+    look()
+    assert (rows.status(run.id), rows.node_statuses(run.id)) == (status, nodes)
+    failures = rows.sql("SELECT failures FROM schedule_task_node WHERE schedule_instance_id = :i ORDER BY id", i=run.id)
+    assert [row.failures for row in failures] == [1, 0]
+
+
+def test_what_has_ended_beside_the_node_meanwhile_stays_so(rows: Scenario) -> None:
+    _, run = given(rows, retries=1)
+    beside(rows, run)
+    began(rows, run, LIMIT + GRACE + 1)
+    rows.sql("UPDATE schedule_deadline SET check_at = '2026-01-01 00:00:00.000000'")
+    [seen] = rows.database.read(lambda c: deadlines.due(c, 10))
+    node = rows.database.read(lambda c: deadlines.running_node(c, run.id))
+    assert node is not None
+    rows.sql("UPDATE schedule_task_node SET status = 'succeed' WHERE id = :node", node=run.nodes[1].id)
+    with pytest.raises(Unexpected):
+        rows.database.write(lambda c: deadlines.end_overdue(c, seen, node, deadlines.overdue(seen, node, GRACE)))
+    assert rows.node_statuses(run.id) == ["running", "succeed"]
+
+
 def test_fires_are_noted_with_their_instances_and_those_without_a_limit_are_not(rows: Scenario) -> None:
     rows.worker()
     soon = rows.now().replace(microsecond=0) + timedelta(seconds=2)

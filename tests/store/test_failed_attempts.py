@@ -118,6 +118,19 @@ def test_what_a_live_worker_holds_and_does_not_run_has_failed_with_the_reason(ro
     ]
 
 
+def test_of_nodes_that_ran_beside_each_other_the_first_is_kept_with_its_own_start(rows: Scenario) -> None:
+    worker = rows.worker()
+    run = rows.running(worker)
+    first, second = run.nodes
+    later = "2026-11-19 12:00:00.000000"
+    rows.sql("UPDATE schedule_task_node SET status = 'running', gmt_started = :at WHERE id = :i", at=later, i=second.id)
+    rows.sql("UPDATE schedule_task_node SET gmt_started = '2026-11-19 11:00:00.000000' WHERE id = :i", i=first.id)
+    rows.bury(worker)
+    assert recover(rows, worker) == 1
+    [end] = kept(rows, run)
+    assert (end["node_id"], end["gmt_started"]) == (first.id, "2026-11-19 11:00:00.000000")
+
+
 def test_a_lost_run_that_never_began_or_was_canceled_is_no_failed_attempt(rows: Scenario) -> None:
     worker = rows.worker()
     waiting, canceled = rows.running(worker, rows.task(on_worker_lost="fail")), rows.running(worker)

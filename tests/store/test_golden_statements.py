@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, Executable, event
 
+from rota.shared.database.later import Later
+from rota.shared.database.mysql_connection import MySQLConnection
+from rota.shared.database.mysql_prepared import Keeper, Prepared, driver_of
 from rota.shared.database.transactions import opened
 from rota.shared.domain.states import InstanceStatus
 from rota.shared.store import (
@@ -359,6 +362,28 @@ def test_the_statements_are_as_they_are_written_down(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(written)
     assert written == path.read_text()
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.__name__)
+def test_a_write_that_is_prepared_has_the_text_that_sqlalchemy_writes(
+    mariadb_rows: Scenario, subject: Callable[[Scenario], Subject], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts: list[str] = []
+    waits = MySQLConnection.later
+
+    def prepare(_: Keeper, connection: Connection, statement: Executable, values: dict[str, Any], later: Later) -> bool:
+        texts.append(Prepared(connection, statement, values).text(driver_of(connection), values))
+        return False
+
+    def compare(driver: MySQLConnection, sql: str, later: Later) -> None:
+        if sql not in ("BEGIN", "COMMIT"):
+            assert sql == texts.pop()
+        waits(driver, sql, later)
+
+    monkeypatch.setattr(Keeper, "__call__", prepare)
+    monkeypatch.setattr(MySQLConnection, "later", compare)
+    for _ in executed(mariadb_rows, subject):
+        assert not texts
 
 
 OF_MYSQL = {

@@ -287,6 +287,16 @@ def test_a_param_may_list_nodes_of_any_type(rows: Scenario) -> None:
     assert rows.broken() == {}
 
 
+def test_nodes_that_need_not_wait_for_each_other_may_run_at_once(rows: Scenario) -> None:
+    two_nodes_that_run_at_once(rows)
+    rows.sql("""UPDATE schedule_task_node_type SET defaults = '{"after": []}' WHERE type = 'REPORT_SEND'""")
+    assert rows.broken() == {}
+    rows.sql("UPDATE schedule_task_node_type SET defaults = NULL")
+    for nodes, may in (('["REPORT_EXTRACT", "REPORT_SEND"]', False), ('[{"type": "REPORT_SEND", "after": []}]', True)):
+        rows.sql("UPDATE schedule_task SET param = :param", param=f'{{"nodes": {nodes}}}')
+        assert (rows.broken() == {}) == may
+
+
 def test_instances_keep_the_nodes_of_the_type_that_their_task_had(rows: Scenario) -> None:
     task = rows.task("edited")
     rows.ended(task=task)

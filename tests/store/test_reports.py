@@ -16,6 +16,7 @@ from rota.shared.store import assignments, instances, recovery, reports
 from rota.shared.store.reports import NodeReport, Report
 from rota.shared.store.runs import Run
 from rota.shared.store.transitions import giving
+from rota.worker_service.running import endings
 from tests.harness.claims import claim
 from tests.harness.databases import MariaDBServer
 from tests.harness.scenario import Scenario, ended, stepped, succeeded, to_retry
@@ -59,6 +60,37 @@ def test_a_plain_success_is_written_with_its_result_and_its_times(rows: Scenario
     assert (first.status, second.status, second.execution_result) == ("succeed", "succeed", {"rows": 42})
     assert (second.gmt_started, second.gmt_completed) == (started, completed)
     assert everything(rows, other) == before
+
+
+def test_of_several_reports_of_one_run_in_a_batch_the_later_ones_count(rows: Scenario) -> None:
+    worker = rows.worker()
+    run, other = rows.running(worker), rows.running(worker)
+    first, second = run.nodes
+    begins = Report(run.id, run.attempt, [NodeReport(second.id, NodeStatus.RUNNING, gmt_started=run.due_at)])
+    done = [NodeReport(second.id, NodeStatus.SUCCEED, "2", run.due_at, run.due_at)]
+    last = succeeded(run, "1")
+    end = replace(last, nodes=[replace(last.nodes[0], id=first.id, result="1")])
+    batch = [begins, stepped(other), Report(run.id, run.attempt, done), end]
+    assert rows.database.write(lambda c: reports.report(c, worker, batch, at_once=True)) == set()
+    row, nodes = everything(rows, run)
+    assert (row.status, row.execution_result) == ("succeed", 1)
+    assert [(node.status, node.execution_result) for node in nodes] == [("succeed", 1), ("succeed", 2)]
+    assert rows.node_statuses(other.id) == ["succeed", "running"]
+
+
+def test_what_runs_beside_a_node_whose_result_is_refused_is_canceled_and_the_run_keeps_its_slot(rows: Scenario) -> None:
+    worker = rows.worker()
+    run = rows.running(worker)
+    first, second = run.nodes
+    begins = NodeReport(second.id, NodeStatus.RUNNING, gmt_started=run.due_at)
+    done = NodeReport(first.id, NodeStatus.SUCCEED, "1", run.due_at, run.due_at)
+    rows.report(worker, Report(run.id, run.attempt, [begins]))
+    refused = endings.refused(Report(run.id, run.attempt, [done], beside=(second.id,)), "too large")
+    assert rows.report(worker, refused) == set()
+    row, nodes = everything(rows, run)
+    assert (row.status, row.slot_kept, row.reason) == ("failed", 1, "the result could not be stored: too large")
+    assert [(node.status, node.failures) for node in nodes] == [("failed", 0), ("canceled", 0)]
+    assert rows.broken() == {}
 
 
 def test_what_is_no_plain_success_is_not_taken_for_one(rows: Scenario) -> None:

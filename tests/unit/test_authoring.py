@@ -462,6 +462,40 @@ def test_a_node_that_runs_always_is_registered_so_and_no_other_nodes_version_cha
     assert of_marked.defaults == {"execution": "thread", "always": True}
 
 
+def test_the_nodes_for_which_a_node_waits_are_registered_by_their_types() -> None:
+    report = Rota().task_type("REPORT")
+    app = report._app
+    for name, after in (("EU", []), ("US", ()), ("SEND", "EU"), ("MERGE", ["REPORT_EU", "US", "EU"]), ("LOG", None)):
+        report.node(name, after=after)(lambda ctx: None)
+    declared = {name: node.declaration().defaults or {} for name, node in app.nodes.items()}
+    assert {name.removeprefix("REPORT_"): defaults.get("after", "all") for name, defaults in declared.items()} == {
+        "EU": [], "US": [], "SEND": ["REPORT_EU"], "MERGE": ["REPORT_EU", "REPORT_US"], "LOG": "all",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        (
+            {"after": ["LATER"]},
+            "REPORT_MERGE: after names 'LATER', which is not declared before it; declared before it: REPORT_EU.",
+        ),
+        ({"after": "MERGE"}, "REPORT_MERGE: after names 'MERGE', which is not declared before it"),
+        ({"after": 7}, r"REPORT_MERGE: after 7 must be a list of names of nodes before it; \[\] is for none"),
+        (
+            {"after": [], "always": True},
+            "REPORT_MERGE: a node that runs always waits for all nodes before it: leave out after",
+        ),
+    ],
+)
+def test_a_node_that_cannot_wait_so_is_refused_and_nothing_is_declared(fields: dict[str, Any], fault: str) -> None:
+    report = Rota().task_type("REPORT")
+    report.node("EU")(lambda ctx: None)
+    with pytest.raises(InvalidInput, match=fault):
+        report.node("MERGE", **fields)
+    assert list(report._app.nodes) == ["REPORT_EU"]
+
+
 @pytest.mark.parametrize("always", [1, "yes", None])
 def test_what_says_neither_that_a_node_runs_always_nor_that_it_does_not_is_refused(always: Any) -> None:
     with pytest.raises(InvalidInput, match=r"REPORT_CLEANUP: always .* must be True or False"):

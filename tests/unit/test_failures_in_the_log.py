@@ -117,10 +117,10 @@ def test_a_run_that_times_out_is_logged_once_although_its_thread_returns_later(
     world.claim(run("EXTRACT", retries=1))
     running = world.calls[0]
     world.clock.advance(60)
-    world.runner.expire()
+    world.runner.stopping.expire()
     running.end(stopped=True, lingers=True)
     world.clock.advance(GRACE)
-    world.runner.expire()
+    world.runner.stopping.expire()
     assert len(said(caplog)) == 1
     running.end(stopped=True)
     assert len(said(caplog)) == 1

@@ -107,7 +107,7 @@ class Player:
 
     def time_out(self) -> None:
         self.clock.advance(self.rng.choice([1, 20, 70]))
-        self.runner.expire()
+        self.runner.stopping.expire()
 
     def commit(self) -> None:
         if self.reports.waiting:

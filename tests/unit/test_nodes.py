@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from rota.shared.domain.errors import InvalidParam, UnknownType
+from rota.shared.domain.node_order import waits_for
 from rota.shared.domain.nodes import Catalog, NodeList, NodeType, check_schema
 
 SCHEMA = {
@@ -53,6 +54,57 @@ def test_a_param_may_list_nodes_of_any_type_in_any_order_and_twice() -> None:
         ("HTTP_REQUEST", 2, {"url": "x"}),
         ("CLEANUP", 3, None),
     ]
+
+
+def test_a_listed_node_may_say_for_which_nodes_before_it_it_waits() -> None:
+    first = {"type": "REPORT_EXTRACT", "after": []}
+    assert listed(first, {"type": "CLEANUP", "after": "REPORT_EXTRACT"}) == [
+        ("REPORT_EXTRACT", 1, None),
+        ("CLEANUP", 2, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("after", "fault"),
+    [
+        (
+            ["REPORT_SEND"],
+            "REPORT_EXTRACT: after names 'REPORT_SEND', which is not declared before it; declared before it: CLEANUP.",
+        ),
+        (["REPORT_EXTRACT"], "after names 'REPORT_EXTRACT', which is not declared before it"),
+        (["CLEAN"], "not declared before it (did you mean CLEANUP?)"),
+        ([], ""),
+        (7, "REPORT_EXTRACT: after 7 must be a list of names of nodes before it; [] is for none"),
+        ([7], "REPORT_EXTRACT: after [7] must be a list of names"),
+    ],
+)
+def test_a_listed_node_that_waits_for_none_before_it_is_refused(after: Any, fault: str) -> None:
+    nodes = [
+        "CLEANUP",
+        {"type": "REPORT_EXTRACT", "after": after},
+        {"type": "REPORT_SEND", "after": ["REPORT_EXTRACT"]},
+    ]
+    if not fault:
+        assert len(listed(*nodes)) == 3
+        return
+    with pytest.raises(InvalidParam) as refused:
+        listed(*nodes)
+    assert fault in str(refused.value)
+    assert str(refused.value).endswith(("so that there is no cycle", "[] is for none"))
+
+
+def test_a_listed_node_that_runs_always_cannot_say_for_which_it_waits() -> None:
+    catalog = Catalog([CLEANUP, NodeType(5, "NOTIFY", "NOTIFY", defaults={"always": True})])
+    with pytest.raises(InvalidParam, match='"nodes" in param: NOTIFY: a node that runs always waits for all'):
+        catalog.listed({"nodes": ["CLEANUP", {"type": "NOTIFY", "after": []}]})
+
+
+def test_each_node_waits_for_those_that_it_names_and_theirs_and_else_for_all_before_it() -> None:
+    types = ["EU", "US", "SEND", "CLEAN", "MERGE", "LOG", "END"]
+    after = [(), (), ("EU",), None, ("SEND",), (), None]
+    assert [sorted(places) for places in waits_for(types, after, ["CLEAN"])] == [
+        [], [], [0], [0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3, 4, 5],
+    ]  # fmt: skip
 
 
 def test_listed_nodes_need_no_registered_task_type() -> None:

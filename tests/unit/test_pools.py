@@ -119,7 +119,7 @@ def test_a_thread_of_a_pool_that_does_not_return_takes_its_slot_and_none_of_the_
     pooled.runner.start([lingering])
     for _ in range(4):
         pooled.clock.advance(60)
-        pooled.runner.expire()
+        pooled.runner.stopping.expire()
         if pooled.calls[0].stopped:
             pooled.calls[0].end(stopped=True, lingers=True)
     pooled.reports.commit()

@@ -4,8 +4,8 @@ import json
 import math
 import random
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, cast
@@ -21,9 +21,8 @@ from rota.shared.settable_clock import SettableClock
 from rota.shared.store.reports import InstanceReport, NodeReport, Report
 from rota.shared.store.runs import NodeRun, Run
 from rota.shared.store.shards import Shard
-from rota.worker_service.contents import Node
 from rota.worker_service.context import NodeContext
-from rota.worker_service.executors.base import Call, Done, Failure, NoThread, Outcome, Refused
+from rota.worker_service.executors.base import NoThread, Outcome, Refused
 from rota.worker_service.pulling.ends import FEWEST_ENDS
 from rota.worker_service.pulling.slot import Slot
 from rota.worker_service.pulling.slots import Slots
@@ -31,10 +30,10 @@ from rota.worker_service.running import endings
 from rota.worker_service.running import lost as lost_attempts
 from rota.worker_service.running.active import Active
 from rota.worker_service.running.deadlines import DEADLINE_SECONDS, LONGEST_LOOK_SECONDS
-from rota.worker_service.running.runner import KILLED_SECONDS, Runner
-from tests.harness.runs import NOON, Reports, run
-
-LIMIT, GRACE = 1000, 10
+from rota.worker_service.running.runner import Runner
+from rota.worker_service.running.stopping import KILLED_SECONDS
+from tests.harness.runners import GRACE, LIMIT, Running, World, instance, node_type, states
+from tests.harness.runs import NOON, run
 
 
 class Param(BaseModel):
@@ -42,113 +41,12 @@ class Param(BaseModel):
     rows: int = 42
 
 
-def node_type(name: str, **fields: Any) -> Node:
-    return Node(f"REPORT_{name}", "REPORT", 1, lambda ctx: None, "thread", **fields)
-
-
 NODES = {node.type: node for node in (node_type("EXTRACT", timeout=60), node_type("SEND", retries=3), node_type("LOG"))}
-
-
-@dataclass
-class Running:
-    """A call that runs until the test ends it."""
-
-    call: Call
-    done: Done
-    clock: SettableClock
-    entered: float | None
-    stopped: bool = False
-    killed: bool = False
-    place: str | None = "/app/jobs.py:42 in fetch"
-
-    def stop(self, *, asks: bool = False) -> None:
-        self.stopped = True
-
-    def kill(self) -> None:
-        self.killed = True
-
-    def standing(self) -> str | None:
-        return self.place
-
-    def linger(self) -> None:
-        """It was stopped, and its thread has not returned."""
-        now = self.clock.monotonic()
-        self.done(Outcome(now, now, stopped=True, lingers=True))
-
-    def end(self, result: Any = None, *, failure: BaseException | None = None, stopped: bool = False) -> None:
-        now = self.clock.monotonic()
-        self.done(Outcome(now, now, result, None if failure is None else Failure.of(failure), stopped))
-
-    @property
-    def context(self) -> NodeContext[Any]:
-        return self.call.context
-
-
-@dataclass
-class Executor:
-    clock: SettableClock
-    calls: list[Running] = field(default_factory=list)
-    later: list[Running] = field(default_factory=list)
-    refusal: BaseException | None = None
-    meanwhile: Callable[[], None] = lambda: None
-
-    def start(self, call: Call, done: Done, *, later: bool = False) -> Running:
-        if self.refusal:
-            raise self.refusal
-        running = Running(call, done, self.clock, self.clock.monotonic())
-        (self.later if later else self.calls).append(running)
-        self.meanwhile()
-        return running
-
-    def begin(self) -> None:
-        self.calls += self.later
-        self.later.clear()
-
-    def close(self) -> None: ...
-
-    @property
-    def started(self) -> list[str]:
-        return [running.call.node.type.removeprefix("REPORT_") for running in self.calls]
-
-
-class World:
-    """A runner with its stand-ins."""
-
-    def __init__(self, nodes: Mapping[str, Node] = NODES, capacity: int = 50) -> None:
-        self.clock = SettableClock(NOON)
-        self.executor, self.reports, self.told = Executor(self.clock), Reports(), 0
-        self.slots = Slots(capacity, 1000, self.clock)
-        self.slots.on_free(self._count)
-        limits: dict[str, Any] = {"result_limit_bytes": LIMIT, "grace_seconds": GRACE, "worker": "w1"}
-        self.runner = Runner(nodes, {"thread": self.executor}, self.reports, self.slots, self.clock, **limits)
-
-    def _count(self) -> None:
-        self.told += 1
-
-    def start(self, *runs: Run) -> None:
-        assert self.runner.accept(runs) == list(runs)
-        assert self.runner.start(runs) == set()
-
-    def ended(self, result: Any = None, **how: Any) -> Report:
-        """End the newest call, and return what is reported of it."""
-        before = len(self.reports.seen)
-        self.executor.calls[-1].end(result, **how)
-        assert len(self.reports.seen) == before + 1
-        return self.reports.seen[-1]
 
 
 @pytest.fixture
 def world() -> World:
-    return World()
-
-
-def states(report: Report) -> list[tuple[int, str]]:
-    return [(node.id, node.status.value) for node in report.nodes]
-
-
-def instance(report: Report) -> InstanceReport:
-    assert report.instance is not None
-    return report.instance
+    return World(NODES)
 
 
 def test_nodes_run_in_order_each_after_the_commit_of_its_predecessor(world: World) -> None:
@@ -246,7 +144,7 @@ def in_line(world: World) -> tuple[Run, Run]:
 
 
 def test_a_run_whose_node_is_reported_lends_its_slot_and_gets_the_next_free_one_before_a_new_run() -> None:
-    world = World(capacity=1)
+    world = World(NODES, capacity=1)
     in_line(world)
     new = run("EXTRACT", id=3)
     world.runner.accept([new])
@@ -266,7 +164,7 @@ def test_a_run_whose_node_is_reported_lends_its_slot_and_gets_the_next_free_one_
 
 
 def test_while_runs_wait_for_the_slot_of_their_next_node_no_new_one_may_start() -> None:
-    world = World(capacity=1)
+    world = World(NODES, capacity=1)
     in_line(world)
     world.executor.calls[1].end(2)
     assert world.slots.idle() <= 0, "the slot is free, and the first run is the next to have it"
@@ -276,7 +174,7 @@ def test_while_runs_wait_for_the_slot_of_their_next_node_no_new_one_may_start() 
 
 @pytest.mark.parametrize("when", ["in the line", "before the commit"])
 def test_what_is_canceled_between_two_nodes_waits_for_no_slot(when: str) -> None:
-    world = World(capacity=1)
+    world = World(NODES, capacity=1)
     if when == "in the line":
         in_line(world)
         world.runner.stop(1, 1, "canceled", canceled=True)
@@ -293,7 +191,7 @@ def test_what_is_canceled_between_two_nodes_waits_for_no_slot(when: str) -> None
 
 def test_what_is_canceled_in_the_line_waits_for_no_slot_though_its_node_had_ended_before_its_start_returned() -> None:
     """As a quick function on a thread may."""
-    world = World(capacity=1)
+    world = World(NODES, capacity=1)
     world.executor.meanwhile = lambda: world.executor.later[-1].end(1)
     world.start(run("EXTRACT", "SEND", id=1))
     world.executor.meanwhile = lambda: None
@@ -307,7 +205,7 @@ def test_what_is_canceled_in_the_line_waits_for_no_slot_though_its_node_had_ende
 
 @pytest.mark.parametrize("how", ["dropped", "detached"])
 def test_what_leaves_the_line_gets_no_slot(how: str) -> None:
-    world = World(capacity=1)
+    world = World(NODES, capacity=1)
     in_line(world)
     if how == "dropped":
         world.runner.drop(1)
@@ -318,16 +216,16 @@ def test_what_leaves_the_line_gets_no_slot(how: str) -> None:
 
 
 def test_a_timeout_does_not_count_the_wait_for_a_slot() -> None:
-    world = World(capacity=1)
+    world = World(NODES, capacity=1)
     in_line(world)
     world.clock.advance(3600)
-    world.runner.expire()
+    world.runner.stopping.expire()
     assert world.slots.line == 1
     assert [report.instance_id for report in world.reports.seen] == [1]
 
 
 def test_an_abandoned_thread_keeps_the_slot_from_those_in_the_line() -> None:
-    world = World(capacity=1)
+    world = World(NODES, capacity=1)
     in_line(world)
     world.slots.abandon(+1)
     world.executor.calls[1].end(2)
@@ -947,13 +845,13 @@ def test_a_node_that_exceeds_its_own_or_its_tasks_timeout_is_stopped_and_retried
 ) -> None:
     world.start(run(name, timeout_seconds=of_the_task, retries=1))
     world.clock.advance((limit or 10**9) - 0.001)
-    world.runner.expire()
+    world.runner.stopping.expire()
     running = world.executor.calls[0]
     assert not running.stopped
     if limit is None:
         return
     world.clock.advance(0.001)
-    world.runner.expire()
+    world.runner.stopping.expire()
     assert running.stopped
     report = world.ended(stopped=True)
     assert instance(report).status is InstanceStatus.PENDING
@@ -967,22 +865,22 @@ def test_the_next_node_has_its_own_time(world: World) -> None:
     world.start(run("LOG", "LOG", timeout_seconds=10))
     world.clock.advance(9)
     world.ended(1)
-    world.runner.expire()
+    world.runner.stopping.expire()
     world.clock.advance(6)
-    world.runner.expire()  # between the nodes nobody is late
+    world.runner.stopping.expire()  # between the nodes nobody is late
     world.reports.commit()
-    world.runner.expire()
+    world.runner.stopping.expire()
     assert not world.executor.calls[1].stopped
     world.clock.advance(10)
-    world.runner.expire()
+    world.runner.stopping.expire()
     assert world.executor.calls[1].stopped
 
 
 def test_who_is_out_of_time_is_stopped_within_a_tenth_of_a_second_and_nobody_looks_without_a_timeout(
     world: World,
 ) -> None:
-    assert world.runner.expire() == math.inf
-    world.runner.deadlines.loop.start()
+    assert world.runner.stopping.expire() == math.inf
+    world.runner.stopping.deadlines.loop.start()
     world.clock.advance(3600)
     world.start(run("LOG", timeout_seconds=100, id=1))
     world.clock.advance(50)
@@ -994,12 +892,12 @@ def test_who_is_out_of_time_is_stopped_within_a_tenth_of_a_second_and_nobody_loo
     assert (first.stopped, second.stopped, third.stopped) == (False, True, False)
     world.clock.advance(DEADLINE_SECONDS)
     assert (first.stopped, third.stopped) == (False, True)
-    assert world.runner.expire() == LONGEST_LOOK_SECONDS, "a thread's wait does not count the time in suspend"
+    assert world.runner.stopping.expire() == LONGEST_LOOK_SECONDS, "a thread's wait does not count the time in suspend"
     first.end(1)
     second.end(stopped=True)
     third.end(stopped=True)
-    assert world.runner.expire() == math.inf
-    world.runner.deadlines.loop.stop()
+    assert world.runner.stopping.expire() == math.inf
+    world.runner.stopping.deadlines.loop.stop()
 
 
 @pytest.mark.parametrize(("late", "said"), [(1.0, "succeed"), (1.2, "failed")])
@@ -1092,17 +990,35 @@ def test_what_succeeds_although_its_worker_stops_is_kept_for_its_report(
     assert world.reports.seen == []
 
 
-@pytest.mark.parametrize("how", ["stopped", "failed", "canceled"])
-def test_what_does_not_succeed_while_its_worker_stops_is_not_kept(world: World, how: str) -> None:
+@pytest.mark.parametrize("canceled", [False, True])
+@pytest.mark.parametrize("how", ["stopped", "failed"])
+def test_what_does_not_succeed_while_its_worker_stops_is_not_kept(world: World, how: str, canceled: bool) -> None:
     world.start(run("LOG"))
-    if how == "canceled":
+    if canceled:
         world.runner.stop(7, 1, "canceled", canceled=True)
     [active] = world.runner.detach_unfinished()
     if how == "failed":
         world.executor.calls[0].end(failure=ValueError("no"))
     else:
-        world.executor.calls[0].end(7, stopped=how == "stopped")
+        world.executor.calls[0].end(7, stopped=True)
     assert (active.last, active.calls) == (None, 0)
+
+
+@pytest.mark.parametrize("canceled", [True, False])
+def test_what_returns_though_it_is_to_stop_has_succeeded_also_while_its_worker_stops(canceled: bool) -> None:
+    for is_stopping in (False, True):
+        world = World({"REPORT_LOG": node_type("LOG", timeout=60)})
+        world.start(run("LOG"))
+        if canceled:
+            world.runner.stop(7, 1, "canceled", canceled=True)
+        else:
+            world.clock.advance(60)
+            world.runner.stopping.expire()
+        [active] = world.runner.detach_unfinished() if is_stopping else [None]
+        world.executor.calls[0].end(7)
+        report = world.reports.seen[-1] if active is None else active.last
+        assert report is not None
+        assert (states(report)[0], report.nodes[0].result) == ((101, "succeed"), "7"), is_stopping
 
 
 def test_a_commit_after_it_was_detached_starts_nothing(world: World) -> None:
@@ -1140,7 +1056,7 @@ def time_out(world: World, one: Run) -> Running:
     world.start(one)
     running = world.executor.calls[-1]
     world.clock.advance(60)
-    world.runner.expire()
+    world.runner.stopping.expire()
     assert running.stopped
     running.linger()
     return running
@@ -1149,7 +1065,7 @@ def time_out(world: World, one: Run) -> Running:
 def test_a_timed_out_thread_that_returns_within_its_grace_ends_as_any_other(world: World) -> None:
     running = time_out(world, run("EXTRACT"))
     world.clock.advance(GRACE / 2)
-    world.runner.expire()
+    world.runner.stopping.expire()
     assert world.reports.seen == []
     running.end(stopped=True)
     assert (instance(world.reports.seen[0]).status, instance(world.reports.seen[0]).lingers) == ("failed", False)
@@ -1159,7 +1075,7 @@ def test_a_timed_out_thread_that_returns_within_its_grace_ends_as_any_other(worl
 def test_a_timed_out_thread_with_no_retry_left_fails_at_once_and_keeps_its_slots(world: World) -> None:
     running = time_out(world, run("EXTRACT"))
     world.clock.advance(GRACE)
-    world.runner.expire()
+    world.runner.stopping.expire()
     report = world.reports.commit()
     assert states(report) == [(101, "failed")]
     assert (instance(report).status, instance(report).lingers) == ("failed", True)
@@ -1178,10 +1094,10 @@ def test_what_lingers_began_when_its_handler_was_entered_or_never(world: World, 
     running = world.executor.calls[-1]
     running.entered = running.entered if entered else None
     world.clock.advance(60)
-    world.runner.expire()
+    world.runner.stopping.expire()
     running.linger()
     world.clock.advance(GRACE)
-    world.runner.expire()
+    world.runner.stopping.expire()
     report = world.reports.seen[0]
     assert report.nodes[0].gmt_completed == world.clock.now()
     assert report.nodes[0].gmt_started == instance(report).gmt_started == (began if entered else None)
@@ -1195,7 +1111,7 @@ def test_a_process_says_with_its_end_where_it_stood_and_what_it_had_to_tell(worl
     running = world.executor.calls[-1]
     running.place = None
     world.clock.advance(60)
-    world.runner.expire()
+    world.runner.stopping.expire()
     now = world.clock.monotonic()
     running.done(Outcome(running.entered, now, stopped=True, place="/app/jobs.py:7 in hang"))
     reason = instance(world.reports.seen[0]).reason or ""
@@ -1219,7 +1135,7 @@ def test_a_node_whose_handler_was_not_entered_has_no_start(world: World, how: st
 def test_the_slots_of_a_thread_that_returns_before_the_commit_are_freed_after_it(world: World) -> None:
     running = time_out(world, run("EXTRACT"))
     world.clock.advance(GRACE)
-    world.runner.expire()
+    world.runner.stopping.expire()
     running.end(stopped=True)
     assert world.runner.lingering.returned() == set()
     world.reports.commit()
@@ -1229,7 +1145,7 @@ def test_the_slots_of_a_thread_that_returns_before_the_commit_are_freed_after_it
 def test_a_timed_out_thread_with_retries_is_retried_when_it_has_returned(world: World) -> None:
     running = time_out(world, run("EXTRACT", retries=1))
     world.clock.advance(GRACE)
-    world.runner.expire()
+    world.runner.stopping.expire()
     waits = world.reports.commit()
     assert (states(waits), instance(waits).status) == ([(101, "running")], "running")
     assert (waits.nodes[0].failures, instance(waits).failures) == (1, 1)
@@ -1237,7 +1153,7 @@ def test_a_timed_out_thread_with_retries_is_retried_when_it_has_returned(world: 
     assert "waits until its handler returns" in (instance(waits).reason or "")
     assert (slots(world), world.runner.held) == ((1, 1), {(7, 1)})
     world.clock.advance(100)
-    world.runner.expire()
+    world.runner.stopping.expire()
     assert len(world.reports.seen) == 1
     running.end(stopped=True)
     report = world.reports.commit()
@@ -1250,10 +1166,10 @@ def test_a_timed_out_thread_with_retries_is_retried_when_it_has_returned(world: 
 def test_a_cancel_ends_what_waits_for_its_thread_to_be_retried(world: World) -> None:
     running = time_out(world, run("EXTRACT", retries=1))
     world.clock.advance(GRACE)
-    world.runner.expire()
+    world.runner.stopping.expire()
     world.reports.commit()
     world.runner.stop(7, 1, "canceled", canceled=True)
-    world.runner.expire()
+    world.runner.stopping.expire()
     report = world.reports.commit()
     assert (instance(report).status, instance(report).lingers) == ("canceled", True)
     running.end(stopped=True)
@@ -1267,19 +1183,19 @@ def stop_in_vain(world: World, one: Run, *, canceled: bool) -> Running:
         world.runner.stop(one.id, one.attempt, "canceled", canceled=True)
     else:
         world.clock.advance(60)
-        world.runner.expire()
+        world.runner.stopping.expire()
     assert world.executor.calls[-1].stopped
     world.clock.advance(GRACE - 0.01)
-    world.runner.expire()
+    world.runner.stopping.expire()
     assert not world.executor.calls[-1].killed
     world.clock.advance(0.01)
-    world.runner.expire()
+    world.runner.stopping.expire()
     assert world.executor.calls[-1].killed
     world.clock.advance(KILLED_SECONDS - 0.01)
-    world.runner.expire()
+    world.runner.stopping.expire()
     assert (world.reports.seen, len(world.runner.lingering)) == ([], 0)
     world.clock.advance(0.01)
-    world.runner.expire()
+    world.runner.stopping.expire()
     return world.executor.calls[-1]
 
 
@@ -1307,7 +1223,7 @@ def test_a_coroutine_that_does_not_end_at_its_timeout_is_retried_when_it_has_end
 def test_a_run_that_is_lost_while_its_thread_lingers_leaves_the_slot_to_the_thread(world: World) -> None:
     running = time_out(world, run("EXTRACT", retries=1))
     world.clock.advance(GRACE)
-    world.runner.expire()
+    world.runner.stopping.expire()
     world.reports.commit(ours=False)
     assert (len(world.runner), world.slots.busy) == (0, 1)
     running.end(stopped=True)
@@ -1418,11 +1334,11 @@ def test_a_run_that_exceeds_its_limit_is_stopped_in_the_node_that_runs_and_retri
     world.ended({"rows": 42})
     world.reports.commit()
     world.clock.advance(29.999)
-    world.runner.expire()
+    world.runner.stopping.expire()
     running = world.executor.calls[1]
     assert not running.stopped
     world.clock.advance(0.001)
-    world.runner.expire()
+    world.runner.stopping.expire()
     assert running.stopped
     report = world.ended(stopped=True)
     assert states(report) == [(102, "pending")]
@@ -1437,7 +1353,7 @@ def test_a_run_that_exceeds_its_limit_is_stopped_in_the_node_that_runs_and_retri
 def test_the_earlier_of_the_limits_of_node_and_run_counts(world: World, run_limit: int, said: str) -> None:
     world.start(run("EXTRACT", run_timeout_seconds=run_limit))
     world.clock.advance(min(run_limit, 60))
-    world.runner.expire()
+    world.runner.stopping.expire()
     assert (instance(world.ended(stopped=True)).reason or "").startswith(said)
 
 
@@ -1446,7 +1362,7 @@ def test_the_limit_of_a_run_counts_while_it_waits_between_two_nodes(world: World
     world.reports.commit()
     world.ended({"rows": 42})
     world.clock.advance(10)
-    world.runner.expire()
+    world.runner.stopping.expire()
     world.reports.commit()
     report = world.reports.seen[-1]
     assert world.executor.started == ["EXTRACT"]
@@ -1455,7 +1371,7 @@ def test_the_limit_of_a_run_counts_while_it_waits_between_two_nodes(world: World
 
 
 def test_a_run_that_waits_in_line_for_a_slot_is_over_at_its_limit() -> None:
-    world = World(capacity=1)
+    world = World(NODES, capacity=1)
     world.start(run("EXTRACT", "LOG", run_timeout_seconds=10))
     world.ended({"rows": 42})
     other = run("EXTRACT", id=8)
@@ -1463,7 +1379,7 @@ def test_a_run_that_waits_in_line_for_a_slot_is_over_at_its_limit() -> None:
     world.reports.commit()
     assert world.executor.started == ["EXTRACT", "EXTRACT"]
     world.clock.advance(10)
-    world.runner.expire()
+    world.runner.stopping.expire()
     assert world.reports.seen[-1].instance_id == 7
     assert instance(world.reports.seen[-1]).status is InstanceStatus.FAILED
 
@@ -1471,9 +1387,9 @@ def test_a_run_that_waits_in_line_for_a_slot_is_over_at_its_limit() -> None:
 def test_a_handler_that_ends_just_as_its_run_times_out_lets_no_further_node_begin(world: World) -> None:
     world.start(run("EXTRACT", "LOG", run_timeout_seconds=10))
     world.clock.advance(10)
-    world.runner.expire()
+    world.runner.stopping.expire()
     assert states(world.ended({"rows": 42})) == [(101, "succeed"), (102, "running")]
-    world.runner.expire()
+    world.runner.stopping.expire()
     world.reports.commit()
     assert world.executor.started == ["EXTRACT"]
     assert states(world.reports.seen[-1]) == [(102, "failed")]
@@ -1482,7 +1398,7 @@ def test_a_handler_that_ends_just_as_its_run_times_out_lets_no_further_node_begi
 def test_what_ends_in_its_grace_after_its_runs_limit_lets_no_further_node_begin(world: World) -> None:
     world.start(run("EXTRACT", "LOG", run_timeout_seconds=10))
     world.clock.advance(10)
-    world.runner.expire()
+    world.runner.stopping.expire()
     assert states(world.ended({"rows": 42})) == [(101, "succeed"), (102, "running")]
     world.reports.commit()
     assert world.executor.started == ["EXTRACT"]
@@ -1494,24 +1410,24 @@ def test_what_ends_in_its_grace_after_its_runs_limit_lets_no_further_node_begin(
 def test_each_attempt_has_the_whole_limit(world: World) -> None:
     world.start(run("LOG", run_timeout_seconds=10, retries=1))
     world.clock.advance(10)
-    world.runner.expire()
+    world.runner.stopping.expire()
     world.ended(stopped=True)
     world.reports.commit()
     world.clock.advance(3600)
     world.start(run("LOG", run_timeout_seconds=10, retries=1, attempt=2))
     world.clock.advance(9.999)
-    world.runner.expire()
+    world.runner.stopping.expire()
     assert not world.executor.calls[-1].stopped
 
 
 def test_a_run_without_a_limit_sets_no_deadline(world: World) -> None:
     world.start(run("LOG"))
-    assert world.runner.expire() == math.inf
+    assert world.runner.stopping.expire() == math.inf
 
 
 def test_whoever_drops_a_run_those_who_wait_for_it_are_told_once() -> None:
     told: list[Run] = []
-    world, one = World(), run()
+    world, one = World(NODES), run()
     runner = Runner(
         NODES, {}, world.reports, world.slots, world.clock, result_limit_bytes=LIMIT, grace_seconds=1, gone=told.append
     )
@@ -1701,14 +1617,14 @@ def test_a_run_that_is_canceled_before_any_handler_was_entered_has_nothing_to_cl
 def test_the_limit_of_the_run_ends_no_node_that_runs_always_but_its_own_does(cleaning: World) -> None:
     cleaning.start(run("LOG", "CLEANUP", run_timeout_seconds=10))
     cleaning.clock.advance(10)
-    cleaning.runner.expire()
+    cleaning.runner.stopping.expire()
     assert states(cleaning.ended(stopped=True)) == [(101, "failed"), (102, "running")]
     now_runs(cleaning, "CLEANUP", "failed", "the run timed out after 10 s in REPORT_LOG")
     cleaning.clock.advance(29.9)
-    cleaning.runner.expire()
+    cleaning.runner.stopping.expire()
     assert not cleaning.executor.calls[-1].stopped
     cleaning.clock.advance(0.1)
-    cleaning.runner.expire()
+    cleaning.runner.stopping.expire()
     assert cleaning.executor.calls[-1].stopped
     end = instance(cleaning.ended(stopped=True))
     assert "the run timed out after 10 s" in str(end.reason)
@@ -1718,10 +1634,10 @@ def test_the_limit_of_the_run_ends_no_node_that_runs_always_but_its_own_does(cle
 def test_the_limit_of_the_run_waits_for_a_node_that_runs_always_and_ends_the_next_other(cleaning: World) -> None:
     cleaning.start(run("NOTIFY", "LOG", run_timeout_seconds=10))
     cleaning.clock.advance(60)
-    cleaning.runner.expire()
+    cleaning.runner.stopping.expire()
     assert not cleaning.executor.calls[-1].stopped
     cleaning.ended()
-    cleaning.runner.expire()
+    cleaning.runner.stopping.expire()
     cleaning.reports.commit()
     assert states(cleaning.reports.seen[-1]) == [(102, "failed")]
     assert cleaning.executor.started == ["NOTIFY"]
@@ -1732,7 +1648,7 @@ def test_without_a_timeout_of_its_own_nothing_stops_it(cleaning: World) -> None:
     cleaning.ended()
     cleaning.reports.commit()
     cleaning.clock.advance(3600)
-    cleaning.runner.expire()
+    cleaning.runner.stopping.expire()
     assert (cleaning.executor.started, cleaning.executor.calls[-1].stopped) == (["LOG", "NOTIFY"], False)
 
 
@@ -1797,7 +1713,7 @@ def test_they_wait_for_a_handler_that_does_not_return_within_its_grace(cleaning:
     running = cleaning.executor.calls[0]
     running.linger()
     cleaning.clock.advance(GRACE)
-    cleaning.runner.expire()
+    cleaning.runner.stopping.expire()
     waiting = cleaning.reports.commit()
     assert (states(waiting), instance(waiting).status) == ([(101, "running")], InstanceStatus.RUNNING)
     assert instance(waiting).reason == "ends when its handler returns: canceled"
@@ -1827,7 +1743,7 @@ def test_another_worker_goes_on_with_those_that_are_left(cleaning: World) -> Non
     assert context.run_reason == "node REPORT_SEND failed: Fail: no mail server"
     assert context.results["EXTRACT"] == {"rows": 42}
     cleaning.clock.advance(20)
-    cleaning.runner.expire()
+    cleaning.runner.stopping.expire()
     assert not cleaning.executor.calls[-1].stopped, "the limit of the run does not count"
     assert states(cleaning.ended()) == [(103, "succeed"), (105, "running")]
     now_runs(cleaning, "NOTIFY", "failed")
@@ -1962,10 +1878,10 @@ def given_up(world: World, *, canceled: bool, **fields: Any) -> Active:
         world.runner.stop(7, 1, "canceled by hand", canceled=True)
     else:
         world.clock.advance(10)
-        world.runner.expire()
+        world.runner.stopping.expire()
     world.executor.calls[0].linger()
     world.clock.advance(GRACE)
-    world.runner.expire()
+    world.runner.stopping.expire()
     assert str(instance(world.reports.commit()).reason).startswith("ends when its handler returns: ")
     [active] = world.runner.detach_unfinished()
     return active

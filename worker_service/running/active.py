@@ -1,10 +1,10 @@
 """An instance that a worker holds, and what its handlers are given."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rota.shared.domain.states import NodeStatus
 from rota.shared.domain.triggers.zones import load_zone
@@ -12,9 +12,13 @@ from rota.shared.store.reports import Report
 from rota.shared.store.runs import NodeRun, Run
 from rota.worker_service.context import Cancellation, NodeContext
 from rota.worker_service.executors.base import Running
-from rota.worker_service.pulling.slot import Slot
+from rota.worker_service.pulling.slot import STARTED, Slot
 from rota.worker_service.running.always import RunEnd, end_of, revived
 from rota.worker_service.running.endings import Stop
+from rota.worker_service.running.ordering import Order
+
+if TYPE_CHECKING:
+    from rota.worker_service.running.fork import Fork
 
 TIMES_KEPT = 1_000
 """How many converted times are kept."""
@@ -26,6 +30,9 @@ class Active(Slot):
 
     run: Run
     results: dict[str, Any] = field(default_factory=dict)
+    by_node: dict[int, Any] = field(default_factory=dict)
+    """The results by the ids of their nodes, where these do not all wait for all before them."""
+
     done: int = 0
     """How many of the instance's nodes are over, in this attempt or an earlier one: the place of the present one."""
 
@@ -74,10 +81,63 @@ class Active(Slot):
     calls: int = 0
     """How many of its calls may be running: 1 from just before a call is started until its handler has ended."""
 
+    order: Order | None = None
+    """The order of its nodes, unless each waits for all before it."""
+
+    fork: "Fork | None" = None
+    """Its nodes that run beside each other now; or, of a branch, those of which it is one."""
+
+    partial: list[Report] = field(default_factory=list)
+    """Its reports that are not committed yet, and for whose commit it does not wait."""
+
+    @classmethod
+    def branch_of(cls, trunk: "Active", node: NodeRun) -> "Active":
+        """Make the ``Active`` for one node of a run that runs beside others. It takes one of the slots of the run."""
+        branch = cls(trunk.run, group=trunk.group)
+        branch.of, branch.stage, branch.weight, branch.large = trunk.of, STARTED, 1, 0
+        branch.done = next(at for at, one in enumerate(trunk.run.nodes) if one is node)
+        branch.order, branch.results, branch.by_node = trunk.order, trunk.results, dict(trunk.by_node)
+        branch.over_at, branch.entered, branch.begun = trunk.over_at, trunk.entered, trunk.begun
+        branch.stop, branch.detached = trunk.stop, trunk.detached
+        return branch
+
+    @property
+    def trunk(self) -> "Active":
+        """The run of which it is a branch, or itself."""
+        return self if self.fork is None else self.fork.trunk
+
+    @property
+    def branches(self) -> "Sequence[Active]":
+        """Its nodes that run beside each other now, each as an ``Active`` of its own."""
+        return () if self.fork is None or self.fork.trunk is not self else list(self.fork.live.values())
+
+    @property
+    def parts(self) -> "Sequence[Active]":
+        """Its branches; or itself, if it has none."""
+        return self.branches or (self,)
+
+    @property
+    def node(self) -> NodeRun:
+        """The present node."""
+        return self.run.nodes[self.done]
+
+    @property
+    def is_called(self) -> bool:
+        """Whether a handler of it may be running."""
+        return any(part.calls for part in self.parts)
+
+    @property
+    def unwritten(self) -> list[Report]:
+        """What is to be reported of it when its worker stops."""
+        last = self.last or self.queued
+        return [*self.partial, *([] if last is None else [last])]
+
     @property
     def entered_now(self) -> float | None:
         """When the handler that runs was entered, in seconds of the clock's ``monotonic``. None: it was not, so far."""
-        return None if self.running is None else self.running.entered
+        if self.running is None:
+            return min((at for one in self.branches if (at := one.entered_now) is not None), default=None)
+        return self.running.entered
 
     def until(self, now: float, seconds: float | None) -> float | None:
         """The earlier of a node's deadline, so many seconds from ``now``, and the run's; None if it has neither."""
@@ -125,6 +185,8 @@ class Active(Slot):
 def keep_result(active: Active, node: NodeRun, result: Any) -> None:
     """Keep a node's result for the nodes after it, as the database's JSON, so that a retry sees the same."""
     active.done += 1
+    if active.order is not None:
+        active.by_node[node.id] = result
     active.results[node.type] = active.results[node.type.removeprefix(f"{node.category}_")] = result
 
 
@@ -134,7 +196,7 @@ def context_of(active: Active, node: NodeRun, param: Any) -> NodeContext[Any]:
         param=param,
         schedule_datetime=_in_zone(run.schedule_datetime, run.timezone),
         due_at=_in_utc(run.due_at),
-        results=dict(active.results),
+        results=dict(active.results) if active.order is None else active.order.seen_by(node, run, active.by_node),
         task_name=run.task_name,
         node_type=node.type,
         instance_id=run.id,

@@ -220,7 +220,8 @@ def not_begun(run: Run, node: NodeRun, why: str, now: datetime) -> Report:
 def refused(original: Report, why: str) -> Report:
     """The report that replaces one which the database refuses: its first node and its instance fail.
 
-    A run that had ended before, but for nodes that run always, has ended as it had. The reason adds the refusal.
+    A run that had ended before, but for nodes that run always, has ended as it had. The reason adds the refusal. Of a
+    run whose other nodes run meanwhile the handlers are stopped: it keeps its overlap slot until they have returned.
     """
     error = f"the result could not be stored: {why}"
     result = json_text({"error": error})
@@ -232,12 +233,15 @@ def refused(original: Report, why: str) -> Report:
         else replace(node, status=NodeStatus.CANCELED, result=None, gmt_started=None)
         for node in nodes[1:]
     ]
+    known = {node.id for node in nodes}
+    others += [NodeReport(one, NodeStatus.CANCELED) for one in original.beside if one not in known]
     instance = InstanceReport(
         status=InstanceStatus.FAILED,
         result=result,
         reason=error[:REASON_LIMIT],
         gmt_started=None,
         gmt_completed=nodes[0].gmt_completed if nodes else None,
+        lingers=bool(original.beside),
     )
     if (end := original.instance) is not None and _had_ended(nodes, end):
         instance.status = end.status if original.is_over else InstanceStatus.FAILED

@@ -7,6 +7,7 @@ slot until then.
 """
 
 import threading
+from collections.abc import Iterable
 
 from rota.shared.clock import Timer
 from rota.worker_service.pulling.slot import Slot
@@ -16,7 +17,7 @@ from rota.worker_service.pulling.slots import Slots
 class Lingering:
     """The handlers of one worker that linger, from any thread's view.
 
-    lingering.begin(active); lingering.abandon(active); lingering.settle(active, 7); lingering.end(active, 7)
+    lingering.begin(active); lingering.abandon(active); lingering.settle([active], 7); lingering.end(active, 7)
     lingering.returned()   # {7}: its overlap slot may be freed
     """
 
@@ -25,7 +26,7 @@ class Lingering:
         self._lock = threading.Lock()
         self._since: dict[Slot, float] = {}
         self._abandoned: set[Slot] = set()
-        self._half: set[Slot] = set()
+        self._half: dict[Slot, int] = {}
         self._returned: set[int] = set()
 
     def __len__(self) -> int:
@@ -52,10 +53,11 @@ class Lingering:
             self._abandoned.add(run)
         run.of.abandon(+run.weight)
 
-    def settle(self, run: Slot, instance_id: int) -> None:
-        """The end of an abandoned run is committed."""
+    def settle(self, runs: Iterable[Slot], instance_id: int) -> None:
+        """The end of an abandoned instance is committed, with all that runs of it."""
         with self._lock:
-            self._pair(run, instance_id)
+            for run in runs:
+                self._pair(run, instance_id)
 
     def end(self, run: Slot, instance_id: int) -> None:
         """The handler has returned."""
@@ -68,9 +70,10 @@ class Lingering:
         run.of.abandon(-run.weight)
 
     def returned(self) -> set[int]:
-        """The instances whose ends are committed and whose handlers have returned since the last call."""
+        """The instances whose ends are committed and whose handlers have all returned since the last call."""
         with self._lock:
-            returned, self._returned = self._returned, set()
+            open_still = self._returned.intersection(self._half.values())
+            returned, self._returned = self._returned - open_still, open_still
         return returned
 
     def put_back(self, instance_ids: set[int]) -> None:
@@ -81,7 +84,7 @@ class Lingering:
     def _pair(self, run: Slot, instance_id: int) -> None:
         """The second of the two events, commit and return, whichever that is, lets the slot be freed."""
         if run in self._half:
-            self._half.discard(run)
+            del self._half[run]
             self._returned.add(instance_id)
         else:
-            self._half.add(run)
+            self._half[run] = instance_id

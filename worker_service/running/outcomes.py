@@ -4,15 +4,17 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime
 
 from rota.shared.clock import NOISE, Clock
 from rota.shared.domain.errors import RotaError
 from rota.shared.domain.jsontext import UnreadableJson, json_text
 from rota.shared.domain.nodes import given_param
+from rota.shared.domain.retry import RetryPolicy
 from rota.shared.domain.states import InstanceStatus, NodeStatus
 from rota.shared.domain.triggers.zones import load_zone
-from rota.shared.store.reports import Report
-from rota.shared.store.runs import NodeRun
+from rota.shared.store.reports import InstanceReport, Report
+from rota.shared.store.runs import NodeRun, Run
 from rota.worker_service.contents import Node
 from rota.worker_service.executors.base import Call, NoThread, Outcome
 from rota.worker_service.running import always, cut_short, endings
@@ -20,6 +22,7 @@ from rota.worker_service.running.active import Active, context_of, keep_result
 from rota.worker_service.running.deadlines import DEADLINE_SECONDS, LONGEST_LOOK_SECONDS
 from rota.worker_service.running.endings import Ending, Span, Stop
 from rota.worker_service.running.failures import log_failure
+from rota.worker_service.running.ordering import Orders
 from rota.worker_service.verdicts import EndRun, RunAgain
 
 log = logging.getLogger(__name__)
@@ -28,11 +31,12 @@ log = logging.getLogger(__name__)
 class Outcomes:
     """What the outcomes of one worker's calls mean. A result has at most ``result_limit_bytes`` bytes of JSON."""
 
-    def __init__(self, nodes: Mapping[str, Node], clock: Clock, result_limit_bytes: int) -> None:
-        self._nodes = nodes
+    def __init__(self, nodes: Mapping[str, Node], clock: Clock, result_limit_bytes: int, worker: str = "") -> None:
+        self._nodes, self._worker = nodes, worker
         self.always = frozenset(node.type for node in nodes.values() if node.always)
         """The node types that run always."""
 
+        self.orders = Orders(nodes, self.always)
         self._clock = clock
         self._result_limit_bytes = result_limit_bytes
 
@@ -54,7 +58,10 @@ class Outcomes:
 
     def until(self, active: Active, node: Node) -> float | None:
         """When the call of a node that begins now times out, in seconds of ``monotonic``; None: it does not."""
-        now, seconds = self._clock.monotonic(), node.timeout or active.run.timeout_seconds
+        seconds = node.timeout or active.run.timeout_seconds
+        if not seconds and active.over_at is None:
+            return None
+        now = self._clock.monotonic()
         if self.is_uncut(active):
             return now + seconds if seconds else None
         return active.until(now, seconds)
@@ -82,13 +89,14 @@ class Outcomes:
     def _ending(self, active: Active, node: NodeRun, outcome: Outcome) -> Ending:
         if outcome.stopped:
             return endings.stopped(active.stop, outcome)
-        again, has_next = outcome.result, active.done + 1 < len(active.run.nodes)
+        again = outcome.result
         if isinstance(again, (RunAgain, EndRun)):
             outcome = replace(outcome, result=again.result)
         ending = endings.succeeded_or_failed(node.type, outcome, self._result_limit_bytes)
         if isinstance(again, RunAgain) and ending.status is NodeStatus.SUCCEED:
             ending = self._again(active, node, ending, (again, outcome.left))
         ending.ends_run = isinstance(again, EndRun)
+        has_next = active.done + 1 < len(active.run.nodes) and active.fork is None  # a fork keeps those of its branches
         if has_next and ending.status is NodeStatus.SUCCEED and ending.result is not None:
             keep_result(active, node, json.loads(ending.result))
         return ending
@@ -96,7 +104,7 @@ class Outcomes:
     def _again(self, active: Active, node: NodeRun, ending: Ending, said: tuple[RunAgain, float]) -> Ending:
         """The ending of a node that succeeded and said, when it was left, that its task is to run again."""
         again, left = said
-        if active.done + 1 < len(active.run.nodes):
+        if active.done + 1 < len(active.run.nodes) or not (active.order is None or active.order.is_last(node)):
             return endings.failed(f"{node.type} returned RunAgain: only the last node of an instance may")
         if active.run.shard.is_part:
             return endings.failed(f"{node.type} returned RunAgain: a shard may not, its task would run as a whole")
@@ -151,12 +159,19 @@ class Outcomes:
             log.exception("the end of %s of instance %d could not be read", node.type, active.run.id)
             return None
 
-    def _kept(self, active: Active, node: NodeRun, outcome: Outcome) -> Report | None:
-        was_stopped = active.stop is not None
-        if not (self._has_left(active, node) if was_stopped else outcome.finished or not outcome.stopped):
+    def kept_ending(self, branch: Active, node: NodeRun, outcome: Outcome) -> Ending | None:
+        """The worker is stopping: how the node of a branch has succeeded all the same; None: it has not."""
+        if not _ended_by_itself(branch, outcome):
             return None
-        ending = self._ending(active, node, outcome if was_stopped else replace(outcome, stopped=False))
-        if ending.status is not NodeStatus.SUCCEED and not was_stopped:
+        ending = self.ending(branch, node, replace(outcome, stopped=False))
+        return ending if ending.status is NodeStatus.SUCCEED else None
+
+    def _kept(self, active: Active, node: NodeRun, outcome: Outcome) -> Report | None:
+        moves_on = active.stop is not None and self._has_left(active, node)
+        if not (moves_on or _ended_by_itself(active, outcome)):
+            return None
+        ending = self._ending(active, node, outcome if moves_on else replace(outcome, stopped=False))
+        if ending.status is not NodeStatus.SUCCEED and not moves_on:
             return None
         report = self.report(active, node, ending, outcome)
         return report if ending.status is NodeStatus.SUCCEED or active.run_end is not None else None
@@ -173,8 +188,7 @@ class Outcomes:
         If the run has ended with it but for nodes that run always, the run ``moves_on`` to these.
         """
         run, span, end = active.run, self.span(active, outcome), active.run_end
-        known = self._nodes.get(node.type)
-        policy = endings.policy_of(run, known.own_retry if known else {}) if ending.retry else run.retry
+        policy = self._policy(run, node, ending)
         if end is not None and (end.status is InstanceStatus.CANCELED or active.asked is not None):
             policy = replace(policy, retries=0)  # a run that is to be canceled waits for no further attempt
         reported = endings.report(run, node, ending, span, policy)
@@ -190,6 +204,22 @@ class Outcomes:
             active.end_but_for(end)
         reported.turn_of = run.turn_of
         return reported
+
+    def _policy(self, run: Run, node: NodeRun, ending: Ending) -> RetryPolicy:
+        known = self._nodes.get(node.type)
+        return endings.policy_of(run, known.own_retry if known else {}) if ending.retry else run.retry
+
+    def retry_at(self, active: Active, node: NodeRun, ending: Ending, span: Span) -> datetime | None:
+        """When a run is to be retried with a node that has ended so; None: it is not."""
+        return endings.report(active.run, node, ending, span, self._policy(active.run, node, ending)).retry_at
+
+    def while_handler_runs(self, report: Report, end: InstanceReport, node: NodeRun) -> Report:
+        """The report of a run that has ended although the handler of this node still runs."""
+        return cut_short.while_its_handler_runs(report, end, self._nodes[node.type].execution, self._worker)
+
+    def now(self) -> datetime:
+        """The database's time, naive UTC."""
+        return self._clock.now()
 
     def _keep_own_result(self, active: Active, node: NodeRun, reported: Report) -> None:
         """A node that runs always is the last to succeed: the run's result stays that of the last other node."""
@@ -219,7 +249,13 @@ class Outcomes:
         if moment is None:
             return Span(None, left, active.entered)
         entered = self._clock.at(moment)
-        if run.due_at - NOISE < entered < run.due_at:  # the offset was measured anew since, and has moved a little
+        if entered < run.due_at < entered + NOISE:  # the offset was measured anew since, and has moved a little
             entered = run.due_at
         active.entered = active.entered or entered
         return Span(entered, max(entered, left), active.entered)
+
+
+def _ended_by_itself(active: Active, outcome: Outcome) -> bool:
+    """Whether a handler has ended by itself, while its worker stops. ``finished`` says so only of what was not to stop
+    before: else it may have left its work undone, because it was asked to."""
+    return not outcome.stopped or (outcome.finished and active.stop is None)

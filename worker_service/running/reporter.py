@@ -88,7 +88,7 @@ class Reporter:
         """How many of the queued reports hold up a next node, or the next run of a task that runs one at a time."""
 
         self._let_go = 0
-        """How many runs the last batch let go on at their next node."""
+        """How many reports of the last batch held up a next node, or a next run."""
 
         self._enough = BATCH_ROWS
         """How many queued reports end a rest."""
@@ -169,7 +169,8 @@ class Reporter:
             if batch and size > BATCH_BYTES:
                 break
             batch.append(self._queue.popleft())
-        self._urgent -= sum(report.is_urgent for report, _ in batch)
+        self._let_go = sum(report.is_urgent for report, _ in batch) if self._urgent else 0
+        self._urgent -= self._let_go
         return batch
 
     def _write(self, batch: Batch, *, refused: bool = False) -> None:
@@ -199,7 +200,6 @@ class Reporter:
                 self._write_apart(batch, error, refused=refused)
                 return
         self._surprises.over("a batch")
-        self._let_go = sum(report.is_urgent for report, _ in batch)
         for report, written in batch:
             ours = report.instance_id not in lost
             _call_back(report, written, ours=ours, told=self._told)

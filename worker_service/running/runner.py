@@ -1,4 +1,4 @@
-"""Running: a claimed instance goes through its nodes in order. Each starts when the last one's result is committed.
+"""Running: a claimed instance goes through its nodes. Each starts when the results that it waits for are committed.
 
     accept → start → _run_next → _start_node → _node_ended → _report_node → _committed → _run_next, until it is dropped
 
@@ -17,25 +17,23 @@ from rota.shared.domain.states import InstanceStatus, NodeStatus
 from rota.shared.store.reports import Report
 from rota.shared.store.runs import NodeRun, Run
 from rota.worker_service.contents import Node
-from rota.worker_service.executors.base import Call, Executor, NoThread, Outcome, Running
+from rota.worker_service.executors.base import Call, Executor, NoThread, Outcome
 from rota.worker_service.pulling.slot import BETWEEN, CLAIMED
 from rota.worker_service.pulling.slots import Slots
 from rota.worker_service.running import cut_short, endings
 from rota.worker_service.running.active import Active, keep_result
-from rota.worker_service.running.deadlines import Deadlines
 from rota.worker_service.running.endings import Ending, Stop
 from rota.worker_service.running.failures import log_failure
-from rota.worker_service.running.lingering import Lingering
+from rota.worker_service.running.forks import Forks
 from rota.worker_service.running.lost import LostAttempts
+from rota.worker_service.running.ordering import in_a_row
 from rota.worker_service.running.outcomes import Outcomes
 from rota.worker_service.running.proceeding import Proceeding
 from rota.worker_service.running.reporter import Reports
+from rota.worker_service.running.stopping import Stopping
 from rota.worker_service.signatures import Execution
 
 log = logging.getLogger(__name__)
-
-KILLED_SECONDS = 5.0
-"""A coroutine or a process that has not ended so long after it was killed lingers, as a thread does."""
 
 
 class Runner:
@@ -57,19 +55,24 @@ class Runner:
         """``slots``: the worker's own. ``grace_seconds``: how long a handler that was stopped may tidy up, until it is
         killed. ``worker`` is the worker's name, for reasons. ``gone`` is called for each run that the runner forgets.
         """
-        self._nodes, self._executors = nodes, executors
-        self._reports = reports
+        self._executors, self._reports = executors, reports
         self._slots, self._clock = slots, clock
-        self._grace_seconds, self._worker = grace_seconds, worker
-        self.outcomes = Outcomes(nodes, clock, result_limit_bytes)
+        self.outcomes = Outcomes(nodes, clock, result_limit_bytes, worker)
         self._gone = gone
         self._lock = threading.Lock()
         self._active: dict[int, Active] = {}
         self._lost = LostAttempts()
-        self.lingering = Lingering(clock)
         self.proceeding = Proceeding(self._run_next, clock)
         self.proceeding.serve(slots)
-        self.deadlines = Deadlines(self.expire, clock)
+        self.stopping = Stopping(
+            self._active, self.outcomes, self.proceeding, clock,
+            lock=self._lock, grace_seconds=grace_seconds, give_up=self._give_up,
+        )  # fmt: skip
+        self.lingering = self.stopping.lingering
+        self._forks = Forks(
+            self.outcomes, reports, self.lingering,
+            lock=self._lock, start=self._start_branch, finish=self._queue_report, lose=self._lose,
+        )  # fmt: skip
 
     def __len__(self) -> int:
         return len(self._active)
@@ -103,7 +106,7 @@ class Runner:
                 self._begin(active)
             except BaseException:  # the others must start all the same
                 log.exception("instance %d could not be started", active.run.id)
-                if not active.calls:  # the reconciler finds its row, and hands it back
+                if not active.is_called:  # the reconciler finds its row, and hands it back
                     self.drop(active.run.id)
         for executor in self._executors.values():
             executor.begin()
@@ -112,54 +115,8 @@ class Runner:
     def stop(self, instance_id: int, attempt: int, reason: str, *, canceled: bool) -> None:
         """Stop a run. It ends as canceled if ``canceled``, else as failed."""
         active = self._active.get(instance_id)
-        if active is None or active.run.attempt != attempt:
-            return
-        with self._lock:
-            if active.has_begun and self.outcomes.is_uncut(active):
-                active.asked = Stop(reason, canceled)
-                return
-            if active.stop is not None:
-                if canceled and active.lingers and not active.stop.canceled:  # nobody waits for its retry any more
-                    active.stop = Stop(reason, canceled)
-                    self.deadlines.within(active, 0)
-                return
-            active.stop, running, cancellation = Stop(reason, canceled), active.running, active.cancellation
-        cancellation.request()
-        if running is not None:  # it may end now
-            self._stop_call(active, running)
-        else:
-            self.proceeding.stop(active)
-
-    def expire(self) -> float:
-        """Stop, kill or give up the runs whose time is over; returns the seconds until the next search."""
-        with self._lock:
-            over = [self._over(active) for active in self.deadlines.over(list(self._active.values()))]
-        for act in over:
-            act()
-        return self.deadlines.rest()
-
-    def _over(self, active: Active) -> Callable[[], None]:
-        """Under the lock: what is to be done about a run whose deadline is over, as soon as the lock is free."""
-        if active.running is None or active.deadline is None:
-            return partial(self._stop_between, active)
-        if active.stop is None:
-            active.stop = self.outcomes.timed_out(active, active.deadline)
-            self.deadlines.within(active, self._grace_seconds)
-            return partial(active.running.stop, asks=True)
-        if not active.lingers and not active.killed:
-            active.killed = True
-            self.deadlines.within(active, KILLED_SECONDS)
-            return active.running.kill
-        self._linger(active)
-        return partial(self._give_up, active)
-
-    def _stop_between(self, active: Active) -> None:
-        """The run's time is over while it waits: for a slot, or for a commit."""
-        at, active.deadline = active.over_at, None
-        may_stop = active.done < len(active.run.nodes) and not self.outcomes.is_uncut(active)
-        if at is not None and active.stop is None and may_stop:
-            active.stop = self.outcomes.timed_out(active, at)
-            self.proceeding.stop(active)
+        if active is not None and active.run.attempt == attempt:
+            self.stopping.stop(active, Stop(reason, canceled))
 
     def detach_unfinished(self) -> list[Active]:
         """At the end of the grace time, stop all instances that have not ended, and return them.
@@ -168,33 +125,50 @@ class Runner:
         """
         left = []
         for active in list(self._active.values()):
-            if active.of.withdraw(active):
-                active.detached = True
+            with self._lock:
+                is_left = active.of.withdraw(active)
+                for one in (active, *active.branches) if is_left else ():
+                    one.detached = True
+            if is_left:
                 self._active.pop(active.run.id, None)
                 left.append(active)
-        for running in filter(None, [active.running for active in left]):
+        for running in filter(None, [part.running for active in left for part in active.parts]):
             running.stop()
         return left
 
     def kill(self, detached: Iterable[Active]) -> None:
         """Kill the calls of detached instances that still run."""
-        for running in filter(None, [active.running for active in detached if active.calls]):
+        for running in filter(None, [part.running for one in detached for part in one.parts if part.calls]):
             running.kill()
 
     def drop(self, instance_id: int) -> None:
         """Forget an instance: it has ended, or was not started, or does not belong to this worker any more."""
-        active = self._active.pop(instance_id, None)
-        if active is not None:
-            with self._lock:
-                if active.lingers and not active.abandoned:
-                    active.abandoned = True
-                    self.lingering.abandon(active)
-                    self.lingering.settle(active, instance_id)
+        if (active := self._active.get(instance_id)) is not None:
+            self._drop(active)
+
+    def _drop(self, active: Active) -> None:
+        if self._active.get(active.run.id) is active:
+            del self._active[active.run.id]
+            if active.lingers or active.fork is not None:
+                self._abandon(active)
             active.of.leave(active)
             self._gone(active.run)
 
+    def _abandon(self, active: Active) -> None:
+        """Its handlers that linger are counted apart from now on."""
+        with self._lock:
+            left = [part for part in active.parts if part.lingers and not part.abandoned]
+            for part in left:
+                part.abandoned = True
+                self.lingering.abandon(part)
+            self.lingering.settle(left, active.run.id)
+
     def _begin(self, active: Active) -> None:
         """Start the first node. If the run may run at most once, or anew, the database must know of it before."""
+        if len(active.run.nodes) > 1:
+            active.order = self.outcomes.orders.of(active.run)
+            if active.order is not None or not in_a_row(active.run):
+                active.run = self.outcomes.orders.sorted(active.run)
         active.begin(self._clock.monotonic(), self.outcomes.always)
         if active.run_end is None and endings.restarts(active.run):
             active.run = endings.anew(active.run)
@@ -214,11 +188,20 @@ class Runner:
             self._queue_report(active, report)
             return
         try:
-            self._start_node(active, nodes[active.done], later)
+            if active.order is None or not self._forks.begin(active, later=later):
+                self._start_node(active, nodes[active.done], later)
         except NoThread as error:
             self._queue_report(active, self.outcomes.not_begun(active, error))
         except BaseException as error:  # noqa: BLE001 - the start and report threads run this: no instance may end them
             self._report_node(active, nodes[active.done], self.outcomes.not_started(active, error), None)
+
+    def _start_branch(self, branch: Active, node: NodeRun, later: bool) -> None:
+        try:
+            self._start_node(branch, node, later)
+        except NoThread as error:
+            self._forks.not_begun(branch, node, error)
+        except BaseException as error:  # noqa: BLE001 - the start and report threads run this, too
+            self._report_node(branch, node, self.outcomes.not_started(branch, error), None)
 
     def _start_node(self, active: Active, node: NodeRun, later: bool) -> None:
         if active.detached or not self._may_start(active, node):
@@ -229,7 +212,7 @@ class Runner:
             return
         active.deadline = None
         if (until := self.outcomes.until(active, call.node)) is not None:
-            self.deadlines.at(active, until)
+            self.stopping.deadlines.at(active, until)
         active.calls = 1
         if active.detached:  # since the first look; who detaches looks at ``calls`` afterwards
             active.calls = 0
@@ -261,27 +244,23 @@ class Runner:
         with self._lock:
             active.running = running if active.calls else None  # a quick handler has ended by now
         is_stopped = active.stop is not None and not self.outcomes.is_uncut(active)
-        if is_stopped or active.detached:  # that came before active.running was set, and missed it
-            self._stop_call(active, running)
-
-    def _stop_call(self, active: Active, running: Running) -> None:
-        with self._lock:
-            if active.calls and not active.detached:
-                self.deadlines.within(active, self._grace_seconds)
-        running.stop()
+        if is_stopped or active.detached or active.abandoned:  # that came before active.running was set, and missed it
+            self.stopping.stop_call(active, running)
 
     def _node_ended(self, active: Active, node: NodeRun, outcome: Outcome) -> None:
         with self._lock:
             if outcome.lingers:
-                self._linger(active)
+                self.stopping.linger(active)
                 return
             if active.abandoned:
                 words = "instance %d: its handler has returned after the run had ended; that is not recorded"
                 log.warning(words, active.run.id)
-            if active.detached and (kept := self.outcomes.kept(active, node, outcome)) is not None:
+            if active.detached and active.fork is not None:
+                self._forks.ended_at_the_end(active, node, outcome)
+            elif active.detached and (kept := self.outcomes.kept(active, node, outcome)) is not None:
                 active.last, active.running = kept, None  # the handler of the next node is not entered here
             active.calls = 0  # the last: who detached it waits for that
-            if active.lingers:
+            if active.lingers or active.abandoned:
                 active.lingers = False
                 self.lingering.end(active, active.run.id)
             if active.detached or active.abandoned:
@@ -292,18 +271,13 @@ class Runner:
                 active.stop = None  # the handler ended by itself just as it timed out: its own ending counts
         self._report_node(active, node, self.outcomes.ending(active, node, outcome), outcome)
 
-    def _linger(self, active: Active) -> None:
-        """Under the lock: its call was stopped, and its handler still runs."""
-        if active.calls and not active.lingers:
-            active.lingers = True
-            self.lingering.begin(active)
-            if not active.detached:
-                self.deadlines.within(active, self._grace_seconds)
-
     def _give_up(self, active: Active) -> None:
         """The handler has not returned within its grace. The run ends now; a retry waits, ``running``, until it has."""
         with self._lock:  # held until the report is queued: that of the handler's return must come after it
             if not active.lingers or active.abandoned:
+                return
+            if active.fork is not None:
+                self._forks.hangs(active)
                 return
             active.deadline = None
             node = active.run.nodes[active.done]
@@ -315,16 +289,28 @@ class Runner:
                 return
             active.abandoned = True
             self.lingering.abandon(active)
-            what = self._nodes[node.type].execution
-            self._queue_report(active, cut_short.while_its_handler_runs(report, end, what, self._worker))
+            self._queue_report(active, self.outcomes.while_handler_runs(report, end, node))
 
     def _noted(self, active: Active, ours: bool) -> None:
         if not ours and not active.detached:
-            self._lost.note(active.run)
-            self.drop(active.run.id)
+            self._lose(active)
+
+    def _lose(self, active: Active) -> None:
+        """Drop a run that is not this worker's any more, or whose result was refused, and stop what still runs."""
+        with self._lock:
+            if active.detached:
+                return
+            active.detached = True  # reports of it that come later say the same
+        log.warning("instance %d is not this worker's any more; its run is dropped", active.run.id)
+        self._lost.note(active.run)
+        self.stopping.orphan(active)
+        self._drop(active)
 
     def _report_node(self, active: Active, node: NodeRun, ending: Ending, outcome: Outcome | None) -> None:
-        self._queue_report(active, self.outcomes.report(active, node, ending, outcome))
+        if active.fork is not None:
+            self._forks.ended(active, node, ending, outcome)
+        else:
+            self._queue_report(active, self.outcomes.report(active, node, ending, outcome))
 
     def _queue_report(self, active: Active, report: Report) -> None:
         if is_over := report.is_over:
@@ -340,11 +326,11 @@ class Runner:
         if active.detached:
             return
         if active.abandoned:
-            self.lingering.settle(active, active.run.id)
+            self.lingering.settle(active.parts, active.run.id)
         if not ours:
-            log.warning("instance %d is not this worker's any more; its run is dropped", active.run.id)
-            self._lost.note(active.run)
-        if ended or not ours:
-            self.drop(active.run.id)
+            self._lose(active)
+            return
+        if ended:
+            self._drop(active)
             return
         self.proceeding.go_on(active)

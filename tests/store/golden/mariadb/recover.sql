@@ -32,16 +32,15 @@ FROM schedule_task
 WHERE schedule_task.id IN (:id_1, …);
 
 -- recovery._entered_of
-SELECT STRAIGHT_JOIN schedule_instance.id, max(schedule_task_node.id) AS max_1,
-    max(schedule_task_node.gmt_started) AS max_2
+SELECT STRAIGHT_JOIN schedule_instance.id, schedule_task_node.id AS id_1,
+    schedule_task_node.gmt_started
 FROM schedule_instance FORCE INDEX (PRIMARY)
 INNER JOIN schedule_task_node
   ON schedule_task_node.schedule_instance_id = schedule_instance.id
   AND schedule_task_node.instance_gmt_create = schedule_instance.gmt_create
 WHERE (schedule_instance.id IN (:ids))
   AND schedule_task_node.status = :status_1
-  AND schedule_task_node.gmt_started IS NOT NULL
-GROUP BY schedule_instance.id;
+  AND schedule_task_node.gmt_started IS NOT NULL;
 
 -- cleanups._read
 SELECT STRAIGHT_JOIN schedule_instance.id, schedule_task_node.id AS id_1, schedule_task_node.status,
