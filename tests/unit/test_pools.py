@@ -92,6 +92,12 @@ def pooled() -> Pooled:
     return Pooled()
 
 
+def test_a_pool_that_has_run_next_to_nothing_is_not_hopeful() -> None:
+    pooled, own = (Slots(2, 1000, SettableClock(NOON), pool=pool) for pool in ("images", None))
+    assert pooled.claimable(0.1, hopeful=True) == 2
+    assert own.claimable(0.1, hopeful=True) > 2
+
+
 def test_what_runs_in_a_pool_takes_its_slots_and_none_of_the_workers(pooled: Pooled) -> None:
     assert pooled.start_in_pool(1, 2) == {2}, "it waits for the pool"
     assert pooled.taken == (0, 2)

@@ -144,13 +144,14 @@ class Slots:
         Where handlers take long, both are small.
 
         A worker that has run next to nothing expects none, unless it is ``hopeful``: then each instance counts as the
-        shortest. With the database far away, the rest of its first herd would else be late by a round trip.
+        shortest. With the database far away, the rest of its first herd would else be late by a round trip. A pool is
+        never hopeful: it is for what takes long, and what is claimed for it in vain waits until it is handed back.
         """
         idle = max(self.idle(), 0)
         waiting = self._waiting
         since = self._monotonic() - seconds
         with self._lock:
-            if not self._ends.is_known and not hopeful:
+            if not self._ends.is_known and (not hopeful or self.pool is not None):
                 return 0
             mean = self._ends.mean if self._ends.is_known else SHORTEST_SECONDS
             recent = len(self._ends.since(since))
