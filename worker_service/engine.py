@@ -8,6 +8,7 @@ from functools import partial
 from rota.shared.clock import Clock
 from rota.shared.domain.errors import DatabaseAway, RotaError
 from rota.shared.domain.states import WorkerLostPolicy
+from rota.shared.loop import Loop
 from rota.shared.settings import Settings
 from rota.shared.store.reports import Report
 from rota.shared.store.runs import Run
@@ -89,6 +90,7 @@ class Engine:
         self._lanes = self._new_lanes(backlog, settings, app.pools)
         successors.start = self._lanes.own.starter.put_at_once
         self._reconciler = Reconciler(rows, self._runner, self._lanes, clock, settings.heartbeat_seconds)
+        self._last_looks = Loop("look", partial(self._look_for_cancels, settings.heartbeat_seconds), clock)
         starts = [self._vital(lane.start_name, lane.starter.run) for lane in self._lanes]
         self._threads = [self._vital("report", self._reporter.run), *starts]
 
@@ -161,10 +163,13 @@ class Engine:
         some_ended = self._clock.event()
         for lane in self._lanes:
             lane.slots.on_free(some_ended.set)
+        self._last_looks.start()
         while len(self._runner) and self._clock.monotonic() < deadline and not stop_now.is_set():
             some_ended.wait(min(STOP_CHECK_SECONDS, max(0.0, deadline - self._clock.monotonic())))
             some_ended.clear()
+        self._last_looks.stop()
         self._lanes.join_polls(CLOSING_SECONDS)  # a comparison under way could hand back the runs that end below
+        self._last_looks.join(CLOSING_SECONDS)
         self._runner.stopping.deadlines.loop.stop()
         all_ended = self._end_the_rest(stop_now)
         self._runner.proceeding.loop.stop()
@@ -216,6 +221,12 @@ class Engine:
         for lane in self._lanes:
             self._try(lane.starter.give_back_late)
         self._try(self._reconciler.compare_when_due)
+
+    def _look_for_cancels(self, rest: float) -> float:
+        """While the running instances end, nobody polls. A cancel is to be seen all the same."""
+        if len(self._runner):
+            self._reconciler.compare_when_due()
+        return rest
 
     def _try(self, part: Callable[[], None]) -> None:
         try:

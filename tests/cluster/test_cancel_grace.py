@@ -95,20 +95,28 @@ def test_a_command_that_ignores_sigterm_is_killed_after_the_grace_with_what_it_s
     alone.wait_status([second], "canceled", "failed", deadline=20)
 
 
-@pytest.mark.parametrize(("kind", "events"), [("HOLD_PROCESS", ["enter", "raised"]), ("IGNORE_PROCESS", ["enter"])])
-def test_a_process_tidies_up_or_is_killed_after_the_grace(alone: Cluster, kind: str, events: list[str]) -> None:
-    first, second = two_runs(alone, kind, param={"gate": "go"})
-    (entry,) = wait_until(lambda: alone.entries(first, "enter"), 15, "the process to run")
-    began = alone.now()
-    cancel(alone, first)
-    alone.wait_status([first], "canceled")
+@pytest.mark.parametrize(
+    ("kind", "grace", "events"), [("HOLD_PROCESS", 20, ["enter", "raised"]), ("IGNORE_PROCESS", 3, ["enter"])]
+)
+def test_a_process_tidies_up_or_is_killed_after_the_grace(
+    cluster: Cluster, kind: str, grace: int, events: list[str]
+) -> None:
+    cluster.scheduler()
+    options = ("--heartbeat-seconds", "1", "--cancel-grace-seconds", str(grace), "--abandoned-seconds", "90")
+    cluster.worker("w", *options)
+    cluster.wait_live("w")
+    first, second = two_runs(cluster, kind, param={"gate": "go"})
+    (entry,) = wait_until(lambda: cluster.entries(first, "enter"), what="the process to run")
+    began = cluster.now()
+    cancel(cluster, first)
+    cluster.wait_status([first], "canceled")
     assert not alive([entry.pid])
-    assert [e.event for e in alone.entries(first)] == events
-    waited = (alone.instance(first)["gmt_completed"] - began).total_seconds()
-    assert (waited > GRACE_SECONDS) == (kind == "IGNORE_PROCESS")
-    wait_until(lambda: alone.entries(second, "enter"), 10, "the next run")
-    alone.open_gate("go")
-    alone.wait_status([second], "succeed")
+    assert [e.event for e in cluster.entries(first)] == events
+    waited = (cluster.instance(first)["gmt_completed"] - began).total_seconds()
+    assert (waited > grace) == (kind == "IGNORE_PROCESS")
+    wait_until(lambda: cluster.entries(second, "enter"), what="the next run")
+    cluster.open_gate("go")
+    cluster.wait_status([second], "succeed")
 
 
 def test_a_thread_that_obeys_within_its_grace_ends_as_canceled(alone: Cluster) -> None:
@@ -173,3 +181,24 @@ def test_a_worker_that_stops_hands_back_what_ignores_it_and_takes_no_longer_than
     assert cluster.instance(instance)["worker_losses"] == 0
     assert worker.wait_exit(30) == 0
     assert boottime() - began < 1 + AFTER_GRACE_SECONDS
+
+
+@pytest.mark.parametrize("on_worker_lost", ["retry", "fail"])
+def test_a_cancel_is_seen_while_the_worker_lets_its_runs_end(cluster: Cluster, on_worker_lost: str) -> None:
+    cluster.scheduler()
+    worker = cluster.worker("w", "--heartbeat-seconds", "1", "--grace-seconds", "120")
+    cluster.wait_live("w")
+    task = cluster.add_task("heeds", "HEED_THREAD", on_worker_lost=on_worker_lost, param={"gate": "go"})
+    (instance,) = cluster.add_instances(task)
+    wait_until(lambda: cluster.entries(instance, "enter"), 15, "the handler to be entered")
+    worker.stop_signal(signal.SIGTERM)
+    worker.wait_for_log("stopping; running work has 120 s")
+    state = "SELECT state FROM schedule_worker_node"
+    wait_until(lambda: cluster.row(state)["state"] == "draining", 15, "the worker to take no more")
+    cluster.execute("UPDATE schedule_instance SET reason = 'not needed' WHERE id = %s", instance)
+    cancel(cluster, instance)
+    wait_until(lambda: cluster.entries(instance, "told"), 15, "the thread to see it")
+    cluster.open_gate("go")
+    assert worker.wait_exit(30) == 0
+    row = cluster.instance(instance)
+    assert (row["status"], row["reason"]) == ("canceled", "not needed")
