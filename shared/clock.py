@@ -22,6 +22,10 @@ from typing import Protocol
 SAMPLES = 60
 """How many measurements are kept."""
 
+CALIBRATION_SECONDS = 0.25
+"""A database that seems to be far away after a few measurements is measured again for so long: on a busy machine it
+answers late at times."""
+
 DRIFT = 0.00002
 """Two clocks run apart by about so many seconds in each second, so a measurement gets worse with its age. The offset is
 that of the measurement which may be wrong by the least: by half of its round trip, and by the drift since."""
@@ -305,8 +309,14 @@ class DatabaseClock(HostTimer):
         self._zero = best.zero - timedelta(seconds=min(best.round_trip / 2, MOST_CAUTION_SECONDS))
 
     def calibrate(self, times: int = 5) -> None:
-        """Measure ``times`` times, because the first round trip may include opening a connection."""
+        """Measure ``times`` times, because the first round trip may include opening a connection.
+
+        If all of them took so long that the database seems to be far away, go on for ``CALIBRATION_SECONDS``.
+        """
+        until = self.monotonic() + CALIBRATION_SECONDS
         for _ in range(times):
+            self.measure()
+        while self.round_trip() >= FAR_SECONDS and self.monotonic() < until:
             self.measure()
 
     def now(self) -> datetime:

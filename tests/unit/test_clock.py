@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rota.shared import clock as clocks
-from rota.shared.clock import SAMPLES, WATCH_SECONDS, DatabaseClock, HostTimer, boottime
+from rota.shared.clock import (
+    CALIBRATION_SECONDS,
+    FAR_SECONDS,
+    SAMPLES,
+    WATCH_SECONDS,
+    DatabaseClock,
+    HostTimer,
+    boottime,
+)
 
 EPOCH = datetime.fromisoformat("1970-01-01T00:00:00")
 NOON = datetime.fromisoformat("2026-11-19T12:00:00")
@@ -139,6 +147,29 @@ def test_a_slow_round_trip_is_not_taken_for_a_step(clock: DatabaseClock, world: 
     world.there = 3
     clock.measure()
     assert error(clock, world) == 0
+
+
+def test_a_database_that_answers_late_at_first_does_not_count_as_far_away(clock: DatabaseClock, world: World) -> None:
+    began, world.there, read = world.uptime, 2 * FAR_SECONDS, world.read
+
+    def read_later() -> datetime:
+        world.there = 0.0 if world.uptime > began + CALIBRATION_SECONDS / 2 else world.there
+        return read()
+
+    clock._read = read_later
+    clock.calibrate()
+    assert clock.round_trip() < FAR_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("way", "times"), [(0.0, 5), (FAR_SECONDS, CALIBRATION_SECONDS / FAR_SECONDS), (CALIBRATION_SECONDS, 5)]
+)
+def test_it_is_measured_for_a_moment_and_no_longer(
+    clock: DatabaseClock, world: World, way: float, times: float
+) -> None:
+    began, world.there = world.uptime, way
+    clock.calibrate()
+    assert (world.uptime - began) == pytest.approx(way * times, abs=1.1 * way)
 
 
 def observe(clock: DatabaseClock, world: World, seconds: float) -> None:
