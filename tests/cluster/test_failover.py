@@ -12,7 +12,7 @@ from tests.harness.cluster_fixtures import running
 from tests.harness.distance import relay
 from tests.harness.processes import RotaProcess, wait_until
 
-LIVENESS = {"ROTA_LIVENESS_SECONDS": "6", "ROTA_HEARTBEAT_SECONDS": "1"}
+LIVENESS = {"ROTA_LIVENESS_SECONDS": "12", "ROTA_HEARTBEAT_SECONDS": "1"}
 
 
 def test_a_host_that_hangs_and_one_that_is_gone_cost_no_worker_and_no_fire(
@@ -52,7 +52,7 @@ def wait_for_moves(port: int, worker: RotaProcess, scheduler: RotaProcess) -> No
     """Until the scheduler has moved, and the worker and its guardian, which beats for it."""
     said = f"the database is used at 127.0.0.1:{port} now"
     for process, times in ((scheduler, 1), (worker, 2)):
-        wait_until(lambda: process.log.count(said) >= times, 15, f"{process} to use {port}")  # noqa: B023
+        wait_until(lambda: process.log.count(said) >= times, 60, f"{process} to use {port}")  # noqa: B023
 
 
 def wait_for_runs(cluster: Cluster, fires: int = 2) -> None:

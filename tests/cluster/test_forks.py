@@ -9,7 +9,7 @@ from tests.harness.cluster import Cluster
 from tests.harness.processes import wait_until
 
 BESIDE = ("FORKED_EU", "FORKED_US", "FORKED_ASIA")
-QUICK = ("--heartbeat-seconds", "1", "--liveness-seconds", "4", "--grace-seconds", "1")
+QUICK = ("--heartbeat-seconds", "1", "--liveness-seconds", "10", "--grace-seconds", "1")
 
 
 def one(cluster: Cluster, name: str, **columns: Any) -> int:

@@ -10,7 +10,7 @@ from tests.harness.processes import RotaProcess, wait_until
 
 NODES = ("CLEANED_WORK", "CLEANED_DELIVER", "CLEANED_CLEANUP", "CLEANED_NOTIFY")
 
-QUICK = ("--heartbeat-seconds", "1", "--liveness-seconds", "4")
+QUICK = ("--heartbeat-seconds", "1", "--liveness-seconds", "10")
 
 
 def one(cluster: Cluster, name: str, **columns: Any) -> int:

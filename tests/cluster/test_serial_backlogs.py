@@ -6,7 +6,7 @@ from tests.harness import invariants
 from tests.harness.cluster import Cluster
 from tests.harness.processes import wait_until
 
-QUICK = {"ROTA_LIVENESS_SECONDS": "5", "ROTA_HEARTBEAT_SECONDS": "1"}
+QUICK = {"ROTA_LIVENESS_SECONDS": "10", "ROTA_HEARTBEAT_SECONDS": "1"}
 BACKLOG = 600
 
 

@@ -4,6 +4,7 @@ Two witnesses see what happens besides Rota's own columns: the handlers' evidenc
 journal that triggers of the test's own keep of each change of an instance's state.
 """
 
+import itertools
 import json
 import os
 import signal
@@ -224,16 +225,16 @@ class Cluster:
         return tasks.add_task(self.url, name, type=type, **given)
 
     def add_instances(self, task: int, count: int = 1, seconds_apart: int = 1) -> list[int]:
-        """Insert instances of a task by SQL, for moments that have passed: they are due at once."""
+        """Insert instances of a task by one statement, for moments that have passed: they are due at once."""
         moment = self.now().replace(microsecond=0) - timedelta(hours=1)
-        return [
-            self.execute(
-                "INSERT INTO schedule_instance (schedule_task_id, schedule_datetime) VALUES (%s, %s)",
-                task,
-                moment + timedelta(seconds=seconds_apart * number),
-            )
-            for number in range(count)
-        ]
+        values = [(task, moment + timedelta(seconds=seconds_apart * number)) for number in range(count)]
+        marks = ", ".join(["(%s, %s)"] * count)
+        first = self.execute(
+            f"INSERT INTO schedule_instance (schedule_task_id, schedule_datetime) VALUES {marks}",
+            *itertools.chain.from_iterable(values),
+        )
+        found = "SELECT id FROM schedule_instance WHERE id >= %s AND schedule_task_id = %s ORDER BY id LIMIT %s"
+        return [row["id"] for row in self.rows(found, first, task, count)]
 
     def instance(self, instance_id: int) -> Row:
         """One instance."""
@@ -257,7 +258,7 @@ class Cluster:
         rows = self.rows(f"SELECT id, status FROM schedule_instance WHERE id IN ({marks})", *instance_ids)
         return {row["id"]: row["status"] for row in rows}
 
-    def wait_status(self, instance_ids: Sequence[int], *wanted: str, deadline: float = 15) -> None:
+    def wait_status(self, instance_ids: Sequence[int], *wanted: str, deadline: float = 60) -> None:
         """Wait until each of the instances is in one of these states."""
         seen: dict[int, str] = {}
 

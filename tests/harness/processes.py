@@ -29,7 +29,7 @@ RUN_MARKER = f"ROTA_TEST_RUN={uuid.uuid4().hex}"
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T], deadline_seconds: float = 10.0, what: str = "the condition") -> T:
+def wait_until(condition: Callable[[], T], deadline_seconds: float = 60.0, what: str = "the condition") -> T:
     """Poll `condition` until it is truthy and return its value; fail the test in a sentence at the deadline."""
     end = time.monotonic() + deadline_seconds
     pause = 0.005
@@ -199,7 +199,7 @@ class RotaProcess:
         """Send SIGSTOP, SIGCONT, SIGTERM or another signal to this process alone."""
         self._started().send_signal(number)
 
-    def wait_for_log(self, pattern: str, deadline: float = 15.0) -> re.Match[str]:
+    def wait_for_log(self, pattern: str, deadline: float = 60.0) -> re.Match[str]:
         """The first match of `pattern` in the log; fails at the deadline, or at once if the process ends before."""
         end = time.monotonic() + deadline
         while True:
@@ -212,7 +212,7 @@ class RotaProcess:
                 pytest.fail(f"{self} did not log {pattern!r} within {deadline:g} s\n{self.log_tail()}")
             time.sleep(0.02)
 
-    def wait_exit(self, deadline: float = 15.0) -> int:
+    def wait_exit(self, deadline: float = 60.0) -> int:
         """Its exit status once it has ended by itself; fails at the deadline."""
         try:
             return self._started().wait(deadline)

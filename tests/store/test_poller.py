@@ -134,6 +134,7 @@ def test_what_is_urgent_is_claimed_before_a_backlog_that_was_due_and_fetched_bef
     worker = rows.worker()
     backlog = [rows.assigned(worker, at=rows.start - timedelta(minutes=9 - n)) for n in range(3)]
     puller = Puller(rows.database, worker, capacity=2)
+    puller.slots.expects = 0
     puller.fetcher.fetch()
     urgent = rows.assigned(worker, at=rows.start, priority=0)
     puller.fetcher.fetch()
@@ -147,6 +148,7 @@ def test_no_more_is_claimed_than_there_are_slots_or_ends_expected(rows: Scenario
     for _ in range(9):
         rows.assigned(worker)
     puller = Puller(rows.database, worker, capacity=3, batch=4)
+    puller.slots.expects = 0
     puller.fetcher.fetch()
     puller.claimer.claim()
     assert puller.slots.busy == 3
