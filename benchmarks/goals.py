@@ -149,6 +149,16 @@ GOALS = (
     ),
     *(
         Goal(
+            "backlog",
+            f"{variant}: at least 500 runs/s",
+            _figure(_rota("backlog", variant), "runs/s"),
+            (variant,),
+            at_least=500,
+        )
+        for variant in ("1 worker", "2 workers")
+    ),
+    *(
+        Goal(
             "different",
             f"herd of 10,000: {what} within twice what equal tasks of one node take",
             _ratio(_rota("different", "herd of 10,000"), _rota("herd", "10,000"), figure),

@@ -23,6 +23,10 @@ WHAT = {
         "Tasks due at once, one node each, a handler that does nothing. The ceiling is the bare writes of an instance's"
         " whole life, by three processes that decide nothing and run nothing: what this database and driver allow."
     ),
+    "backlog": (
+        "Stored runs of one task that runs one at a time, and whose handler does nothing. The next one starts when the"
+        " one before has ended and that is committed: no batch makes that shorter."
+    ),
     "herd": "Cron tasks that are all due at the same second. Lateness in ms, from due to the entry of the handler.",
     "different": "Tasks that differ in everything, all due at one moment; each node of each runs once.",
     "steady": "So many fires a second. Lateness in ms, from due to the entry of the handler.",
