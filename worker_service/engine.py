@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from rota.shared.clock import Clock
@@ -255,19 +255,24 @@ class Engine:
             return not any(a.is_called for a in left)
         over = {a for a in left if not a.is_called}  # what ends from now on counts as still running
         self._reporter.flush(QUEUED_SECONDS)  # what comes after an earlier report must not be written before it
-        if ends := [report for a in over for report in a.unwritten]:
-            attempt(lambda: self._report_last(ends))
+        kept = [report for a in over for report in a.unwritten]
+        are_kept = not kept or attempt(lambda: self._report_last(kept))
         left = [a for a in left if a not in over or a.last is None or not a.last.is_over]
         once = [active for active in left if active.run.on_worker_lost == WorkerLostPolicy.FAIL and active.begun]
         again = [(a.run.id, a.run.attempt) for a in left if a not in once and a in over]
         attempt(lambda: self._rows.hand_back(again, "its worker stopped"))
-        if once:
-            failed_at_grace_end = self._runner.outcomes.failed_at_grace_end
-            failures = [(a, end) for a in once if (end := failed_at_grace_end(a, still_runs=a not in over)) is not None]
-            for active, failure in failures:
-                log_failure(active.run, next(iter(active.run.nodes[active.done :]), None), failure)
-            attempt(lambda: self._report_last([failure for _, failure in failures]))
+        self._fail([a for a in once if are_kept or not a.unwritten], over)
         return not any(a.is_called for a in left)
+
+    def _fail(self, once: Collection[Active], over: Collection[Active]) -> None:
+        """End runs that may run at most once. All that they have reported before must be written: what is left of them
+        is read from the rows. Of the others the scheduler decides when the worker is dead."""
+        failed_at_grace_end = self._runner.outcomes.failed_at_grace_end
+        failures = [(a, end) for a in once if (end := failed_at_grace_end(a, still_runs=a not in over)) is not None]
+        for active, failure in failures:
+            log_failure(active.run, next(iter(active.run.nodes[active.done :]), None), failure)
+        if failures:
+            attempt(lambda: self._report_last([failure for _, failure in failures]))
 
     def _report_last(self, last: Sequence[Report]) -> None:
         lost = self._rows.report(last)
@@ -295,15 +300,18 @@ def _executors(
     return {"async": loop, "thread": PooledThreads(own, of_pools) if of_pools else own, "process": processes}
 
 
-def attempt(work: Callable[[], object], unless: threading.Event | None = None) -> None:
-    """Try one step of stopping. If it fails, the next steps follow, and the scheduler recovers what is left.
+def attempt(work: Callable[[], object], unless: threading.Event | None = None) -> bool:
+    """Try one step of stopping; returns whether it was done. If it fails, the next steps follow, and the scheduler
+    recovers what is left.
 
     ``unless`` this is set: somebody asked a second time, and the step could take as long as the database is away.
     """
     if unless is not None and unless.is_set():
-        return
+        return False
     try:
         work()
     except Exception as error:
         traceback = None if isinstance(error, RotaError) else error  # it is for what Rota did not expect
         log.warning("worker: while stopping: %s", error, exc_info=traceback)
+        return False
+    return True

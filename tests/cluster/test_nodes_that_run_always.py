@@ -2,12 +2,15 @@
 
 import json
 import signal
+from contextlib import closing
 from typing import Any
 
 from tests.harness import invariants
 from tests.harness.cluster import Cluster
+from tests.harness.databases import connect
 from tests.harness.processes import RotaProcess, wait_until
 
+KEPT_APP = "tests.harness.kept_app:app"
 NODES = ("CLEANED_WORK", "CLEANED_DELIVER", "CLEANED_CLEANUP", "CLEANED_NOTIFY")
 
 QUICK = ("--heartbeat-seconds", "1", "--liveness-seconds", "10")
@@ -84,4 +87,26 @@ def test_a_run_is_cleaned_up_whoever_ends_it(cluster: Cluster) -> None:
     assert json.loads(cluster.instance(goes_well)["execution_result"]) == {"attempt": 1}
     assert "on_worker_lost = fail" in cluster.instance(once)["reason"]
     assert [e.node for e in cluster.entries(once, "enter")].count("CLEANED_WORK") == 1
+    invariants.check(cluster)
+
+
+def test_what_may_run_once_is_entered_once_though_its_success_could_not_be_written(cluster: Cluster) -> None:
+    cluster.scheduler()
+    first = cluster.worker("first", "--grace-seconds", "1", *QUICK, app=KEPT_APP)
+    cluster.wait_live("first")
+    task = cluster.add_task("kept", "KEPT", on_worker_lost="fail", param={"gate": "go"})
+    (instance,) = cluster.add_instances(task)
+    wait_until(lambda: cluster.entries(instance, "enter"), what="the run to begin")
+    with closing(connect(cluster.url)) as console, console.cursor() as cursor:
+        cursor.execute("BEGIN")
+        work = cluster.nodes_of(instance)[0]["id"]
+        cursor.execute("SELECT id FROM schedule_task_node WHERE id = %s FOR UPDATE", (work,))
+        first.stop_signal(signal.SIGTERM)
+        first.wait_for_log("stops with 1 instances still running")
+        cluster.open_gate("go")
+        assert first.wait_exit() == 0
+    cluster.worker("second", *QUICK, app=KEPT_APP)
+    cluster.wait_status([instance], "failed", "succeed")
+    assert [e.node for e in cluster.entries(instance, "enter")] == ["KEPT_WORK", "KEPT_CLEANUP"]
+    assert cluster.instance(instance)["status"] == "failed"
     invariants.check(cluster)
