@@ -238,7 +238,8 @@ class Engine:
             self._surprises.say(part.__name__, error)
 
     def _end_the_rest(self, stop_now: threading.Event) -> bool:
-        """Stop what still runs. What may run at most once and has begun fails; the others are handed back.
+        """Stop what still runs. What may run at most once and has begun fails; the others are handed back. What is to
+        be canceled stays ``running``: the scheduler cancels it when the worker is dead.
 
         A handler that succeeds all the same is reported as any other; then its run goes on at the next node elsewhere.
         What has not ended within ``CLOSING_SECONDS``, though it was killed before, is not handed back: it would run
@@ -258,8 +259,9 @@ class Engine:
         kept = [report for a in over for report in a.unwritten]
         are_kept = not kept or attempt(lambda: self._report_last(kept))
         left = [a for a in left if a not in over or a.last is None or not a.last.is_over]
-        once = [active for active in left if active.run.on_worker_lost == WorkerLostPolicy.FAIL and active.begun]
-        again = [(a.run.id, a.run.attempt) for a in left if a not in once and a in over]
+        others = [a for a in left if not self._runner.outcomes.is_to_be_canceled(a)]
+        once = [a for a in others if a.run.on_worker_lost == WorkerLostPolicy.FAIL and a.begun]
+        again = [(a.run.id, a.run.attempt) for a in others if a not in once and a in over]
         attempt(lambda: self._rows.hand_back(again, "its worker stopped"))
         self._fail([a for a in once if are_kept or not a.unwritten], over)
         return not any(a.is_called for a in left)

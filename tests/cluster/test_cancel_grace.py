@@ -202,3 +202,23 @@ def test_a_cancel_is_seen_while_the_worker_lets_its_runs_end(cluster: Cluster, o
     assert worker.wait_exit(30) == 0
     row = cluster.instance(instance)
     assert (row["status"], row["reason"]) == ("canceled", "not needed")
+
+
+@pytest.mark.parametrize("on_worker_lost", ["retry", "fail"])
+def test_what_is_to_be_canceled_as_its_worker_stops_is_canceled(cluster: Cluster, on_worker_lost: str) -> None:
+    cluster.scheduler()
+    options = ("--heartbeat-seconds", "1", "--grace-seconds", "1", "--cancel-grace-seconds", "20")
+    worker = cluster.worker("w", *options, "--abandoned-seconds", "60")
+    cluster.wait_live("w")
+    task = cluster.add_task("heeds", "HEED_THREAD", on_worker_lost=on_worker_lost, param={"gate": "go"})
+    (instance,) = cluster.add_instances(task)
+    wait_until(lambda: cluster.entries(instance, "enter"), what="the handler to be entered")
+    cluster.execute("UPDATE schedule_instance SET reason = 'not needed' WHERE id = %s", instance)
+    cancel(cluster, instance)
+    wait_until(lambda: cluster.entries(instance, "told"), what="the thread to see it")
+    worker.stop_signal(signal.SIGTERM)
+    worker.wait_for_log("stops with 1 instances still running")
+    cluster.open_gate("go")
+    assert worker.wait_exit() == 0
+    cluster.wait_status([instance], "canceled")
+    assert cluster.instance(instance)["reason"].startswith("not needed; worker 'w' ")

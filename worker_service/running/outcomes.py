@@ -230,6 +230,10 @@ class Outcomes:
         if others and run.nodes[-1] is node:
             instance.result = json_text(active.results[others[-1]])
 
+    def is_to_be_canceled(self, active: Active) -> bool:
+        """Whether somebody has asked to cancel a run, and its present node does not go on all the same."""
+        return any(s is not None and s.canceled for s in (active.stop, active.asked)) and not self.is_uncut(active)
+
     def failed_at_grace_end(self, active: Active, *, still_runs: bool) -> Report | None:
         """The report of a run that may run at most once and still runs when its worker's grace time is over.
 
