@@ -24,6 +24,9 @@ from rota.shared.domain.triggers.zones import load_zone
 from tests.harness.cron_scan import Tick, random_expression, scan, ticks
 from tests.harness.examples import ALL, examples
 
+pytestmark = pytest.mark.timeout(1200)
+"""All examples are minutes of calculation, and several times as many on a slow machine that does other work, too."""
+
 SEED = 20260308
 at = datetime.fromisoformat
 MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)

@@ -20,6 +20,9 @@ from rota.shared.domain.states import TriggerKind
 from tests.harness.examples import ALL, examples
 from tests.harness.trigger_scan import CASES, DAY, EPOCH, HOUR, ZONES, Case, Window, random_case, transitions
 
+pytestmark = pytest.mark.timeout(1200)
+"""All examples are minutes of calculation, and several times as many on a slow machine that does other work, too."""
+
 SEED = 20261123
 COMPARED = 12_000
 """More than the minutes of a week, so of what fires by the minute all fires in a window are compared. Of what fires by
