@@ -168,8 +168,8 @@ class Engine:
             some_ended.wait(min(STOP_CHECK_SECONDS, max(0.0, deadline - self._clock.monotonic())))
             some_ended.clear()
         self._last_looks.stop()
-        self._lanes.join_polls(CLOSING_SECONDS)  # a comparison under way could hand back the runs that end below
-        self._last_looks.join(CLOSING_SECONDS)
+        # A comparison under way could hand back the runs that end below.
+        self._lanes.join_polls(CLOSING_SECONDS, self._last_looks)
         self._runner.stopping.deadlines.loop.stop()
         all_ended = self._end_the_rest(stop_now)
         self._runner.proceeding.loop.stop()
@@ -238,8 +238,10 @@ class Engine:
             self._surprises.say(part.__name__, error)
 
     def _end_the_rest(self, stop_now: threading.Event) -> bool:
-        """Stop what still runs. What may run at most once and has begun fails; the others are handed back. What is to
-        be canceled stays ``running``: the scheduler cancels it when the worker is dead.
+        """Stop what still runs. What may run at most once and has begun fails; the others are handed back.
+
+        Two kinds stay ``running``, and the scheduler ends them when the worker is dead: what is to be canceled, and
+        what may run at most once and has reports that could not be written.
 
         A handler that succeeds all the same is reported as any other; then its run goes on at the next node elsewhere.
         What has not ended within ``CLOSING_SECONDS``, though it was killed before, is not handed back: it would run
@@ -267,8 +269,8 @@ class Engine:
         return not any(a.is_called for a in left)
 
     def _fail(self, once: Collection[Active], over: Collection[Active]) -> None:
-        """End runs that may run at most once. All that they have reported before must be written: what is left of them
-        is read from the rows. Of the others the scheduler decides when the worker is dead."""
+        """End these runs, which may run at most once. What they reported before must have been written, because another
+        worker reads from the rows which of their nodes are left."""
         failed_at_grace_end = self._runner.outcomes.failed_at_grace_end
         failures = [(a, end) for a in once if (end := failed_at_grace_end(a, still_runs=a not in over)) is not None]
         for active, failure in failures:

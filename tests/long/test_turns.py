@@ -97,10 +97,10 @@ def test_what_was_claimed_ahead_and_may_run_at_most_once_runs_though_its_worker_
     cluster.wait_live("victim")
     wait_until(lambda: len(cluster.evidence()) > 20 * len(tasks), 30, "fires to run on time")
     ahead_of_now = "due_at > UTC_TIMESTAMP(6) + INTERVAL 0.03 SECOND"
-    begins = victim.worker_pid
+    worker_pid = victim.worker_pid
     while not cluster.rows(f"SELECT id FROM schedule_instance WHERE status = 'running' AND {ahead_of_now}"):
         assert victim.alive  # it claims once a second, for less than 0.1 s ahead: no pause here
-    os.kill(begins, signal.SIGSTOP)  # at once: to kill it with its guardian takes longer than there is
+    os.kill(worker_pid, signal.SIGSTOP)  # at once: to kill it with its guardian takes longer than there is
     cluster.kill(victim)
     claimed = cluster.rows(
         "SELECT i.id, n.gmt_started FROM schedule_instance AS i"

@@ -10,6 +10,7 @@ import pytest
 
 from rota.shared.clock import HostTimer
 from rota.shared.domain.pools import queue_of, sizes_in
+from rota.shared.loop import Loop
 from rota.shared.settable_clock import SettableClock
 from rota.worker_service.contents import Node
 from rota.worker_service.context import NodeContext
@@ -210,12 +211,12 @@ class HungLoop:
         return False
 
 
-def test_a_worker_that_stops_waits_for_all_lanes_as_long_as_for_one() -> None:
+def test_a_worker_that_stops_waits_for_all_loops_as_long_as_for_one() -> None:
     clock = SettableClock(NOON)
     hung = [cast("Lane", SimpleNamespace(poll_loop=HungLoop(clock), claim_loop=HungLoop(clock))) for _ in range(9)]
     began = clock.monotonic()
     lanes = Lanes(hung[0], hung[1:], clock)
     lanes.join_claims(5)
     assert clock.monotonic() == began + 5
-    lanes.join_polls(5)
+    lanes.join_polls(5, cast("Loop", HungLoop(clock)))
     assert clock.monotonic() == began + 10

@@ -79,9 +79,9 @@ class Lanes:
         """Wait until the loops that claim have ended, which are stopped, for so long at most."""
         self._join([lane.claim_loop for lane in self._all], seconds)
 
-    def join_polls(self, seconds: float) -> None:
-        """Wait until the loops that poll have ended, which are stopped, for so long at most."""
-        self._join([lane.poll_loop for lane in self._all], seconds)
+    def join_polls(self, seconds: float, *others: Loop) -> None:
+        """Wait until the loops that poll have ended and these others, which are stopped, for so long at most in all."""
+        self._join([*(lane.poll_loop for lane in self._all), *others], seconds)
 
     def _join(self, loops: Sequence[Loop], seconds: float) -> None:
         until = self._timer.monotonic() + seconds
