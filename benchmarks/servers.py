@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Self
 
-from tests.harness.databases import free_port
+from tests.harness.ports import free_port
 from tests.harness.processes import guard, marked_environment, wait_until
 
 MARIADB_OPTIONS = (

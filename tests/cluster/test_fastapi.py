@@ -1,7 +1,6 @@
 """A web app under several uvicorn processes, each with a scheduler and a worker beside it, killed one by one."""
 
 import signal
-import socket
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
@@ -12,16 +11,11 @@ import pytest
 
 from tests.harness.apps import EVIDENCE_FILE, GATE_FOLDER, SERVICE
 from tests.harness.cluster import Cluster
+from tests.harness.ports import free_port
 from tests.harness.processes import RotaProcess, wait_until
 
 PROCESSES = 4
 EVERY_SECOND = "* * * * * *"
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 class Web:

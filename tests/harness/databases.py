@@ -10,11 +10,9 @@ import contextlib
 import functools
 import os
 import pwd
-import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -33,6 +31,7 @@ from sqlalchemy import URL, make_url
 from testcontainers.core.container import DockerContainer
 
 from rota.shared.database.mysql_connection import MySQLConnection
+from tests.harness.ports import free_port
 from tests.harness.processes import guard, marked_environment, shifted_host_clock, wait_until
 
 DATABASES = ("sqlite", "mariadb")
@@ -570,18 +569,6 @@ def _mysql_installation(directory: Path) -> Sequence[str]:
     statements = directory / "root.sql"
     statements.write_text("CREATE USER root@'127.0.0.1';\nGRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n")
     return ("mysqld", "--initialize-insecure", f"--init-file={statements}", f"--secure-file-priv={directory}")
-
-
-def free_port() -> int:
-    """A port nobody uses, below the range from which the kernel lends: it must be free again after a kill, too."""
-    while True:
-        port = random.randint(20_000, 32_000)
-        with contextlib.closing(socket.socket()) as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
 
 
 if __name__ == "__main__":  # tests/setup.sh asks whether a container can serve

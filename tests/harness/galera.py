@@ -16,7 +16,8 @@ from typing import Self
 
 import pymysql
 
-from tests.harness.databases import PASSWORD, USER, PrivateMariaDB, free_port, run_sql
+from tests.harness.databases import PASSWORD, USER, PrivateMariaDB, run_sql
+from tests.harness.ports import free_port
 from tests.harness.processes import wait_until
 
 PROVIDERS = ("/usr/lib/galera/libgalera_smm.so", "/usr/lib64/galera-4/libgalera_smm.so")

@@ -2,7 +2,6 @@
 
 import secrets
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from redis import Redis, RedisError
 
+from tests.harness.ports import free_port
 from tests.harness.processes import marked_environment, wait_until
 
 
@@ -20,9 +20,7 @@ class PrivateRedis:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.password = secrets.token_hex(8)
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            self._port = one.getsockname()[1]
+        self._port = free_port()
         self.url = f"redis://:{self.password}@127.0.0.1:{self._port}/0"
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-import socket
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,16 +13,14 @@ import pytest
 from tests.harness.curl_page import asked, calls
 from tests.harness.databases import kill_sessions, run_sql
 from tests.harness.django_shop import SHOP, command, manage, must, shop_environment
+from tests.harness.ports import free_port
 from tests.harness.processes import RotaProcess, wait_until
 from tests.harness.schemas import typed
 
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        found: int = one.getsockname()[1]
-    return found
+    return free_port()
 
 
 @pytest.fixture

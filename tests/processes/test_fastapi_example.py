@@ -1,19 +1,17 @@
 """examples/fastapi_shop, started and used as docs/web.md shows it."""
 
 import json
-import socket
 import sys
 from collections.abc import Callable
 
 from tests.harness.curl_page import asked, calls
+from tests.harness.ports import free_port
 from tests.harness.processes import RotaProcess, wait_until
 from tests.harness.schemas import typed
 
 
 def test_the_page_shows_what_the_example_answers(migrated_url: str, rota: Callable[..., RotaProcess]) -> None:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
+    port = free_port()
     command = (sys.executable, "-m", "uvicorn", "examples.fastapi_shop.main:app")
     served = rota("--workers", "2", "--port", str(port), database_url=migrated_url, command=command)
     served.wait_for_log(r"startup complete(.|\n)*startup complete", 60)
