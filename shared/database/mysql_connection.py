@@ -8,22 +8,19 @@ over each one (docs/decisions/0030-few-round-trips.md).
 
 import functools
 import re
-import socket
 import ssl
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from io import IOBase
 from typing import Any
 
-from pymysql.connections import Connection as DriverConnection
-from pymysql.constants import CLIENT, CR, ER, SERVER_STATUS
-from pymysql.err import InternalError, OperationalError
+from pymysql.constants import CLIENT, ER, SERVER_STATUS
+from pymysql.err import OperationalError
 from sqlalchemy import Engine
 from sqlalchemy.util import asbool
 
 from rota.shared.database.causal import CAUSAL_OPTION
 from rota.shared.database.later import BEFORE, LATER, Later, Unexpected
+from rota.shared.database.mysql_answers import AnsweredConnection
 from rota.shared.database.mysql_constructs import quoted
 from rota.shared.domain.errors import ConfigurationError
 
@@ -31,11 +28,6 @@ CAUSALLY = "SET STATEMENT wsrep_sync_wait = 1 FOR "
 """Before a SELECT: a node of Galera's answers it when it has applied all that the cluster had committed before."""
 
 UNKNOWN_OPTION = re.compile(r"unexpected keyword argument '(\w+)'")
-
-READ_BYTES = 256 * 1024
-"""Python's own buffer has 8 KiB. Each time that it is filled, the thread gives up the interpreter's lock and waits for
-it again, for 5 ms or longer while handlers compute. The answer to a claim of 1,000 instances has some 400 KiB. Over TLS
-a piece has 16 KiB at most, one record."""
 
 PACKET_SHARE = 4
 """A statement longer than the fourth part of ``max_allowed_packet`` waits for no other, and no packet gets longer than
@@ -46,11 +38,8 @@ BEGIN, COMMIT = b"BEGIN", b"COMMIT"
 START = b"START TRANSACTION"
 """BEGIN within a compound statement, where that word has another meaning."""
 
-MALFORMED = (struct.error, IndexError, AssertionError, InternalError)
-"""What PyMySQL raises when it reads an answer that is none. Of these only InternalError may be the server's own."""
 
-
-class MySQLConnection(DriverConnection):
+class MySQLConnection(AnsweredConnection):
     """A connection whose statements may wait for the next one. If one of a packet fails, the server stops at it.
 
     A node of a Galera cluster does not always stop. When another node's transaction ends this one between two
@@ -61,8 +50,6 @@ class MySQLConnection(DriverConnection):
     certificates of the machine at each connection, in up to 50 ms, and then verifies none.
     """
 
-    server_status: int
-    _result: Any
     packet_limit = 1024 * 1024
     """The server's ``max_allowed_packet``, in bytes."""
 
@@ -71,15 +58,6 @@ class MySQLConnection(DriverConnection):
 
     _unsent: Sequence[tuple[bytes, Later]] = ()
     _unsent_bytes = 0
-    _sock: socket.socket | None
-    _rfile: IOBase | None
-
-    def connect(self, sock: socket.socket | None = None) -> None:
-        """Connect, and read from then on through a buffer of ``READ_BYTES``."""
-        super().connect(sock)
-        if self._sock is not None and self._rfile is not None:
-            self._rfile.close()  # all answers so far have been read
-            self._rfile = self._sock.makefile("rb", READ_BYTES)
 
     def later(self, sql: str, result: Later) -> None:
         """Send this statement, which finds no rows, with the next one. ``result`` is told how many rows it changed."""
@@ -152,16 +130,6 @@ class MySQLConnection(DriverConnection):
             self.next_result() if has_ended else super().query(count)
             for result, rows in zip(counted, self._result.rows[0], strict=True):
                 result.rows = rows
-
-    def _read_query_result(self, unbuffered: bool = False) -> int:
-        """Read an answer. One that is no answer ends the connection, as nothing behind it could be understood."""
-        try:
-            return int(super()._read_query_result(unbuffered))  # type: ignore[misc]
-        except MALFORMED as error:
-            if isinstance(error, InternalError) and isinstance(error.args[0], int):
-                raise
-            self._force_close()  # type: ignore[attr-defined]
-            raise OperationalError(CR.CR_SERVER_LOST, f"the server's answer cannot be read: {error}") from error
 
     def commit(self) -> None:
         """Commit, with the statements that wait. A transaction without any statement is not even begun."""
