@@ -16,6 +16,7 @@ from rota.scheduler_service.placement import FULL, Turn
 from rota.shared.database.transactions import Database
 from rota.shared.domain.times import is_time
 from rota.shared.store import assignments, overlap, turns
+from rota.shared.store.assignments import Standing
 from rota.shared.store.pending import Pending
 
 AHEAD = 20
@@ -69,6 +70,11 @@ class Stretch:
         if self.length <= AHEAD or now - self.moved_at > SLOW_SECONDS:
             self.length = 0
 
+    @property
+    def lacking(self) -> int:
+        """How many it lacks."""
+        return max(0, self.length - len(self.given))
+
     def missing(self, first: turns.Place) -> int:
         """How many it lacks before the instance at this place. What was given behind that has to wait for it."""
         return max(0, self.length - sum(one.place < first for one in self.given.values()))
@@ -93,6 +99,10 @@ class Stretches:
     def quick(self) -> list[int]:
         """The tasks whose stretches are worked off, and are to be topped up soon."""
         return [task for task, stretch in self._stretches.items() if stretch.length]
+
+    def lacking(self) -> dict[int, int]:
+        """How many of each task that is worked off are to be given now, at the least as many as of any other task."""
+        return {task: max(AHEAD + 1, one.lacking) for task, one in self._stretches.items() if one.length}
 
     @property
     def aside(self) -> Mapping[int, int]:
@@ -216,6 +226,9 @@ class Seen:
     lines: dict[int, list[turns.Place]] = field(default_factory=dict)
     """The places of those that wait, ascending, by task."""
 
+    passed: dict[int, list[Standing]] = field(default_factory=dict)
+    """Those of the lines that it has passed over, by task."""
+
     missing: dict[int, int] = field(default_factory=dict)
     """How many instances each stretch lacked when the pass came to its task."""
 
@@ -223,11 +236,18 @@ class Seen:
         """Add those of a page that wait in such lines, but for those that are ``gone`` or hold up nobody."""
         self.lines |= self.with_these(one for one in page if is_alone(one) and one.id not in gone)
 
+    def pass_over(self, passed: Iterable[Standing]) -> None:
+        """Add those of a page that are known to wait in such lines."""
+        for one in passed:
+            self.passed.setdefault(one.task_id, []).append(one)
+
     def with_these(self, instances: Iterable[Pending]) -> dict[int, list[turns.Place]]:
         """The lines of the tasks of these instances, with these."""
         places: dict[int, set[turns.Place]] = {}
         for one in instances:
             places.setdefault(one.task_id, set()).add(_place(one))
+        for task, some in places.items():
+            some.update(map(_place, self.passed.get(task, ())))
         return {task: sorted(some.union(self.lines.get(task, ()))) for task, some in places.items()}
 
 
@@ -267,5 +287,5 @@ def why_later(one: Pending, slots: int) -> str:
     return reason or overlap.in_turn(slots)
 
 
-def _place(one: Pending) -> tuple[str, int]:
+def _place(one: Pending | Standing) -> tuple[str, int]:
     return (str(one.due_at), one.id)  # SQL may write any date

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -17,11 +16,12 @@ from rota.scheduler_service.giving import Placed, write
 from rota.scheduler_service.limit_places import LimitPlaces, hand_on, unused_places
 from rota.scheduler_service.notices import Notices
 from rota.scheduler_service.out_of_reach import OutOfReach
+from rota.scheduler_service.paging import FarBack, Page, Pass
 from rota.scheduler_service.params import portions, with_lists, with_params
 from rota.scheduler_service.parting import is_new, stranded, to_spread, unwanted_of
 from rota.scheduler_service.placement import FULL, NOBODY
 from rota.scheduler_service.placing import place
-from rota.scheduler_service.stretches import LONGEST, LOOK_SECONDS, Line, Seen, Stretches, in_turn
+from rota.scheduler_service.stretches import LOOK_SECONDS, Line, Stretches, in_turn
 from rota.scheduler_service.urgent import wake_for
 from rota.shared.clock import TICK_PHASE_SECONDS, seconds_to_next
 from rota.shared.database.later import Unexpected, then_read
@@ -40,21 +40,6 @@ log = logging.getLogger(__name__)
 
 ROWS = 10_000
 """One pass looks at most at so many instances, page by page: the first page, then pages further on."""
-
-
-@dataclass(slots=True)
-class Pass:
-    """The outcome of a pass.
-
-    ``seen``: how many instances it looked at; ``settled``: how many it gave to a worker or canceled; ``crowded``: some
-    wait for room; ``cut``: it ended because it may look at no more; ``lines``: those that it has seen.
-    """
-
-    seen: int = 0
-    settled: int = 0
-    crowded: bool = False
-    cut: bool = False
-    lines: Seen = field(default_factory=Seen)
 
 
 class Assigner:
@@ -83,6 +68,7 @@ class Assigner:
         self._out_of_reach = OutOfReach()
         self._limits = LimitPlaces(database)
         self._stretches = Stretches(database)
+        self._far_back = FarBack()
         self._fleet_cache.aside = lambda: self._stretches.aside
         self._pass_at = float("-inf")
         """When the next pass is due, in seconds of the clock's ``monotonic``."""
@@ -117,8 +103,8 @@ class Assigner:
         """Give more of the tasks whose stretches are worked off."""
         horizon = self._horizon()
         self._stretches.look()
-        for task in self._stretches.quick:
-            page = self._database.read(partial(assignments.pending_in_turn, task=task, horizon=horizon, limit=LONGEST))
+        for task, lacking in self._stretches.lacking().items():
+            page = self._database.read(partial(assignments.pending_in_turn, task=task, horizon=horizon, limit=lacking))
             if page:
                 self._assign(page, Pass())
 
@@ -173,20 +159,20 @@ class Assigner:
         done = Pass()
         after: Cursor | None = None
         some_wait = False
-        first: Sequence[Pending] = ()
+        first = self._database.read(lambda c: assignments.pending(c, horizon, limit))
+        self._far_back.begin(self._stretches.quick)
         for number in range(max(2, ROWS // limit)):
-            page = self._database.read(partial(assignments.pending, horizon=horizon, limit=limit, after=after))
-            settled = self._assign(page, done) if page else 0
-            if number == 0:
-                first = page
-                if done.crowded:
-                    note_floods(self._fleet_cache.current(), first, limit)
-            if len(page) < limit:
+            page = Page.of(first) if after is None else self._far_back.page(self._database, horizon, limit, after)
+            done.pass_over(page.passed)
+            settled = self._assign(page.instances, done) if page.instances else 0
+            if number == 0 and done.crowded:
+                note_floods(self._fleet_cache.current(), first, limit)
+            if page.length < limit:
                 return self._end(done)
-            after = page[-1].cursor
+            after = page.cursor
             if some_wait:
                 self._cursor = after
-            elif settled < len(page):
+            elif settled < page.length:
                 some_wait = True
                 after = self._cursor = self._cursor or after
             if number > 0 and not self._fleet_cache.current().has_room(floods=True):
@@ -228,6 +214,7 @@ class Assigner:
         unfit = {p.id for p in queued if not fits(p, snapshot, bound.get(p.id))}
         self._stretches.look()
         near, later = in_turn(wanted, full, unfit, self._stretches.missing(wanted), done.lines)
+        self._far_back.note(later)
         near, limited = self._limits.part(near, unfit)
         line = Line(self._stretches.holders(near, full), later, now)
         placed, waiting, refused = place(near, snapshot, bound, line, self._surprises)

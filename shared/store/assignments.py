@@ -76,18 +76,43 @@ def orphans(connection: Connection, limit: int) -> dict[int, datetime]:
     return dict(sorted(map(tuple, connection.execute(_orphans, {"limit": limit}))))
 
 
+class Standing(NamedTuple):
+    """Where a pending instance stands among the others."""
+
+    id: int
+    task_id: int
+    priority: int
+    due_at: datetime
+
+    @property
+    def cursor(self) -> Cursor:
+        """The cursor with which a scan continues after this instance."""
+        return (self.priority, self.due_at, self.id)
+
+
 def pending(connection: Connection, horizon: datetime, limit: int, after: Cursor | None = None) -> list[Pending]:
     """Up to ``limit`` pending instances due by ``horizon`` (naive UTC), after the cursor, by priority and due time."""
+    return [Pending(*row) for row in _in_order(connection, _are_pending, horizon, limit, after)]
+
+
+def standing(connection: Connection, horizon: datetime, limit: int, after: Cursor | None = None) -> list[Standing]:
+    """Where those stand that ``pending`` would find."""
+    return [Standing(*row) for row in _in_order(connection, _are_standing, horizon, limit, after)]
+
+
+def _in_order(
+    connection: Connection, found: Select[Any], horizon: datetime, limit: int, after: Cursor | None
+) -> list[Any]:
+    values: dict[str, Any] = {"horizon": horizon, "limit": limit}
     if after is None:
-        return _pending(connection, _of_priorities(PRIORITIES), horizon=horizon, limit=limit)
+        return list(connection.execute(_of_priorities(found, PRIORITIES), values))
     priority, due_at, last = after
-    found = _pending(
-        connection, _after_cursor, horizon=horizon, limit=limit, priority=priority, due_at=due_at, last=last
-    )
+    cursor = {"priority": priority, "due_at": due_at, "last": last}
+    rows: list[Any] = list(connection.execute(_after_cursor(found), {**values, **cursor}))
     rest = tuple(p for p in PRIORITIES if p > priority)
-    if len(found) < limit and rest:
-        found += _pending(connection, _of_priorities(rest), horizon=horizon, limit=limit - len(found))
-    return found
+    if len(rows) < limit and rest:
+        rows += connection.execute(_of_priorities(found, rest), {**values, "limit": limit - len(rows)})
+    return rows
 
 
 def pending_in_turn(connection: Connection, task: int, horizon: datetime, limit: int) -> list[Pending]:
@@ -114,6 +139,21 @@ def _pending(connection: Connection, statement: Select[Any], **values: Any) -> l
 
 
 _param = func.coalesce(type_coerce(_instance.param, String), type_coerce(_task.param, String))
+_is_pending = and_(
+    _instance.status == PENDING,
+    _instance.schedule_worker_node_id.is_(None),
+    _instance.due_at <= bindparam("horizon"),
+)
+_are_standing: Select[Any] = (
+    select(
+        _instance.id,
+        _instance.schedule_task_id,
+        _instance.priority,
+        _instance.due_at,
+    )
+    .where(_is_pending)
+    .limit(bindparam("limit"))
+)
 _are_pending: Select[Any] = (
     select(
         _instance.id,
@@ -155,17 +195,8 @@ _are_pending: Select[Any] = (
         _task.weight,
     )
     .join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id, isouter=True)
-    .where(
-        _instance.status == PENDING,
-        _instance.schedule_worker_node_id.is_(None),
-        _instance.due_at <= bindparam("horizon"),
-    )
+    .where(_is_pending)
     .limit(bindparam("limit"))
-)
-_pending_with_tasks: Select[Any] = in_order_of(
-    _are_pending.order_by(_instance.priority, _instance.due_at, _instance.id),
-    schedule_instance,
-    "ix_schedule_instance_work",
 )
 _pending_in_turn: Select[Any] = in_order_of(
     _are_pending.where(_instance.turn_key == bindparam("task")).order_by(_instance.due_at, _instance.id),
@@ -180,18 +211,28 @@ _newest_pending: Select[Any] = in_order_of(
     schedule_instance,
     "ix_schedule_instance_work",
 )
-_after_cursor = _pending_with_tasks.where(
-    _instance.priority == bindparam("priority"),
-    or_(
-        _instance.due_at > bindparam("due_at"),
-        and_(_instance.due_at == bindparam("due_at"), _instance.id > bindparam("last")),
-    ),
-)
 
 
 @cache
-def _of_priorities(priorities: tuple[int, ...]) -> Select[Any]:
-    return _pending_with_tasks.where(_instance.priority.in_(priorities))
+def _after_cursor(found: Select[Any]) -> Select[Any]:
+    return _ordered(found).where(
+        _instance.priority == bindparam("priority"),
+        or_(
+            _instance.due_at > bindparam("due_at"),
+            and_(_instance.due_at == bindparam("due_at"), _instance.id > bindparam("last")),
+        ),
+    )
+
+
+@cache
+def _of_priorities(found: Select[Any], priorities: tuple[int, ...]) -> Select[Any]:
+    return _ordered(found).where(_instance.priority.in_(priorities))
+
+
+def _ordered(found: Select[Any]) -> Select[Any]:
+    in_order = found.order_by(_instance.priority, _instance.due_at, _instance.id)
+    ordered: Select[Any] = in_order_of(in_order, schedule_instance, "ix_schedule_instance_work")
+    return ordered
 
 
 def take_back_assigned(connection: Connection, worker_id: int, limit: int) -> int:

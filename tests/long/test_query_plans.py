@@ -517,6 +517,11 @@ def test_a_later_page_of_what_is_pending_starts_where_the_last_ended(big: Big, p
     assert not any("filesort" in str(statement) for statement in later)
 
 
+def test_where_the_instances_of_a_page_stand_is_read_as_the_page_is(big: Big, page: list[Pending]) -> None:
+    later = big.reads(lambda c: assignments.standing(c, big.horizon, BATCH, page[-1].cursor), rows=BATCH, by={WORK})
+    assert not any("filesort" in str(statement) for statement in later)
+
+
 def test_a_page_among_thousands_that_are_due_at_one_moment_starts_where_the_last_ended(big: Big) -> None:
     def at_once(connection: Connection) -> None:
         connection.execute(

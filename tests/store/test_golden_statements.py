@@ -159,6 +159,10 @@ def pending(rows: Scenario) -> Subject:
         "The next page, from behind the last row of this one.",
         lambda c: assignments.pending(c, rows.start, LIMIT, first.cursor),
     )
+    yield (
+        "Where that page's instances stand: most of them are known to wait far back in a line.",
+        lambda c: assignments.standing(c, rows.start, LIMIT, first.cursor),
+    )
 
 
 def give(rows: Scenario) -> Subject:

@@ -20,13 +20,13 @@ _runs_alone = or_(
     _task.overlap_policy == OverlapPolicy.QUEUE.value,
     and_(_task.overlap_policy == OverlapPolicy.ALLOW.value, _task.max_instances == 1),
 )
-_runs_still = exists(
+_runs_in_another_slot = exists(
     read_by(select(_holder.c.id), _holder, "uq_schedule_instance_overlap_key").where(
-        _holder.c.overlap_key.between(bindparam("first_key"), bindparam("last_key"))
+        _holder.c.overlap_key.between(bindparam("second_key"), bindparam("last_key"))
     )
 )
-"""Also in a slot that the task has no more, since fewer may run at once than before. (Were the keys those of the outer
-row, MariaDB would read the whole index.)"""
+"""In one that the task has no more, since fewer may run at once than before. The first slot is unique. (Were the keys
+those of the outer row, MariaDB would read the whole index.)"""
 
 _oldest = (
     read_by(select(_older.c.id), _older, "ix_schedule_instance_turn")
@@ -40,7 +40,7 @@ _claim_following = unread_claim(
     HAS_NO_LIMIT,
     _runs_alone,
     _instance.attempt == bindparam("attempt_read"),
-    not_(_runs_still),
+    not_(_runs_in_another_slot),
     _oldest == _instance.id,
     _instance.schedule_task_id == bindparam("task"),
 )
@@ -68,7 +68,7 @@ def claim_following(connection: Connection, worker_id: int, following: Iterable[
     for one in following:
         first_key = one.task * OVERLAP_SLOTS
         claim = {"ids": [one.id], "attempt_read": one.attempt, "worker": worker_id, "ahead": 0.0, "task": one.task}
-        keys = {"first_key": first_key, "last_key": first_key + OVERLAP_SLOTS - 1}
+        keys = {"second_key": first_key + 1, "last_key": first_key + OVERLAP_SLOTS - 1}
         execute_later(connection, _claim_following, {**claim, **keys})
         start = START_NODES_TO_BEGIN if one.begins else START_NODES
         started.append(execute_later(connection, start, {"nodes": [one.node], "worker": worker_id}))

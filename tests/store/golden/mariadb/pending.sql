@@ -48,7 +48,7 @@ WHERE (schedule_instance.id IN (:ids))
 
 -- The assigner reads a page of what is pending, the most urgent first.
 
--- assignments._pending
+-- assignments._in_order
 SELECT schedule_instance.id, schedule_instance.schedule_task_id,
     schedule_instance.schedule_datetime, schedule_instance.due_at, schedule_instance.run_number,
     schedule_instance.fire_key, schedule_instance.priority,
@@ -84,7 +84,7 @@ LIMIT :limit;
 
 -- The next page, from behind the last row of this one.
 
--- assignments._pending
+-- assignments._in_order
 SELECT schedule_instance.id, schedule_instance.schedule_task_id,
     schedule_instance.schedule_datetime, schedule_instance.due_at, schedule_instance.run_number,
     schedule_instance.fire_key, schedule_instance.priority,
@@ -123,4 +123,33 @@ WHERE schedule_instance.status = :status_1
 ORDER BY schedule_instance.priority, schedule_instance.due_at, schedule_instance.id
 LIMIT :limit;
 
--- assignments._pending: as above
+-- assignments._in_order: as above
+
+-- Where that page's instances stand: most of them are known to wait far back in a line.
+
+-- assignments._in_order
+SELECT schedule_instance.id, schedule_instance.schedule_task_id, schedule_instance.priority,
+    schedule_instance.due_at
+FROM schedule_instance
+WHERE schedule_instance.status = :status_1
+  AND schedule_instance.schedule_worker_node_id IS NULL
+  AND schedule_instance.due_at <= :horizon
+  AND schedule_instance.priority = :priority
+  AND (
+      schedule_instance.due_at > :due_at
+        OR schedule_instance.due_at = :due_at
+        AND schedule_instance.id > :last
+  )
+ORDER BY schedule_instance.priority, schedule_instance.due_at, schedule_instance.id
+LIMIT :limit;
+
+-- assignments._in_order
+SELECT schedule_instance.id, schedule_instance.schedule_task_id, schedule_instance.priority,
+    schedule_instance.due_at
+FROM schedule_instance
+WHERE schedule_instance.status = :status_1
+  AND schedule_instance.schedule_worker_node_id IS NULL
+  AND schedule_instance.due_at <= :horizon
+  AND schedule_instance.priority IN (:priority_1, …)
+ORDER BY schedule_instance.priority, schedule_instance.due_at, schedule_instance.id
+LIMIT :limit;

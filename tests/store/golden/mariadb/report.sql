@@ -185,7 +185,7 @@ UPDATE IGNORE (
                         FROM schedule_instance AS holder FORCE INDEX (
                             uq_schedule_instance_overlap_key
                         )
-                        WHERE holder.overlap_key BETWEEN :first_key AND :last_key
+                        WHERE holder.overlap_key BETWEEN :second_key AND :last_key
                     )
                 )
                 AND (

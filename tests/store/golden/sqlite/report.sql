@@ -203,7 +203,7 @@ FROM (
                     EXISTS (
                         SELECT holder.id
                         FROM schedule_instance AS holder
-                        WHERE holder.overlap_key BETWEEN :first_key AND :last_key
+                        WHERE holder.overlap_key BETWEEN :second_key AND :last_key
                     )
                 )
                 AND (
