@@ -1176,6 +1176,25 @@ def test_a_cancel_ends_what_waits_for_its_thread_to_be_retried(world: World) -> 
     assert world.runner.lingering.returned() == {7}
 
 
+@pytest.mark.parametrize("retries", [0, 1])
+@pytest.mark.parametrize("lingers", [True, False])
+def test_a_cancel_counts_also_in_the_grace_of_a_timeout(world: World, retries: int, *, lingers: bool) -> None:
+    world.start(run("EXTRACT", "SEND", retries=retries))
+    running = world.executor.calls[-1]
+    world.clock.advance(60)
+    world.runner.stopping.expire()
+    if lingers:
+        running.linger()
+    world.runner.stop(7, 1, "canceled by hand", canceled=True)
+    world.clock.advance(GRACE / 2)
+    world.runner.stopping.expire()
+    assert (world.reports.seen, running.killed) == ([], False), "it keeps its grace"
+    running.end(stopped=True)
+    report = world.reports.commit()
+    assert states(report) == [(101, "canceled"), (102, "canceled")]
+    assert (instance(report).status, instance(report).reason) == ("canceled", "canceled by hand")
+
+
 def stop_in_vain(world: World, one: Run, *, canceled: bool) -> Running:
     """Start a run whose only node is stopped, and is a coroutine that blocks the loop: nobody hears of it."""
     world.start(one)

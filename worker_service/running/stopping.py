@@ -62,9 +62,10 @@ class Stopping:
             active.asked = stop
             return False
         if active.stop is not None:
-            if stop.canceled and active.lingers and not active.stop.canceled:  # nobody waits for its retry any more
+            if stop.canceled and not active.stop.canceled:  # nobody waits for its retry any more
                 active.stop = stop
-                self.deadlines.within(active, 0)
+                if active.lingers and active.deadline is None:  # its grace was over before
+                    self.deadlines.within(active, 0)
             return False
         active.stop = stop
         return True
