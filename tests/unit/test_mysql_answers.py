@@ -1,5 +1,6 @@
 """Answers of a MySQL server are read as PyMySQL reads them, and what is no answer ends the connection."""
 
+import socket
 from collections.abc import Sequence
 from io import BytesIO
 from typing import Any
@@ -78,6 +79,7 @@ def opened(answer: Any, kind: Any = AnsweredConnection) -> Any:
     connection: Any = kind(defer_connect=True, charset="utf8mb4", ssl_disabled=True)
     connection._next_seq_id = 1
     connection._current_timeout = None
+    connection._sock = socket.socket()  # PyMySQL sets its time limit
     connection._rfile = BytesIO(answer) if isinstance(answer, bytes) else answer
     connection.server_status = 0
     return connection
