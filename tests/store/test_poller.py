@@ -160,13 +160,17 @@ def test_no_more_is_claimed_than_there_are_slots_or_ends_expected(rows: Scenario
 
 def test_what_is_not_due_is_claimed_a_moment_before_and_starts_when_it_is(rows: Scenario) -> None:
     worker = rows.worker()
-    due = rows.now() + timedelta(seconds=0.3)
-    instance = rows.assigned(worker, at=due)
     puller = Puller(rows.database, worker)
-    puller.fetcher.fetch()
-    puller.claimer.claim()
-    claimed_at = rows.now()
-    assert due - CLAIM_AHEAD <= claimed_at
+    for _ in range(20):
+        due = rows.now() + timedelta(seconds=0.3)
+        instance = rows.assigned(worker, at=due)
+        puller.fetcher.fetch()
+        puller.claimer.claim()
+        claimed_at = rows.now()
+        assert due - CLAIM_AHEAD <= claimed_at
+        if claimed_at < due:  # else the machine stood still meanwhile
+            break
+        puller.starter._queue.take(lambda: 1)
     assert rows.row(instance).gmt_started == due
     assert [run.id for _, run, _ in puller.starter._queue.take(lambda: 1)] == [instance]
     assert rows.now() >= due
