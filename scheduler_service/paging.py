@@ -87,7 +87,6 @@ class FarBack:
         passed = [one for one in standing if self._known.get(one.id) == one]
         self._seen.update((one.id, one) for one in passed)
         others = {one.id for one in standing} - {one.id for one in passed}
-        instances = sorted(
-            database.read(lambda c: assignments.pending_of(c, others, horizon)), key=lambda one: one.cursor
-        )
+        found = {one.id: one for one in database.read(lambda c: assignments.pending_of(c, others, horizon))}
+        instances = [found[one.id] for one in standing if one.id in found]
         return Page(instances, passed, len(standing), standing[-1].cursor if standing else None)

@@ -34,21 +34,23 @@ class Line:
         self.task, self.worker = rows.task(overlap_policy="queue"), rows.worker(capacity=50, prefetch=1000)
         self.ids = [rows.pending(self.task, rows.start - (NUMBER - n) * SECOND) for n in range(NUMBER)]
         self.assigner = Assigner(rows.database, Settings.load(batch=BATCH))
-        self.read: list[int] = []
+        self.order: list[int] = []
+        """What the last pass has read in full, in its order."""
 
     def a_pass(self) -> set[int]:
         """Make a whole pass; returns the ids of what it has read in full."""
-        assigner, read = self.assigner, set[int]()
+        assigner, order = self.assigner, self.order
         assign = assigner._assign
+        order.clear()
 
         def noting(page: Sequence[Pending], *arguments: object) -> int:
-            read.update(one.id for one in page)
+            order.extend(one.id for one in page)
             return assign(page, *arguments)  # type: ignore[arg-type]
 
         assigner.is_woken, assigner._assign = True, noting  # type: ignore[method-assign, assignment]
         assigner.step()
         assigner._assign = assign  # type: ignore[method-assign]
-        return read
+        return set(order)
 
     def status(self, status: str) -> list[int]:
         """Those with a status, in the order of their turns."""
@@ -158,6 +160,15 @@ def test_what_was_changed_far_back_is_read_again(rows: Scenario, change: str) ->
     changed = line.ids[-10]
     rows.sql(f"UPDATE schedule_instance {change} WHERE id = :id", id=changed)
     assert changed in line.a_pass()
+
+
+def test_what_is_read_far_back_is_in_the_order_of_its_due_times(rows: Scenario) -> None:
+    """Not by comparing their times in Python: SQL may write a date that is none, which stays a text."""
+    line = Line(rows)
+    line.known()
+    new = [rows.pending(rows.task(), rows.start - n * SECOND / 2) for n in (1, 3, 5, 7)]
+    line.a_pass()
+    assert [i for i in line.order if i in new] == new[::-1]
 
 
 def test_a_page_from_which_rows_go_while_it_is_read_is_not_the_last_one(
