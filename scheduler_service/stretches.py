@@ -70,11 +70,6 @@ class Stretch:
         if self.length <= AHEAD or now - self.moved_at > SLOW_SECONDS:
             self.length = 0
 
-    @property
-    def lacking(self) -> int:
-        """How many it lacks."""
-        return max(0, self.length - len(self.given))
-
     def missing(self, first: turns.Place) -> int:
         """How many it lacks before the instance at this place. What was given behind that has to wait for it."""
         return max(0, self.length - sum(one.place < first for one in self.given.values()))
@@ -100,9 +95,9 @@ class Stretches:
         """The tasks whose stretches are worked off, and are to be topped up soon."""
         return [task for task, stretch in self._stretches.items() if stretch.length]
 
-    def lacking(self) -> dict[int, int]:
-        """How many of each task that is worked off are to be given now, at the least as many as of any other task."""
-        return {task: max(AHEAD + 1, one.lacking) for task, one in self._stretches.items() if one.length}
+    def worked_off(self) -> dict[int, int]:
+        """The tasks whose stretches are worked off, each with how many of its oldest may be given now, at the most."""
+        return {task: max(AHEAD + 1, one.length) for task, one in self._stretches.items() if one.length}
 
     @property
     def aside(self) -> Mapping[int, int]:

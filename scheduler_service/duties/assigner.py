@@ -103,8 +103,8 @@ class Assigner:
         """Give more of the tasks whose stretches are worked off."""
         horizon = self._horizon()
         self._stretches.look()
-        for task, lacking in self._stretches.lacking().items():
-            page = self._database.read(partial(assignments.pending_in_turn, task=task, horizon=horizon, limit=lacking))
+        for task, most in self._stretches.worked_off().items():
+            page = self._database.read(partial(assignments.pending_in_turn, task=task, horizon=horizon, limit=most))
             if page:
                 self._assign(page, Pass())
 
@@ -160,7 +160,7 @@ class Assigner:
         after: Cursor | None = None
         some_wait = False
         first = self._database.read(lambda c: assignments.pending(c, horizon, limit))
-        self._far_back.begin(self._stretches.quick)
+        self._far_back.begin(self._stretches.worked_off())
         for number in range(max(2, ROWS // limit)):
             page = Page.of(first) if after is None else self._far_back.page(self._database, horizon, limit, after)
             done.pass_over(page.passed)

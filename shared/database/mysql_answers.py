@@ -38,6 +38,8 @@ END_BYTES = 9
 MOST_REMEMBERED = 100
 """Of so many different answers a connection remembers the columns."""
 
+CLOSED = "the server has closed the connection"
+
 Convert = Callable[[bytes], Any]
 
 
@@ -89,11 +91,13 @@ class AnsweredConnection(DriverConnection):
         read: Any = self._rfile.read  # type: ignore[union-attr]
         header = int.from_bytes(head := read(4), "little")
         size, number = header & MAX_PACKET_LEN, header >> 24
-        data: bytes = read(size)
-        if len(head) < 4 or len(data) < size or number == 0 != self._next_seq_id:  # MariaDB's last word has number 0
-            raise ConnectionResetError("the server has closed the connection")
+        if len(head) < 4 or number == 0 != self._next_seq_id:  # MariaDB's last word has number 0
+            raise ConnectionResetError(CLOSED)
         if number != self._next_seq_id:
             raise InternalError(f"packet {number} came instead of {self._next_seq_id}")
+        data: bytes = read(size)
+        if len(data) < size:
+            raise ConnectionResetError(CLOSED)
         self._next_seq_id = (number + 1) % 256
         return data
 
@@ -161,6 +165,8 @@ class Answer:
             self.has_next = bool(self.server_status & SERVER_STATUS.SERVER_MORE_RESULTS_EXISTS)
         elif first[0] == NULL:
             raise InternalError("the server asks for a file")
+        elif first[0] == END:
+            raise InternalError("the answer begins with its end")
         else:
             self._read_rows(connection, _number(first, 0)[0])
 
@@ -194,7 +200,10 @@ class _Given:
 def _columns(connection: AnsweredConnection, packets: Sequence[bytes]) -> Columns:
     read: Any = MySQLResult(cast("Any", _Given(connection, packets)))
     read.field_count = len(packets) - 1
-    read._get_descriptions()  # noqa: SLF001 - PyMySQL is to say which encoding and which converter each column has
+    try:
+        read._get_descriptions()  # noqa: SLF001 - PyMySQL is to say which encoding and converter each column has
+    except Exception as error:
+        raise InternalError(f"columns: {type(error).__name__}: {error}") from error
     return Columns(read.fields, read.description, [_convert(*one) for one in read.converters])
 
 
@@ -204,6 +213,8 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
     if first < NULL:
         return first, at + 1
     end = at + 1 + SIZES[first]
+    if end > len(data):
+        raise InternalError(f"a number is cut off at byte {len(data)}")
     return int.from_bytes(data[at + 1 : end], "little"), end
 
 

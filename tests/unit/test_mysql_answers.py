@@ -152,9 +152,13 @@ UNREADABLE = {
     "a row with a byte too many": [*ROW[:3], ROW[3] + b"x", ROW[4]],
     "a row that is cut off": [*ROW[:3], ROW[3][:-1], ROW[4]],
     "a row without a value": [*ROW[:2], column("c", FIELD_TYPE.LONG, BINARY), *ROW[2:]],
-    "a number that is none": [b"\xff"[:0] + b"\x00\xff\x00\x02\x00\x00\x00"],
+    "a number that is none": [b"\x00\xff\x00\x02\x00\x00\x00"],
     "a question for a file": [b"\xfb/etc/passwd"],
     "nothing about rows": [b"\x00\x01"],
+    "its end alone": [b"\xfe"],
+    "a number that is cut off": [b"\xfc\x01"],
+    "a column without a name": [ROW[0], column("c", FIELD_TYPE.LONG, BINARY).replace(string(b"c"), b"\xfb"), *ROW[2:]],
+    "a column whose name is no text": [ROW[0], ROW[1].replace(b"c0", b"\xff\xff"), *ROW[2:]],
 }
 
 
@@ -165,6 +169,12 @@ def test_what_cannot_be_read_ends_the_connection(answer: list[bytes]) -> None:
         ours.next_result()
     assert raised.value.args[0] == CR.CR_SERVER_LOST
     assert ours._rfile is None
+
+
+def test_behind_a_wrong_packet_number_nothing_more_is_awaited() -> None:
+    ours = opened(Broken(TimeoutError("timed out"), b"\x64\x00\x00\x07"))
+    with pytest.raises(OperationalError, match="packet 7 came instead of 1"):
+        ours.next_result()
 
 
 def test_a_server_that_closes_the_connection_is_lost() -> None:
@@ -178,14 +188,14 @@ def test_a_server_that_closes_the_connection_is_lost() -> None:
 
 
 class Broken(BytesIO):
-    """Fails at the second packet."""
+    """Fails behind what it has to say."""
 
-    def __init__(self, error: BaseException) -> None:
-        super().__init__(packets(*ROW))
+    def __init__(self, error: BaseException, said: bytes = packets(*ROW[:2])) -> None:
+        super().__init__(said)
         self.error = error
 
     def read(self, size: int | None = -1, /) -> bytes:
-        if self.tell() > 0 and size == 4:
+        if self.tell() == len(self.getvalue()):
             raise self.error
         return super().read(size)
 

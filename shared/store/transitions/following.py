@@ -25,8 +25,9 @@ _runs_in_another_slot = exists(
         _holder.c.overlap_key.between(bindparam("second_key"), bindparam("last_key"))
     )
 )
-"""In one that the task has no more, since fewer may run at once than before. The first slot is unique. (Were the keys
-those of the outer row, MariaDB would read the whole index.)"""
+"""In one that the task has no more, since fewer may run at once than before. The first slot is not asked for: its key
+is unique, so the UPDATE leaves the row out. (Were the keys those of the outer row, MariaDB would read the whole
+index.)"""
 
 _oldest = (
     read_by(select(_older.c.id), _older, "ix_schedule_instance_turn")
@@ -61,8 +62,9 @@ def claim_following(connection: Connection, worker_id: int, following: Iterable[
     """Claim instances of tasks that run one at a time, and start their first nodes.
 
     Each is claimed if nothing of its task runs, as this transaction has left it, and nothing older of it waits. Those
-    that somebody has locked are passed over; only for a lock on a node the transaction waits. The results tell how many
-    nodes were started: where it is one, the instance was won.
+    that somebody has locked are passed over; the transaction waits only for a lock on a node, and for one on a run that
+    has the first slot while the one that ended had another. The results tell how many nodes were started: where it is
+    one, the instance was won.
     """
     started: list[Later] = []
     for one in following:
