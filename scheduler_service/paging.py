@@ -88,7 +88,7 @@ class FarBack:
         if not self._known or self._is_strange:
             return Page.of(database.read(lambda c: assignments.pending(c, horizon, limit, after)))
         standing = database.read(lambda c: assignments.standing(c, horizon, limit, after))
-        passed = [one for one in standing if self._known.get(one.id) == one and not self._is_in_front(one)]
+        passed = [one for one in standing if self._known.get(one.id) == one and not self._is_next_in_front(one)]
         self._seen.update((one.id, one) for one in passed)
         self._is_strange = not any(one.id in self._known for one in standing)
         others = {one.id for one in standing} - {one.id for one in passed}
@@ -96,6 +96,7 @@ class FarBack:
         instances = [found[one.id] for one in standing if one.id in found]
         return Page(instances, passed, len(standing), standing[-1].cursor if standing else None)
 
-    def _is_in_front(self, one: Standing) -> bool:
+    def _is_next_in_front(self, one: Standing) -> bool:
+        """Whether it is among the first of its line, of which a pass reads all. Ask once for each, in their order."""
         self._in_front[one.task_id] -= 1
         return self._in_front[one.task_id] >= 0
