@@ -124,9 +124,12 @@ def _ignore(element: Any, compiler: Any, **kw: Any) -> str:
 
 
 @compiles(ColumnChecks, *DIALECTS)
-def _unnamed_checks(element: Any, compiler: Any, **kw: Any) -> str:
-    conditions = [condition for _, condition in element.needed_by("mysql")]  # a column may have one CHECK
-    return f"CHECK (({') AND ('.join(conditions)}))" if conditions else ""
+def _one_check(element: Any, compiler: Any, **kw: Any) -> str:
+    """On MariaDB a column may have one CHECK, without a name, and its error names the column. MySQL's names the CHECK,
+    so it reads the comment."""
+    rules = element.needed_by("mysql")
+    conditions = ") AND (".join(condition for _, condition in rules)
+    return f"/*!80016 CONSTRAINT {rules[0][0]} */CHECK (({conditions}))" if rules else ""
 
 
 # Lists, which PyMySQL writes out
