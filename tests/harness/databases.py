@@ -58,6 +58,10 @@ SERVER_OPTIONS = (
     "--max-connections=300",
     "--skip-name-resolve",
 )
+MYSQL_OPTIONS = (
+    "--tls-version=",  # proxies of tests read what is sent
+    "--log-bin-trust-function-creators=1",  # for the journal's triggers, which an ordinary user makes
+)
 # Rota needs no privilege beyond its own database, so the tests give it no other.
 GRANT = (
     f"CREATE USER IF NOT EXISTS '{USER}'@'%' IDENTIFIED BY '{PASSWORD}'",
@@ -74,6 +78,9 @@ MARIADB_INSTALLATION = (
     "--innodb-log-file-size=64M",
 )
 
+
+TAKES_JSON_ALONE = pytest.mark.mariadb_only("its JSON columns take no text that is no JSON")
+NO_JSON = pytest.param("{not json", marks=TAKES_JSON_ALONE)
 
 SEQUENCE = re.compile(r"\bseq_(\d+)_to_(\d+)\b")
 RECURSION = (
@@ -119,8 +126,13 @@ def run_sql(url: str, *statements: str) -> list[tuple[Any, ...]]:
             numbers = None if is_mariadb(connection) else SEQUENCE.search(statement)
             if numbers is not None:
                 cursor.execute(f"SET SESSION cte_max_recursion_depth = {numbers[2]}")
-            cursor.execute(SEQUENCE.sub(RECURSION, statement) if numbers is not None else statement)
+            cursor.execute(for_mysql(statement) if numbers is not None else statement)
         return [tuple(row) for row in cursor.fetchall()]
+
+
+def for_mysql(statement: str) -> str:
+    """The statement with MariaDB's tables of numbers as queries."""
+    return SEQUENCE.sub(RECURSION, statement)
 
 
 NO_SUCH_SESSION = 1094
@@ -370,7 +382,7 @@ class PrivateMariaDB:
             _program("mysqld" if private_is_mysql() else "mariadbd"),
             "--no-defaults",  # must be first
             "--loose-mysqlx=OFF",
-            *(["--tls-version="] if private_is_mysql() else []),  # proxies of tests read what is sent
+            *(MYSQL_OPTIONS if private_is_mysql() else ()),
             *_account_options(),
             f"--datadir={self._directory / 'data'}",
             f"--tmpdir={self._directory}",

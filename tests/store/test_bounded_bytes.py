@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection, insert, select
 
 from rota.cli.show.instances import outcome
 from rota.cli.show.output import show_json_list
@@ -140,7 +140,7 @@ def test_params_are_read_only_of_what_is_given_or_may_list_nodes(rows: Scenario)
     assert given(rows) == 3
     with executed(rows.database.engine) as statements:
         assigner.step()
-    assert [s for s in statements if "replace" in s]
+    assert [s for s in statements if "replace" in s or "json_contains_path" in s]
     assert not [s for s in statements if s.startswith("SELECT schedule_instance.id, schedule_instance.param")]
 
 
@@ -208,7 +208,8 @@ def test_a_claim_takes_as_many_large_params_as_there_is_room_for(rows: Scenario,
     large = [rows.assigned(worker, task, param=PARAM) for task in tasks]
     small = rows.assigned(worker, rows.task(overlap_policy=policy), param={"day": 1})
     claimed: list[runs.Claim] = []
-    room = 3.5 * len(TEXT)
+    sizes = select(params.size(schedule_instance.c.param)).where(schedule_instance.c.id == large[0])
+    room = 3.5 * (rows.database.read(lambda c: c.scalar(sizes)) or 0)
     most = peak(lambda: claimed.append(rows.claim(worker, *reversed(large), small, room=room)))
     print(f"{most / MB:.0f} MB")
     assert most <= 40 * MB
@@ -320,7 +321,8 @@ def test_a_list_of_tasks_with_large_params_takes_little_memory(rows: Scenario) -
     assert [one["param"] for one in listed[0] if one["name"] == "small"] == [{"day": 1}]
     assert not any("param_bytes" in one for one in listed[0] if one["name"] == "small")
     assert not any("param" in one for one in listed[0] if one["name"] != "small"), "null would say that there is none"
-    assert {one["param_bytes"] for one in listed[0] if one["name"] != "small"} == {len(json.dumps(PARAM))}
+    [size] = {one["param_bytes"] for one in listed[0] if one["name"] != "small"}
+    assert len(json.dumps(PARAM)) <= size <= 1.2 * len(json.dumps(PARAM)), "MySQL has it in a form of its own"
     [large, *_] = (one["name"] for one in listed[0] if one["name"] != "small")
     assert tasks.get(rows.database, large)["param"] == PARAM
 

@@ -1,5 +1,6 @@
 """One-off work under business keys: what a call does to what waits, runs or has ended under its key."""
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
@@ -139,7 +140,7 @@ def test_what_others_may_be_about_to_begin_is_replaced_and_never_changed(
     assert (after.status, after.reason) == ("canceled", "another time was asked for under its key")
     assert (after.due_at, after.param, after.attempt) == (before.due_at, before.param, 0)
     [(number, status, _, param)] = live(rows)
-    assert (number, status, param) == (second["instance_id"], "pending", '{"n":2}')
+    assert (number, status, json.loads(param)) == (second["instance_id"], "pending", {"n": 2})
     assert [key["instance_id"] for key in keys(rows)] == [number]
     assert rows.broken() == {}
 

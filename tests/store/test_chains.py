@@ -22,6 +22,7 @@ from rota.shared.settings import Settings
 from rota.shared.store import chain_runs, chains, locks, skips
 from rota.shared.store.runs import Run
 from rota.worker_service.declarations import Declarations
+from tests.harness.databases import past_the_checks, run_sql
 from tests.harness.scenario import Scenario, ended, to_retry
 from tests.harness.statements import executed
 
@@ -627,8 +628,9 @@ def test_a_status_that_sql_has_spoiled_is_no_run_that_goes_on(chained: Chained) 
     if chained.database.url.get_backend_name() == "sqlite":
         chained.rows.sql("UPDATE schedule_instance SET status = 'done' WHERE id = :id", id=instance)
     else:
-        chained.rows.sql("SET sql_mode = ''")
-        chained.rows.sql("UPDATE IGNORE schedule_instance SET status = 'done' WHERE id = :id", id=instance)
+        url = chained.database.url.render_as_string(hide_password=False)
+        spoil = f"UPDATE IGNORE schedule_instance SET status = 'done' WHERE id = {instance}"
+        run_sql(url, *past_the_checks(url), spoil)
     chained.follow()
     assert (chained.of("second"), chained.marks) == ([], 0)
 

@@ -48,6 +48,7 @@ def flood(rows: Scenario, task_id: int, number: int = FLOOD, *, worker: int | No
             "schedule_task_id": task_id,
             "schedule_datetime": begin + timedelta(seconds=n),
             "due_at": begin + timedelta(seconds=n),
+            "run_number": 0,
             "status": status,
             "schedule_worker_node_id": worker,
             "priority": priority,

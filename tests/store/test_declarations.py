@@ -16,6 +16,7 @@ from rota.shared.settings import Settings
 from rota.shared.store import declarations, node_types
 from rota.shared.store.node_types import NodeTypeDeclaration
 from rota.worker_service.declarations import Declarations
+from tests.harness.databases import NO_JSON
 from tests.harness.scenario import Scenario
 
 LIMIT = 15
@@ -125,9 +126,6 @@ def test_versions_that_sql_has_spoiled_are_as_if_only_that_in_force_were_known(r
     rows.sql("UPDATE schedule_task SET declared_versions = :spoiled", spoiled=spoiled)
     rows.sql("UPDATE schedule_worker_node SET schedules = :spoiled", spoiled=spoiled)
     assert declare(rows, OLD)
-
-
-NO_JSON = pytest.param("{not json", marks=pytest.mark.mariadb_only("its JSON columns take no text that is no JSON"))
 
 
 @pytest.mark.parametrize("spoiled", ["5", "[[1]]", '"x"', "true", NO_JSON, '{"cron": [[1]]}'])

@@ -13,6 +13,7 @@ from rota.shared.store.failed_attempts import ERROR_CHARACTERS, MOST, OUTPUT_CHA
 from rota.shared.store.reports import InstanceReport, NodeReport, Report
 from rota.shared.store.runs import Run
 from rota.shared.store.transitions import canceling
+from tests.harness.databases import NO_JSON
 from tests.harness.scenario import Scenario, succeeded
 
 
@@ -166,10 +167,10 @@ def test_the_attempts_that_are_kept_are_bounded_in_number_and_in_bytes(rows: Sce
     assert len(json.dumps(ends)) < MOST * 8_000
 
 
-def test_what_sql_wrote_there_stops_no_report(rows: Scenario) -> None:
+@pytest.mark.parametrize("odd", ["{}", "5", '"x"', "null", NO_JSON, "[" * 40 + "]" * 40])
+def test_what_sql_wrote_there_stops_no_report(rows: Scenario, odd: str) -> None:
     worker = rows.worker()
-    for odd in ("{}", "5", '"x"', "null", "{not json", "[" * 40 + "]" * 40):
-        run = rows.running(worker)
-        rows.sql("UPDATE schedule_instance SET failed_attempts = :odd WHERE id = :id", odd=odd, id=run.id)
-        assert rows.report(worker, report(run, InstanceStatus.FAILED, error="no")) == set()
-        assert rows.status(run.id) == "failed"
+    run = rows.running(worker)
+    rows.sql("UPDATE schedule_instance SET failed_attempts = :odd WHERE id = :id", odd=odd, id=run.id)
+    assert rows.report(worker, report(run, InstanceStatus.FAILED, error="no")) == set()
+    assert rows.status(run.id) == "failed"

@@ -288,7 +288,7 @@ def test_the_slots_of_a_limit_are_read_and_taken_by_their_keys(mariadb_rows: Sce
     worker = rows.worker(capacity=number)
     rows.sql(
         "INSERT INTO schedule_limit_slot (limit_name, slot, schedule_instance_id, attempt)"
-        " SELECT l.name, s.seq, 1, 7 FROM schedule_limit l JOIN seq_0_to_49 s"
+        " SELECT l.name, seq, 1, 7 FROM schedule_limit l JOIN seq_0_to_49"
     )
     rows.queued(worker, 5_000)
     rows.sql("ANALYZE TABLE schedule_limit, schedule_limit_slot, schedule_instance, schedule_task")

@@ -15,6 +15,8 @@ from tests.harness.later_writes import driver, in_transaction, priorities, set_l
 from tests.harness.packets import Packets, verbs
 from tests.harness.scenario import Scenario
 
+pytestmark = pytest.mark.mariadb_only("it has no compound statement outside of a program")
+
 GET_PRIORITY = text("SELECT priority FROM schedule_task WHERE id = :task")
 NOBODY = 999_999
 

@@ -14,6 +14,7 @@ from rota.shared.domain.states import TaskStatus
 from rota.shared.domain.task import TaskDefinition
 from rota.shared.domain.task_filter import TaskFilter
 from rota.shared.store import node_types, tasks
+from tests.harness.databases import NO_JSON
 from tests.harness.scenario import Scenario
 from tests.harness.together import together
 
@@ -105,7 +106,7 @@ def test_tasks_are_listed_by_owner_group_and_tags(rows: Scenario) -> None:
     assert listed(tags=["fin"]) == []
 
 
-@pytest.mark.parametrize("spoiled", ["{not json", '{"finance": 1}', '"finance"', "5", "[[1], null, 7]"])
+@pytest.mark.parametrize("spoiled", [NO_JSON, '{"finance": 1}', '"finance"', "5", "[[1], null, 7]"])
 def test_tags_that_sql_has_spoiled_concern_their_own_task_alone(rows: Scenario, spoiled: str) -> None:
     rows.task(name="a", tags=["finance"])
     bad = rows.task(name="b", tags=["x"])

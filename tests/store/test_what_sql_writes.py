@@ -30,7 +30,7 @@ from rota.shared.settings import Settings
 from rota.worker_service.running import endings
 from rota.worker_service.running.endings import Ending, Span
 from tests.harness.command_line import invoke
-from tests.harness.databases import PrivateMariaDB, past_the_checks, run_sql
+from tests.harness.databases import NO_JSON, PrivateMariaDB, past_the_checks, run_sql
 from tests.harness.processes import wait_until
 from tests.harness.puller import Puller
 from tests.harness.scenario import Scenario
@@ -48,7 +48,6 @@ WORKER = (
     "INSERT INTO schedule_worker_node (name, host, pid, process_identity, version, capacity, prefetch, node_types)"
     " VALUES ('w', 'h', 1, 'x', '0', 1, 0, '[]')"
 )
-NO_JSON = pytest.param("{not json", marks=pytest.mark.mariadb_only("its JSON columns take no text that is no JSON"))
 BEAT = "INSERT INTO schedule_worker_beat (schedule_worker_node_id) VALUES (1)"
 RUNNING = "status = 'running', due_at = schedule_datetime, run_number = 0"
 LOCK = "INSERT INTO schedule_task_lock (schedule_task_id) VALUES (1)"
