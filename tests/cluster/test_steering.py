@@ -3,6 +3,7 @@
 tests/long/test_steering.py has what takes longer.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -31,7 +32,7 @@ def test_a_retry_runs_the_nodes_that_failed_and_not_those_that_succeeded(steered
         ("STEPS_THIRD", "enter", 2),
         ("STEPS_THIRD", "exit", 2),
     ]
-    assert row["execution_result"] == '{"after":{"after":{"attempt":1}}}'
+    assert json.loads(row["execution_result"]) == {"after": {"after": {"attempt": 1}}}
 
 
 def test_a_retry_that_restarts_runs_all_nodes_again(steered: Cluster) -> None:
@@ -44,7 +45,7 @@ def test_a_retry_that_restarts_runs_all_nodes_again(steered: Cluster) -> None:
     assert entered == [
         ("STEPS_FIRST", 1), ("STEPS_SECOND", 1), ("STEPS_FIRST", 2), ("STEPS_SECOND", 2), ("STEPS_THIRD", 2),
     ]  # fmt: skip
-    assert steered.instance(stepped)["execution_result"] == '{"after":{"after":{"attempt":2}}}'
+    assert json.loads(steered.instance(stepped)["execution_result"]) == {"after": {"after": {"attempt": 2}}}
 
 
 def test_a_handler_says_of_itself_whether_it_is_retried_wherever_it_runs(steered: Cluster) -> None:

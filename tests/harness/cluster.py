@@ -21,7 +21,7 @@ from pymysql.cursors import DictCursor
 
 from tests.harness import tasks
 from tests.harness.apps import EVIDENCE_FILE, GATE_FOLDER, SERVICE
-from tests.harness.databases import connect, run_sql
+from tests.harness.databases import connect, for_mysql, is_mariadb, run_sql
 from tests.harness.processes import RotaProcess, wait_until
 
 APP = "tests.harness.apps:app"
@@ -196,7 +196,7 @@ class Cluster:
     def execute(self, statement: str, *values: Any) -> int:
         """Run a statement; returns the id it made, if any."""
         with closing(connect(self.url)) as connection, connection.cursor() as cursor:
-            cursor.execute(statement, values)
+            cursor.execute(statement if is_mariadb(connection) else for_mysql(statement), values)
             return int(cursor.lastrowid or 0)
 
     def now(self) -> datetime:

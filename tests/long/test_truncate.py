@@ -1,5 +1,7 @@
 """After TRUNCATE of the instances their ids are given again: new instances take over nothing of the old ones."""
 
+import json
+
 from tests.harness.cluster import Cluster
 from tests.harness.processes import wait_until
 
@@ -21,7 +23,7 @@ def test_after_truncate_a_worker_starts_the_new_instance_of_an_id_when_the_old_o
     cluster.wait_status([new], "succeed", deadline=20)
     entered = [entry.node for entry in cluster.entries(new, "enter")]
     assert entered == ["HOLD", "STEPS_FIRST", "STEPS_SECOND", "STEPS_THIRD"]
-    assert cluster.instance(new)["execution_result"] == '{"after":{"after":{"attempt":1}}}'
+    assert json.loads(cluster.instance(new)["execution_result"]) == {"after": {"after": {"attempt": 1}}}
     strays = """SELECT COUNT(*) AS n FROM schedule_task_node n LEFT JOIN schedule_instance i
         ON i.id = n.schedule_instance_id AND i.gmt_create = n.instance_gmt_create WHERE i.id IS NULL"""
     wait_until(lambda: cluster.row(strays)["n"] == 0, 30, "the nodes of the old instances to be removed")
