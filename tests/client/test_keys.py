@@ -59,7 +59,7 @@ def test_many_coroutines_that_ask_at_once_make_one_run_of_a_key(rows: Scenario, 
         async with AsyncClient(migrated_url) as client:
             calls = [client.once("REPORT", key="42", at=AT + timedelta(seconds=n)) for n in range(40)]
             done = await asyncio.gather(*calls)
-            assert {one["instance_id"] for one in done} == {1}
+            assert len({one["instance_id"] for one in done}) == 1
             return [str(one["done"]) for one in done]
 
     done = asyncio.run(main())

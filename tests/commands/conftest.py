@@ -12,6 +12,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("migrated_url", DATABASES if on_each else DATABASES[:1], indirect=True)
 
 
+@pytest.fixture(autouse=True)
+def without_the_tests_own_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command warns of a variable that is no setting."""
+    monkeypatch.delenv("ROTA_TEST_MARIADB", raising=False)
+
+
 @pytest.fixture
 def migrated_url(request: pytest.FixtureRequest) -> str:
     """The URL of a database with Rota's tables."""

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self, cast
 
@@ -43,6 +43,9 @@ IMAGES = re.compile(r"([\w./:-]+/)?(mariadb|mysql)(:[\w.-]+)?")
 """The Docker images that `ROTA_TEST_MARIADB` may name."""
 
 PRIVATE_MYSQL = "private-mysql"
+CHOSEN = os.environ.get("ROTA_TEST_MARIADB", "")
+"""Read once, since tests hide the variable from Rota's command, which warns of a setting that it does not know."""
+
 USER = "rota"
 PASSWORD = "rota"
 CLIENT_ERRORS = 2000  # and above: the server was not reached at all
@@ -470,9 +473,9 @@ class ExistingMariaDB:
 
 
 @contextlib.contextmanager
-def server_for_tests(environment: Mapping[str, str] = os.environ) -> Iterator[MariaDBServer]:
+def server_for_tests(wanted: str = CHOSEN) -> Iterator[MariaDBServer]:
     """The server that `ROTA_TEST_MARIADB` asks for, or the best that this machine has."""
-    wanted = environment.get("ROTA_TEST_MARIADB") or ("container" if image_is_here() else "private")
+    wanted = wanted or ("container" if image_is_here() else "private")
     if "://" in wanted:
         yield ExistingMariaDB(wanted)
     elif wanted == "container" or IMAGES.fullmatch(wanted):
@@ -490,7 +493,7 @@ def server_for_tests(environment: Mapping[str, str] = os.environ) -> Iterator[Ma
 
 def private_is_mysql() -> bool:
     """Whether the servers that tests start for themselves are MySQL."""
-    return os.environ.get("ROTA_TEST_MARIADB") == PRIVATE_MYSQL
+    return CHOSEN == PRIVATE_MYSQL
 
 
 def image_is_here() -> bool:

@@ -108,6 +108,7 @@ def test_a_reader_may_ask_what_monitoring_asks(site: Site, name: str) -> None:
     assert invoke("doctor", "--read-only", url=site.url("rota_read")).exit_code == 0
 
 
+@pytest.mark.mariadb_only("its own client makes its backups")
 @pytest.mark.skipif(not shutil.which("mariadb-dump"), reason="MariaDB's client is not installed")
 def test_a_backup_is_made_by_the_reader_and_restored_by_the_user_for_migrations(site: Site, tmp_path: Path) -> None:
     url = site.url("rota_run")

@@ -87,7 +87,7 @@ def test_a_database_is_dropped_even_if_a_transaction_is_open(mariadb_server: Mar
 
 def test_the_url_of_an_existing_server_is_taken(mariadb_server: MariaDBServer) -> None:
     with (
-        server_for_tests({"ROTA_TEST_MARIADB": mariadb_server.admin_url()}) as server,
+        server_for_tests(mariadb_server.admin_url()) as server,
         fresh_database(server) as url,
     ):
         assert run_sql(url, "SELECT DATABASE() LIKE 'rota\\_test\\_%'") == [(1,)]
@@ -98,14 +98,14 @@ def test_the_url_of_an_existing_server_is_taken(mariadb_server: MariaDBServer) -
 )
 def test_a_docker_image_is_taken(monkeypatch: pytest.MonkeyPatch, image: str) -> None:
     monkeypatch.setattr("tests.harness.databases.ContainerMariaDB", nullcontext)
-    with server_for_tests({"ROTA_TEST_MARIADB": image}) as server:
+    with server_for_tests(image) as server:
         assert str(server) == image
 
 
 def test_an_unknown_kind_of_server_is_refused_in_a_sentence() -> None:
     with (
         pytest.raises(pytest.fail.Exception, match="ROTA_TEST_MARIADB is 'podman'"),
-        server_for_tests({"ROTA_TEST_MARIADB": "podman"}),
+        server_for_tests("podman"),
     ):
         pass
 
