@@ -44,25 +44,32 @@ OWN_SLOTS_ARE_FREE: Mapping[str | None, int] = MappingProxyType({None: MOST_WEIG
 _queue = json_rows("queue", worker="id", priority="int")
 
 
-def _in_order(what: Any, worker: Any, priority: Any) -> Any:
-    """A SELECT of a queue, the instance that is due first at first. What SQL wrote without a time is left out."""
+def _of_queue(what: Any, worker: Any, priority: Any) -> Any:
+    """A SELECT of a queue. What SQL wrote without a time is left out."""
     chosen = select(what).where(
         _instance.status == InstanceStatus.ASSIGNED.value,
         _instance.schedule_worker_node_id == worker,
         _instance.priority == priority,
         _instance.due_at.is_not(None),
     )
-    return read_by(chosen.order_by(_instance.due_at, _instance.id), schedule_instance, "ix_schedule_instance_work")
+    return read_by(chosen, schedule_instance, "ix_schedule_instance_work")
 
 
-_first_due = _in_order(_instance.due_at, _queue.c.worker, _queue.c.priority).limit(literal_column("1"))
+_first_due = (
+    _of_queue(_instance.due_at, _queue.c.worker, _queue.c.priority)
+    .order_by(_instance.schedule_worker_node_id, _instance.priority, _instance.due_at)
+    .limit(literal_column("1"))
+)
+"""Its order names the columns that the outer row gives, too: otherwise MySQL reads and sorts the whole queue. With the
+status, which is a constant, MariaDB would."""
 _late_queues = select(_queue.c.worker, _queue.c.priority).where(
     _first_due.correlate(_queue).scalar_subquery() < bindparam("cutoff")
 )
 _front = (
-    _in_order(_instance.id, bindparam("worker"), bindparam("priority"))
+    _of_queue(_instance.id, bindparam("worker"), bindparam("priority"))
     .add_columns(_instance.due_at, _instance.gmt_assigned)
     .where(_instance.due_at < bindparam("cutoff"))
+    .order_by(_instance.due_at, _instance.id)
     .limit(bindparam("limit"))
 )
 _next_page = _front.where(

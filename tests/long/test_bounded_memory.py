@@ -11,7 +11,7 @@ from rota.shared.settings import Settings
 from rota.worker_service.pulling.pacing import QUEUE_LIMIT
 from tests.harness import invariants
 from tests.harness.cluster import Cluster
-from tests.harness.databases import run_sql
+from tests.harness.databases import is_mysql, run_sql
 from tests.harness.processes import wait_until
 from tests.harness.puller import Puller
 from tests.harness.statements import Statement, explained
@@ -71,7 +71,8 @@ def test_a_step_among_a_million_tasks_reads_those_that_are_due_and_no_others(mil
     with opened(million.url) as database:
         materializer = Materializer(database, Settings.load(database_url=million.url, batch=BATCH))
         idle = watched(materializer, million)
-        assert sum(s.rows_read for s in idle) <= 10, told(idle)
+        most = 12 if is_mysql(million.url) else 10
+        assert sum(s.rows_read for s in idle) <= most, told(idle)
         run_sql(million.url, f"UPDATE schedule_task SET next_fire_at = UTC_TIMESTAMP() WHERE id <= {BATCH}")
         busy = [*watched(materializer, million), *watched(materializer, million)]  # a tick's first batch is a small one
         print(f"for a batch of {BATCH}: {sum(s.rows_read for s in busy)} rows read by {len(busy)} statements")

@@ -62,8 +62,9 @@ def test_a_long_backlog_is_not_read(rows: Scenario) -> None:
 
 def test_no_more_is_read_than_is_looked_at(mariadb_rows: Scenario) -> None:
     rows = mariadb_rows
-    task = rows.task()
-    backlog(rows, task, 3000)
+    tasks_of_it = [rows.task(), rows.task()]  # with one alone MySQL knows all of the index but the order
+    for task in tasks_of_it:
+        backlog(rows, task, 3000)
 
     def look(connection: Connection) -> int:
         def counted() -> int:
@@ -71,10 +72,10 @@ def test_no_more_is_read_than_is_looked_at(mariadb_rows: Scenario) -> None:
             return sum(int(row[1]) for row in found)
 
         before = counted()
-        assert last_runs.of_tasks(connection, [task]) == {}
+        assert last_runs.of_tasks(connection, tasks_of_it) == {}
         return counted() - before
 
-    assert rows.database.read(look) < 4 * last_runs.FIRES_LOOKED_AT
+    assert rows.database.read(look) < 2 * 4 * last_runs.FIRES_LOOKED_AT
 
 
 def test_the_list_tells_the_last_run_its_status_and_its_error(rows: Scenario) -> None:

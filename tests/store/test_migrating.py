@@ -141,6 +141,7 @@ def mariadb_schema(mariadb_server: MariaDBServer) -> dict[str, str]:
         return ddl(url)
 
 
+@pytest.mark.mariadb_only("no cluster of it was run whose nodes know nothing of each other's row locks")
 @pytest.mark.parametrize("database_url", ["mariadb"] * 3, indirect=True)
 def test_where_row_locks_do_not_reach_they_succeed_as_well(
     database_url: str, upgrading: Callable[..., Process], mariadb_schema: dict[str, str]

@@ -15,7 +15,7 @@ from rota.shared.store.runs import Claim, Run
 from tests.harness.examples import examples
 from tests.harness.puller import Puller
 from tests.harness.scenario import Scenario, ended, to_retry
-from tests.harness.statements import executed
+from tests.harness.statements import executed, explained
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 
@@ -34,6 +34,21 @@ def ran(claim: Claim) -> list[int]:
 
 def waiting(claim: Claim) -> list[int]:
     return sorted(instance for instance, *_ in claim.waiting)
+
+
+def test_a_place_in_a_long_line_is_found_without_reading_the_line(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    queued, replaced = rows.task(overlap_policy="queue"), rows.task(overlap_policy="replace")
+    rows.sql(
+        "INSERT INTO schedule_instance (schedule_task_id, schedule_datetime, due_at, origin, overlap_slot)"
+        " SELECT id, '2026-11-19' + INTERVAL seq SECOND, '2026-11-19' + INTERVAL seq SECOND, 'cron', 0"
+        " FROM schedule_task JOIN seq_1_to_500"
+    )
+    with explained(rows.database.engine) as statements:
+        last = rows.database.read(lambda c: turns.last_in_turn(c, {queued: 2, replaced: 2}))
+        newest = rows.database.read(lambda c: turns.newest_fires(c, [queued, replaced], rows.now()))
+    assert [{moment[17:19] for moment, _ in places.values()} for places in (last, newest)] == [{"02"}, {"20"}]
+    assert all(one.rows_read <= 30 for one in statements), [str(one) for one in statements]
 
 
 @pytest.mark.parametrize("task_fields", LIMITED, ids=["queue", "max_instances"])

@@ -132,7 +132,7 @@ SELECT asked.task,
         FROM schedule_instance AS waiting FORCE INDEX (ix_schedule_instance_turn)
         WHERE waiting.due_at IS NOT NULL
           AND waiting.turn_key = asked.task
-        ORDER BY waiting.due_at, waiting.id
+        ORDER BY waiting.turn_key, waiting.due_at, waiting.id
         LIMIT :before, :param_1
     ) AS anon_1
 FROM JSON_TABLE(:rows, '$[*]' COLUMNS (task BIGINT UNSIGNED PATH '$[0]')) AS asked;

@@ -87,7 +87,7 @@ SELECT asked.task,
           AND waiting.origin IN (:origin_1, …)
           AND waiting.attempt = :attempt_1
           AND waiting.turn_key = asked.task
-        ORDER BY waiting.due_at DESC, waiting.id DESC
+        ORDER BY waiting.turn_key DESC, waiting.due_at DESC, waiting.id DESC
         LIMIT :param_1
     ) AS anon_1
 FROM JSON_TABLE(:rows, '$[*]' COLUMNS (task BIGINT UNSIGNED PATH '$[0]')) AS asked;

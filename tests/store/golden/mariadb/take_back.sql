@@ -12,7 +12,8 @@ WHERE (
       AND schedule_instance.schedule_worker_node_id = queue.worker
       AND schedule_instance.priority = queue.priority
       AND schedule_instance.due_at IS NOT NULL
-    ORDER BY schedule_instance.due_at, schedule_instance.id
+    ORDER BY schedule_instance.schedule_worker_node_id, schedule_instance.priority,
+        schedule_instance.due_at
     LIMIT 1
 ) < :cutoff;
 

@@ -135,7 +135,7 @@ SELECT asked.task,
         FROM schedule_instance AS waiting
         WHERE waiting.due_at IS NOT NULL
           AND waiting.turn_key = asked.task
-        ORDER BY waiting.due_at, waiting.id
+        ORDER BY waiting.turn_key, waiting.due_at, waiting.id
         LIMIT :param_1 OFFSET :before
     ) AS anon_1
 FROM (SELECT json_extract(value, '$[0]') AS task FROM json_each(:rows)) AS asked;

@@ -88,7 +88,7 @@ SELECT asked.task,
           AND waiting.origin IN (:origin_1, …)
           AND waiting.attempt = :attempt_1
           AND waiting.turn_key = asked.task
-        ORDER BY waiting.due_at DESC, waiting.id DESC
+        ORDER BY waiting.turn_key DESC, waiting.due_at DESC, waiting.id DESC
         LIMIT :param_1 OFFSET :param_2
     ) AS anon_1
 FROM (SELECT json_extract(value, '$[0]') AS task FROM json_each(:rows)) AS asked;
