@@ -10,7 +10,7 @@ from sqlalchemy import create_engine
 
 from rota import Client
 from tests.harness.cluster import Cluster
-from tests.harness.databases import run_sql
+from tests.harness.databases import is_mysql, run_sql
 from tests.harness.processes import wait_until
 from tests.harness.schemas import typed
 
@@ -24,8 +24,9 @@ def reading(url: str, snapshot: str) -> Iterator[Any]:
     """A connection under REPEATABLE READ, whose snapshot is made."""
     engine = create_engine(url, isolation_level="REPEATABLE READ")
     with engine.connect() as connection:
-        connection.exec_driver_sql(f"SET SESSION innodb_snapshot_isolation = {snapshot}")
-        connection.commit()
+        if not is_mysql(url):
+            connection.exec_driver_sql(f"SET SESSION innodb_snapshot_isolation = {snapshot}")
+            connection.commit()
         connection.exec_driver_sql("SELECT * FROM orders").all()
         yield connection
     engine.dispose()

@@ -40,7 +40,7 @@ def add_weighed(cluster: Cluster) -> dict[int, int]:
         cluster.url,
         "INSERT INTO schedule_instance (schedule_task_id, schedule_datetime)"
         " SELECT t.id, UTC_TIMESTAMP() - INTERVAL 10 + seq SECOND"
-        f" FROM schedule_task t JOIN seq_1_to_{OF_EACH} ORDER BY seq, MD5(t.id)",
+        f" FROM schedule_task t JOIN seq_1_to_{OF_EACH} ORDER BY seq, CRC32(t.id)",
     )
     rows = cluster.rows(
         "SELECT i.id, t.weight FROM schedule_instance i JOIN schedule_task t ON t.id = i.schedule_task_id"
