@@ -80,7 +80,8 @@ def _plan(cursor: Any, text: str, parameters: Any) -> list[Step]:
     cursor.execute(f"EXPLAIN FORMAT=TRADITIONAL {text}", parameters)
     names = [column[0] for column in cursor.description]
     rows: Sequence[Any] = cursor.fetchall()
-    return [_step(dict(zip(names, row, strict=True))) for row in rows]
+    steps = [dict(zip(names, row, strict=True)) for row in rows]
+    return [_step(step) for step in steps if step["select_type"] != "INSERT"]  # MySQL names the table that is written
 
 
 def _step(row: dict[str, Any]) -> Step:
