@@ -7,13 +7,12 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from rota.shared.clock import boottime
 from rota.supervise.parent import AFTER_GRACE_SECONDS
 from tests.harness.cluster import Cluster
-from tests.harness.processes import wait_until
+from tests.harness.processes import gone, wait_until
 
 GRACE_SECONDS = 3
 TIDIES = "trap 'touch $FILES.told; until [ -e $FILES.go ]; do sleep 0.05; done; echo bye > $FILES.bye; exit' TERM"
@@ -50,7 +49,7 @@ def pids(tmp_path: Path, count: int) -> list[int]:
 
 
 def alive(processes: list[int]) -> list[int]:
-    return [p for p in processes if psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE]
+    return [pid for pid in processes if not gone(pid)]
 
 
 def cancel(cluster: Cluster, instance: int) -> None:

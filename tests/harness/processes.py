@@ -29,6 +29,15 @@ RUN_MARKER = f"ROTA_TEST_RUN={uuid.uuid4().hex}"
 T = TypeVar("T")
 
 
+def gone(process: int | psutil.Process) -> bool:
+    """Whether a process has ended, by its pid or as psutil knows it. It may end while somebody looks at it."""
+    try:
+        one = psutil.Process(process) if isinstance(process, int) else process
+        return not one.is_running() or one.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def wait_until(condition: Callable[[], T], deadline_seconds: float = 60.0, what: str = "the condition") -> T:
     """Poll `condition` until it is truthy and return its value; fail the test in a sentence at the deadline."""
     end = time.monotonic() + deadline_seconds

@@ -3,8 +3,6 @@
 import re
 from collections.abc import Callable
 
-import psutil
-
 from tests.harness.processes import RotaProcess
 
 Start = Callable[..., RotaProcess]
@@ -22,11 +20,3 @@ def up(start: Start, url: str, *options: str) -> RotaProcess:
 def pids(process: RotaProcess) -> dict[str, int]:
     """The children by name, as the banner has them."""
     return {name: int(pid) for name, pid in re.findall(r"^  (\S+(?: \d+)?) +pid (\d+)$", process.log, re.MULTILINE)}
-
-
-def gone(pid: int) -> bool:
-    """Whether the process has ended."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True

@@ -10,7 +10,7 @@ import pytest
 from rota.worker_service.liveness import EXIT_LEASE_LOST
 from tests.harness import invariants
 from tests.harness.cluster import Cluster, Row
-from tests.harness.processes import RotaProcess, wait_until
+from tests.harness.processes import RotaProcess, gone, wait_until
 
 QUICK = {"ROTA_LIVENESS_SECONDS": "4", "ROTA_HEARTBEAT_SECONDS": "1"}
 ELSEWHERE_SECONDS = 4.0
@@ -33,10 +33,6 @@ def wait_guarded(cluster: Cluster, name: str) -> None:
     beat = "SELECT last_beat FROM schedule_worker_beat WHERE schedule_worker_node_id = %s"
     first = cluster.row(beat, worker)["last_beat"]
     wait_until(lambda: cluster.row(beat, worker)["last_beat"] > first, 5, "a beat of the guardian")
-
-
-def gone(process: psutil.Process) -> bool:
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 def started_elsewhere(cluster: Cluster, instances: list[int], worker: int) -> bool:

@@ -7,8 +7,8 @@ import signal
 from typing import Any
 
 from tests.harness.command_line import invoke
-from tests.harness.processes import wait_until
-from tests.harness.up import BEAT, Start, gone, pids, up
+from tests.harness.processes import gone, wait_until
+from tests.harness.up import BEAT, Start, pids, up
 
 
 def test_the_scheduler_of_up_is_seen_to_tick_until_it_has_stopped(rota: Start, database_url: str) -> None:

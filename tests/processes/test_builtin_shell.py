@@ -29,7 +29,7 @@ from rota.worker_service.executors.base import Call
 from rota.worker_service.executors.event_loop import EventLoopExecutor
 from rota.worker_service.running import endings
 from tests.harness.guard import marked_processes
-from tests.harness.processes import ROOT, marked_environment, wait_until
+from tests.harness.processes import ROOT, gone, marked_environment, wait_until
 from tests.harness.told import Told
 
 DEADLINE = 20
@@ -90,10 +90,6 @@ def failure(command: str | list[str], **param: Any) -> str:
     with pytest.raises(CommandFailed) as caught:
         run(command, **param)
     return str(caught.value)
-
-
-def gone(pids: list[int]) -> bool:
-    return not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids)
 
 
 def test_a_line_is_run_by_the_shell() -> None:
@@ -222,7 +218,7 @@ def test_what_ignores_sigterm_is_killed_with_its_grandchildren(
     ctx = context(STUBBORN, env={"PIDS": str(tmp_path / "pids")}, timeout_seconds=1)
     with pytest.raises(CommandFailed):
         asyncio.run(shell_command(ctx, grace_seconds=0.3))
-    assert gone(pids(2)), "its run has not ended while a process of the group is left"
+    assert all(map(gone, pids(2))), "its run has not ended while a process of the group is left"
 
 
 def test_it_ends_though_handlers_have_taken_all_threads_of_the_loop(tmp_path: Path) -> None:
@@ -258,7 +254,7 @@ def test_cancellation_ends_it_and_a_second_one_at_once(tmp_path: Path, pids: Cal
         return boottime() - began
 
     assert asyncio.run(cancel_twice()) < GRACE
-    wait_until(lambda: gone(pids(2)), DEADLINE, "the end of the group")
+    wait_until(lambda: all(map(gone, pids(2))), DEADLINE, "the end of the group")
     wait_until(lambda: not process_groups._groups, DEADLINE, "its being forgotten")
 
 
@@ -269,7 +265,7 @@ def test_what_is_left_in_the_background_is_killed_and_held_pipes_hang_nothing(
     result = run("echo done; (sleep 1000 & echo $! >> $PIDS); exit 0", env={"PIDS": str(tmp_path / "pids")})
     assert result["stdout"] == "done\n"
     assert boottime() - began < 10
-    wait_until(lambda: gone(pids(1)), DEADLINE, "the end of what ran in the background")
+    wait_until(lambda: all(map(gone, pids(1))), DEADLINE, "the end of what ran in the background")
 
 
 def test_a_pipe_held_outside_the_group_hangs_nothing(tmp_path: Path, pids: Callable[[int], list[int]]) -> None:
@@ -295,7 +291,7 @@ def test_the_worker_can_kill_it(tmp_path: Path, pids: Callable[[int], list[int]]
             await task
 
     asyncio.run(kill_all())
-    wait_until(lambda: gone(pids(2)), DEADLINE, "the end of the group")
+    wait_until(lambda: all(map(gone, pids(2))), DEADLINE, "the end of the group")
 
 
 def test_a_command_that_the_machine_has_no_thread_for_never_runs_and_leaves_no_group(
@@ -347,11 +343,11 @@ asyncio.run(main())
     )
     try:
         commands = pids(4 if guard_killed else 2)
-        assert not gone(commands)
+        assert not all(map(gone, commands))
     finally:
         worker.kill()
         worker.wait(DEADLINE)
-    wait_until(lambda: gone(commands), DEADLINE, "the end of the commands")
+    wait_until(lambda: all(map(gone, commands)), DEADLINE, "the end of the commands")
 
 
 def test_a_command_does_not_begin_before_it_is_registered(tmp_path: Path) -> None:

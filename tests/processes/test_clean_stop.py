@@ -5,8 +5,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.harness.processes import ROOT, RotaProcess, wait_until
-from tests.harness.up import gone
+from tests.harness.processes import ROOT, RotaProcess, gone, wait_until
 
 Start = Callable[..., RotaProcess]
 APP = """

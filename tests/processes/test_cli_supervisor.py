@@ -5,11 +5,10 @@ import signal
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from rota.supervise.supervisor import ending
-from tests.harness.processes import RotaProcess, wait_until
+from tests.harness.processes import RotaProcess, gone, wait_until
 
 # A child says that it runs, leaves its pid, and stops in the way that its first argument names.
 CHILD = """
@@ -67,13 +66,6 @@ class Run:
 
     def pids(self) -> list[int]:
         return [int(line) for line in self._pids.read_text().split()] if self._pids.exists() else []
-
-
-def gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.harness.command_line import invoke
-from tests.harness.processes import ROOT
-from tests.harness.up import Start, gone, pids, up
+from tests.harness.processes import ROOT, gone
+from tests.harness.up import Start, pids, up
 
 
 def test_up_migrates_runs_the_examples_and_stops_cleanly(rota: Start, database_url: str) -> None:

@@ -22,7 +22,7 @@ from rota.worker_service.executors.base import Call
 from rota.worker_service.executors.fork_server import ForkServer
 from rota.worker_service.executors.process import ProcessExecutor
 from rota.worker_service.loading import load_app
-from tests.harness.processes import RotaProcess, wait_until
+from tests.harness.processes import RotaProcess, gone, wait_until
 from tests.harness.told import DEADLINE, Told
 
 START_SECONDS = 30
@@ -138,13 +138,6 @@ def site(rota: Callable[..., RotaProcess], migrated_sqlite_url: str, tmp_path: P
     one = Site(folder, migrated_sqlite_url, rota)
     one.write()
     return one
-
-
-def gone(process: psutil.Process) -> bool:
-    try:
-        return process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def test_the_app_is_imported_once_for_all_children_and_before_the_worker_takes_work(site: Site) -> None:

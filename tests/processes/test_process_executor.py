@@ -27,7 +27,7 @@ from rota.worker_service.executors.process import ProcessExecutor
 from rota.worker_service.loading import load_app
 from rota.worker_service.verdicts import EndRun, RunAgain
 from tests.harness import process_app
-from tests.harness.processes import ROOT, marked_environment, wait_until
+from tests.harness.processes import ROOT, gone, marked_environment, wait_until
 from tests.harness.told import DEADLINE, Told
 
 LIMIT = 2000
@@ -81,10 +81,6 @@ def pids_in(file: Path) -> list[int]:
     pids: list[int] = json.loads(file.read_text())
     sleepers = [child.pid for child in psutil.Process(pids[1]).children()]
     return [*pids, *sleepers]
-
-
-def gone(pids: list[int]) -> bool:
-    return not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids)
 
 
 def test_the_context_crosses_whole(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,14 +172,14 @@ def test_a_guard_that_cannot_be_started_again_costs_no_child_and_no_calls_end(
 def test_an_idle_child_ends_after_a_while(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "IDLE_SECONDS", 0.01)
     pid = run("PLAIN_PID").one.result
-    wait_until(lambda: gone([pid]), DEADLINE, "the idle child's end")
+    wait_until(lambda: gone(pid), DEADLINE, "the idle child's end")
     assert run("PLAIN_PID").one.result != pid
 
 
 def test_a_child_that_died_while_idle_is_replaced(run: Run) -> None:
     pid = run("PLAIN_PID").one.result
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: gone([pid]), DEADLINE, "its death")
+    wait_until(lambda: gone(pid), DEADLINE, "its death")
     assert run("PLAIN_PID").one.result not in (None, pid)
 
 
@@ -286,10 +282,10 @@ def test_what_ignores_sigterm_is_killed_with_what_it_started(run: Run, tmp_path:
     told.stop()
     assert run("PLAIN_PID").one.failure is None, "another call, while that one goes on"
     assert told.outcomes == []
-    assert not any(gone([pid]) for pid in pids)
+    assert not any(gone(pid) for pid in pids)
     told.kill()
     assert told.one.stopped
-    assert gone(pids), "the call has not ended while a process of the group is left"
+    assert all(map(gone, pids)), "the call has not ended while a process of the group is left"
 
 
 @pytest.mark.parametrize(
@@ -313,7 +309,7 @@ def test_a_process_that_is_stopped_tidies_up_before_its_call_ends(
     assert (outcome.stopped, outcome.result) == (stopped, None if stopped else "returned")
     assert (tmp_path / "left").exists()
     assert tidied is None or (tmp_path / "tidied").read_text() == tidied
-    assert gone(json.loads((tmp_path / "pids").read_text())), "nor is a process left that it has started"
+    assert all(map(gone, json.loads((tmp_path / "pids").read_text()))), "nor is a process left that it has started"
     assert run("PLAIN_PID").one.failure is None
 
 
@@ -323,10 +319,10 @@ def test_a_sigterm_from_elsewhere_is_a_failure_of_the_handler_and_ends_an_idle_c
     pid, other = json.loads((tmp_path / "pids").read_text())
     os.kill(pid, signal.SIGTERM)
     assert told.failure == ("SystemExit", "SystemExit: its process got SIGTERM")
-    assert not gone([pid])
+    assert not gone(pid)
     os.kill(other, signal.SIGKILL)
     os.kill(pid, signal.SIGTERM)
-    wait_until(lambda: gone([pid]), DEADLINE, "the idle child's end")
+    wait_until(lambda: gone(pid), DEADLINE, "the idle child's end")
     assert run("PLAIN_PID").one.failure is None
 
 
@@ -345,7 +341,7 @@ def test_a_process_that_times_out_says_where_it_stands_and_since_when(run: Run, 
     assert outcome.place == f"{process_app.__file__}:{line} in hang"
     assert (outcome.stopped, outcome.entered) == (True, entered)
     assert before < told.entered < boottime()
-    wait_until(lambda: gone(pids), DEADLINE, "the whole group's end")
+    wait_until(lambda: all(map(gone, pids)), DEADLINE, "the whole group's end")
     assert run("PLAIN_PID").one.failure is None
 
 
@@ -360,7 +356,7 @@ def test_a_process_that_holds_pythons_lock_is_killed_though_it_does_not_say_wher
     told.running.kill()
     assert (told.one.stopped, told.one.place) == (True, None)
     assert boottime() - began < 5
-    wait_until(lambda: gone(pids), DEADLINE, "the whole group's end")
+    wait_until(lambda: all(map(gone, pids)), DEADLINE, "the whole group's end")
 
 
 def test_a_call_that_ends_as_it_is_asked_costs_the_next_call_of_its_child_nothing(
@@ -380,7 +376,7 @@ def test_a_child_that_is_no_longer_needed_runs_its_exit_hooks_and_writes_what_wa
 ) -> None:
     monkeypatch.setattr(process, "IDLE_SECONDS", 0.01)
     pid = run("PLAIN_HOOK", {"file": str(tmp_path / "hook")}).one.result
-    wait_until(lambda: gone([pid]), DEADLINE, "the idle child's end")
+    wait_until(lambda: gone(pid), DEADLINE, "the idle child's end")
     assert (tmp_path / "hook").read_text() == "called"
     assert "printed by a hook" in capfd.readouterr().out
 
@@ -390,9 +386,9 @@ def test_a_hook_that_hangs_holds_up_the_end_of_its_child_only_so_long(
 ) -> None:
     monkeypatch.setattr(process, "HOOKS_SECONDS", 0.5)
     pid = run("PLAIN_HOOK", {"hangs": True}).one.result
-    assert not gone([pid])
+    assert not gone(pid)
     executor.finish(threading.Event())
-    wait_until(lambda: gone([pid]), DEADLINE, "the child's end")
+    wait_until(lambda: gone(pid), DEADLINE, "the child's end")
 
 
 def test_who_asks_a_second_time_waits_for_no_hook(run: Run, executor: ProcessExecutor) -> None:
@@ -410,7 +406,7 @@ def test_what_the_import_made_for_all_children_is_removed_by_none(
     monkeypatch.setattr(process, "IDLE_SECONDS", 0.01)
     monkeypatch.setenv("TEST_REMOVED", str(tmp_path / "removed"))
     pid = run("PLAIN_HOOK", {"file": str(tmp_path / "hook")}).one.result
-    wait_until(lambda: gone([pid]), DEADLINE, "the idle child's end")
+    wait_until(lambda: gone(pid), DEADLINE, "the idle child's end")
     assert (tmp_path / "hook").exists()
     assert not (tmp_path / "removed").exists()
 
@@ -440,7 +436,7 @@ def test_close_tells_all_and_takes_no_more(app: Rota, run: Run, executor: Proces
     executor.close()
     late = run("PLAIN_PID")
     assert [told.one.stopped for told in [*tolds, late]] == [True] * 4
-    wait_until(lambda: gone(pids), DEADLINE, "the children's end")
+    wait_until(lambda: all(map(gone, pids)), DEADLINE, "the children's end")
 
 
 def test_log_records_reach_the_parents_handlers(
@@ -493,11 +489,11 @@ def test_a_killed_parent_leaves_no_process(app: Rota, tmp_path: Path, lock: str)
     )
     try:
         pids = pids_in(file)
-        assert not gone(pids)
+        assert not all(map(gone, pids))
     finally:
         parent.kill()
         parent.wait(DEADLINE)
-    wait_until(lambda: gone(pids), DEADLINE, "the end of what the parent started")
+    wait_until(lambda: all(map(gone, pids)), DEADLINE, "the end of what the parent started")
 
 
 def test_many_calls_from_many_threads_are_each_told_once(run: Run) -> None:

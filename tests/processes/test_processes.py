@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.harness.guard import kill_marked, marked_processes
-from tests.harness.processes import ROOT, RotaProcess, shifted_host_clock, wait_until
+from tests.harness.processes import ROOT, RotaProcess, gone, shifted_host_clock, wait_until
 
 READ_CLOCKS = """
 import json, threading, time
@@ -36,13 +36,6 @@ time.sleep(600)
 
 def python(code: str, log: Path, **environment: str) -> RotaProcess:
     return RotaProcess(log=log, environment=environment, command=(sys.executable, "-c", code))
-
-
-def running(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_wait_until_returns_what_the_condition_gave() -> None:
@@ -85,9 +78,9 @@ def test_a_process_sees_only_the_rota_settings_it_is_given(tmp_path: Path, monke
 def test_leaving_the_block_kills_descendants_in_other_sessions(tmp_path: Path) -> None:
     with python(PARENT, tmp_path / "log") as process:
         child = int(process.wait_for_log(r"^child (\d+)$")[1])
-        assert running(child)
+        assert not gone(child)
     assert not process.alive
-    assert not running(child)
+    assert gone(child)
 
 
 def test_kill_leaves_children_alive_as_a_real_kill_would(tmp_path: Path) -> None:
@@ -95,7 +88,7 @@ def test_kill_leaves_children_alive_as_a_real_kill_would(tmp_path: Path) -> None
         child = int(process.wait_for_log(r"^child (\d+)$")[1])
         process.kill()
         assert process.returncode == -signal.SIGKILL
-        assert running(child)
+        assert not gone(child)
 
 
 def test_a_process_can_be_frozen_and_thawed(tmp_path: Path) -> None:
