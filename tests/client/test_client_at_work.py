@@ -1,7 +1,6 @@
 """A program asks for work, and waits for what a worker makes of it."""
 
 import asyncio
-import json
 
 import pytest
 
@@ -51,6 +50,5 @@ def test_many_are_asked_for_and_waited_for_by_one_loop(at_work: Cluster) -> None
             return await asyncio.gather(*(ask() for _ in range(50)))
 
     assert asyncio.run(main()) == ["succeed"] * 50
-    lines = [json.loads(line) for line in at_work.evidence_file.read_text().splitlines()]
-    entered = [line["instance"] for line in lines if line["event"] == "enter"]
+    entered = [entry.instance for entry in at_work.evidence() if entry.event == "enter"]
     assert len(entered) == len(set(entered)) == 50

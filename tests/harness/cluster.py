@@ -282,8 +282,10 @@ class Cluster:
     # The witnesses
 
     def evidence(self) -> list[Entry]:
-        """What the handlers wrote, in the order it was written."""
-        return [Entry(**json.loads(line)) for line in self.evidence_file.read_text().splitlines()]
+        """What the handlers wrote, in the order it was written, but for a last line that is not whole: a process may be
+        killed, or read from, between the two pages of the file into which it writes a line."""
+        *whole, _ = self.evidence_file.read_text().split("\n")
+        return [Entry(**json.loads(line)) for line in whole]
 
     def entries(self, instance_id: int, event: str | None = None) -> list[Entry]:
         """What the handlers wrote about one instance."""
