@@ -125,8 +125,11 @@ def _ignore(element: Any, compiler: Any, **kw: Any) -> str:
 
 @compiles(ColumnChecks, *DIALECTS)
 def _one_check(element: Any, compiler: Any, **kw: Any) -> str:
-    """On MariaDB a column may have one CHECK, without a name, and its error names the column. MySQL's names the CHECK,
-    so it reads the comment."""
+    """All CHECKs of a column as one, because MariaDB takes only one there, without a name.
+
+    MariaDB's error names the column. MySQL's error names the CHECK, so the name stands in a comment that only MySQL
+    reads.
+    """
     rules = element.needed_by("mysql")
     conditions = ") AND (".join(condition for _, condition in rules)
     return f"/*!80016 CONSTRAINT {rules[0][0]} */CHECK (({conditions}))" if rules else ""

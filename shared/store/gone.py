@@ -230,7 +230,7 @@ _newer = schedule_skip.alias("newer")
 _oldest_kept = (
     select(_newer.c.last_fire)
     .where(_newer.c.schedule_task_id == _skip.schedule_task_id)
-    .order_by(_newer.c.schedule_task_id.desc(), _newer.c.last_fire.desc())
+    .order_by(_newer.c.schedule_task_id.desc(), _newer.c.last_fire.desc())  # MySQL sorts without the task
     .limit(1)
     .offset(SKIPS_KEPT - 1)
     .correlate(schedule_skip)

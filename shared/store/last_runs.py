@@ -28,7 +28,7 @@ _IN_ORDER = ("schedule_datetime", "fire_key", "run_number")
 _newest_id = (
     read_by(select(_newest.c.id), _newest, "uq_schedule_instance_fire")
     .where(_newest.c.schedule_task_id == _task.id, _IS_NO_SHARD)
-    .order_by(*(_newest.c[name].desc() for name in ("schedule_task_id", *_IN_ORDER)))  # else MySQL sorts the history
+    .order_by(*(_newest.c[name].desc() for name in ("schedule_task_id", *_IN_ORDER)))  # MySQL sorts without the task
     .limit(literal_column("1"))
     .correlate(schedule_task)
     .scalar_subquery()

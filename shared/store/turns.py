@@ -37,7 +37,7 @@ def place(moment: datetime, instance_id: int) -> Place:
 def _one_of_each(found: Select[Any], *order: ColumnElement[Any]) -> Select[Any]:
     """For each task asked for, the first instance of ``found`` that waits, in this order.
 
-    The order names the column of the task, too: otherwise MySQL reads and sorts all that wait.
+    ``order`` begins with the column of the task. Without it MySQL reads and sorts all instances that wait.
     """
     indexed = read_by(found, _waiting, "ix_schedule_instance_turn")
     one = indexed.where(_waiting.c.turn_key == _asked.c.task).order_by(*order).limit(1).correlate(_asked)

@@ -60,8 +60,8 @@ _first_due = (
     .order_by(_instance.schedule_worker_node_id, _instance.priority, _instance.due_at)
     .limit(literal_column("1"))
 )
-"""Its order names the columns that the outer row gives, too: otherwise MySQL reads and sorts the whole queue. With the
-status, which is a constant, MariaDB would."""
+"""The order begins with the worker and the priority. Without them MySQL reads and sorts the whole queue. The order does
+not name the status: if it did, MariaDB would sort."""
 _late_queues = select(_queue.c.worker, _queue.c.priority).where(
     _first_due.correlate(_queue).scalar_subquery() < bindparam("cutoff")
 )

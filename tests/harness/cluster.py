@@ -282,8 +282,11 @@ class Cluster:
     # The witnesses
 
     def evidence(self) -> list[Entry]:
-        """What the handlers wrote, in the order it was written, but for a last line that is not whole: a process may be
-        killed, or read from, between the two pages of the file into which it writes a line."""
+        """What the handlers wrote, in the order it was written.
+
+        A last line without an end is left out. The kernel writes a line that crosses a page of the file in two steps,
+        and between these a reader may see half of it, or SIGKILL may end the writer.
+        """
         *whole, _ = self.evidence_file.read_text().split("\n")
         return [Entry(**json.loads(line)) for line in whole]
 

@@ -224,12 +224,20 @@ class Scenario:
         statement = select(schedule_task).where(schedule_task.c.id == task)
         return self.database.read(lambda c: c.execute(statement).one())
 
+    @property
+    def on_mysql(self) -> bool:
+        """Whether the server to which the database is connected is MySQL, and not MariaDB."""
+        dialect: Any = self.database.engine.dialect
+        return dialect.name == "mysql" and not dialect.is_mariadb
+
     def sql(self, statement: str, **values: Any) -> Sequence[Row[Any]]:
-        """Run plain SQL as an operator would who has turned the CHECKs off: Rota's own sessions do not check."""
+        """Run plain SQL as an operator would who has turned the CHECKs off: Rota's own sessions do not check.
+
+        On MySQL no session can do so. There the first statement that a CHECK refuses turns off those of the database.
+        """
 
         def run(connection: Connection) -> Sequence[Row[Any]]:
-            of_mysql = connection.dialect.name == "mysql" and not getattr(connection.dialect, "is_mariadb", True)
-            result = connection.execute(text(for_mysql(statement) if of_mysql else statement), values)
+            result = connection.execute(text(for_mysql(statement) if self.on_mysql else statement), values)
             return list(result) if result.returns_rows else []
 
         try:

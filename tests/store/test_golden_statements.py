@@ -394,7 +394,7 @@ OF_MYSQL = {
     r"FORSHARE": "LOCKINSHAREMODE",
     r"FORUPDATEOFschedule_instance": "FORUPDATE",
     r"FORCEINDEX\(ix_schedule_instance_work\)(?=LEFTOUTERJOINschedule_task)": "",
-    r"FORCEINDEX\(ix_schedule_instance_work\)(?=WHERE\S+?:horizonANDschedule_instance.priority)": "",
+    r"FORCEINDEX\(ix_schedule_instance_work\)(?=WHERE[^;]+?:horizonANDschedule_instance.priority)": "",
     r"json_storage_size\(": "length(",
     r"json_contains_path\((.+?),:json_contains_path_\d,:json_contains_path_\d\)":
         r"length(replace(replace(\1,:replace_1,:replace_2),:replace_3,:replace_4))<length(\1)",

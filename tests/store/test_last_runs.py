@@ -62,8 +62,8 @@ def test_a_long_backlog_is_not_read(rows: Scenario) -> None:
 
 def test_no_more_is_read_than_is_looked_at(mariadb_rows: Scenario) -> None:
     rows = mariadb_rows
-    tasks_of_it = [rows.task(), rows.task()]  # with one alone MySQL knows all of the index but the order
-    for task in tasks_of_it:
+    task_ids = [rows.task(), rows.task()]  # MySQL does not sort for one alone
+    for task in task_ids:
         backlog(rows, task, 3000)
 
     def look(connection: Connection) -> int:
@@ -72,7 +72,7 @@ def test_no_more_is_read_than_is_looked_at(mariadb_rows: Scenario) -> None:
             return sum(int(row[1]) for row in found)
 
         before = counted()
-        assert last_runs.of_tasks(connection, tasks_of_it) == {}
+        assert last_runs.of_tasks(connection, task_ids) == {}
         return counted() - before
 
     assert rows.database.read(look) < 2 * 4 * last_runs.FIRES_LOOKED_AT

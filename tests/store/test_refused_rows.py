@@ -13,7 +13,6 @@ from rota.scheduler_service.duties.strays import Strays
 from rota.shared.database.sqlite import SQLITE
 from rota.shared.settings import Settings
 from rota.shared.store import recovery, strays
-from tests.harness.databases import is_mysql
 from tests.harness.scenario import Scenario
 
 
@@ -46,7 +45,7 @@ def test_a_row_of_one_dead_worker_that_is_refused_stops_no_recovery_of_the_other
 
 def test_what_sql_wrote_into_one_row_of_a_dead_worker_stops_no_recovery(rows: Scenario) -> None:
     worker, on_sqlite = rows.worker(), rows.database.backend is SQLITE
-    no_list = "5" if is_mysql(rows.database.url.render_as_string(hide_password=False)) else "{not json"
+    no_list = "5" if rows.on_mysql else "{not json"
     spoiled = {
         rows.running(worker).id: "worker_losses = 'many'" if on_sqlite else "worker_losses = 32767",
         rows.running(worker).id: f"failed_attempts = '{no_list}'",
