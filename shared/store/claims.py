@@ -157,7 +157,7 @@ class Claims:
         wanted = set(tried)
 
         def choose(connection: Connection) -> tuple[list[Wanted], datetime | None, dict[int, Wanted], overlap.Slots]:
-            rows, time = runs.read_wanted(connection, self._worker_id, ids, self._types, free=True)
+            rows, time = runs.read_free(connection, self._worker_id, ids, self._types)
             latest = None if time is None else time + self._ahead
             ready = {row.id: row for row in rows if row.id in wanted and _is_ready(row, latest)}
             plain = [(row.id, _slot(row)) for row in ready.values() if row.terms.is_plain]

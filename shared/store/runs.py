@@ -5,7 +5,7 @@ of a worker inserts a row of its own. ``attempt`` grows at every claim. If a fen
 lost the instance and must stop it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
@@ -13,7 +13,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
+    ColumnElement,
     Connection,
+    Select,
     String,
     bindparam,
     case,
@@ -221,69 +223,123 @@ _holder_id = (
     .where(_holder.c.overlap_key == _instance.schedule_task_id * OVERLAP_SLOTS)
     .scalar_subquery()
 )
-_rows = by_index(
-    select(
-        _instance.id,
+_counted = schedule_task_node.alias("counted")
+_number_of_nodes = (
+    select(func.count())
+    .where(_counted.c.schedule_instance_id == _instance.id, _counted.c.instance_gmt_create == _instance.gmt_create)
+    .scalar_subquery()
+)
+
+
+def _rows(more: ColumnElement[Any], told: Callable[[ColumnElement[Any]], ColumnElement[Any]]) -> Select[Any]:
+    """A row for each node of the instances, which tells of its instance, and ``more``, what ``told`` lets through."""
+    of_instance = (
         _instance.schedule_task_id,
         _instance.schedule_datetime,
         func.nullif(_instance.due_at, _instance.schedule_datetime, type_=UtcTime),
         params.small(_instance.param),
         _task.name,
         func.json_array(*TERMS.values(), type_=String()),
-        _node.id,
-        func.json_array(*NODE_TERMS.values(), type_=String()),
-        params.small(_node.param),
-        params.small(_node.execution_result),
-        case((_instance.id == bindparam("first"), UtcNow())),
+        more,
     )
-    .join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id)
-    .outerjoin(schedule_task_node, owns_node)
-    .where(
-        among(_instance.id),
-        _instance.schedule_worker_node_id == bindparam("worker"),
-        _instance.status.in_([ASSIGNED, RUNNING]),
+    rows = (
+        select(
+            _instance.id,
+            *map(told, of_instance),
+            case((_instance.id == bindparam("first"), UtcNow())),
+            _node.id,
+            func.json_array(*NODE_TERMS.values(), type_=String()),
+            params.small(_node.param),
+            params.small(_node.execution_result),
+        )
+        .join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id)
+        .outerjoin(schedule_task_node, owns_node)
+        .where(
+            among(_instance.id),
+            _instance.schedule_worker_node_id == bindparam("worker"),
+            _instance.status.in_([ASSIGNED, RUNNING]),
+        )
+        .order_by(_instance.id)
     )
-    .order_by(_instance.id),
-    schedule_instance,
+    by_id: Select[Any] = by_index(rows, schedule_instance)
+    return by_id
+
+
+_is_first_row = func.coalesce(_node.sequence, 1) == 1
+_wanted = _rows(case((type_coerce(_instance.status, String) == ASSIGNED, _holder_id)), lambda column: column)
+_free = _rows(_number_of_nodes, lambda column: case((_is_first_row, column))).with_for_update(
+    read=True, skip_locked=True
 )
-_wanted = _rows.add_columns(case((type_coerce(_instance.status, String) == ASSIGNED, _holder_id)))
-_free = _rows.with_for_update(read=True, skip_locked=True)
 """The columns that many instances have in common are read as one JSON text, and each text is parsed once. Fewer columns
 matter here more than anything else. A row is unpacked by position: attributes of SQLAlchemy's rows take 0.3 µs each.
 They come by the ids of the instances, as they are read. To order the nodes, too, MariaDB would sort in a temporary
-table."""
+table.
+
+Of a free instance, the row of its first node alone tells of the instance."""
 
 
 def read_wanted(
-    connection: Connection, worker_id: int, ids: Sequence[int], types: NodeTypeNames, *, free: bool = False
+    connection: Connection, worker_id: int, ids: Collection[int], types: NodeTypeNames
 ) -> tuple[list[Wanted], datetime | None]:
     """The instances that a worker may claim or has claimed, without those whose times SQL has spoiled; and the
     database's time, naive UTC, which the row of the least id tells. They come without large params and results.
-
-    ``free``: without those that somebody has locked, or whose task somebody is editing; and without ``holder_id``.
     """
-    wanted: list[Wanted] = []
+    found = _read(connection, _wanted, worker_id, ids, types)
+    for instance_id, one in found.wanted.items():
+        one.holder_id = found.more[instance_id]
+    return list(found.wanted.values()), found.time
+
+
+def read_free(
+    connection: Connection, worker_id: int, ids: Collection[int], types: NodeTypeNames
+) -> tuple[list[Wanted], datetime | None]:
+    """As ``read_wanted``, without those that somebody has locked, or one of whose nodes, or whose task somebody is
+    editing; and without ``holder_id``.
+
+    How many nodes an instance has is read without locks: if fewer came, somebody may have locked the others.
+    """
+    found = _read(connection, _free, worker_id, ids, types)
+    doubtful = [i for i, nodes in found.nodes.items() if found.more.get(i) != len(nodes)]
+    if doubtful:  # the first node is locked, or SQL has given it another number; or another one is locked
+        whole = _read(connection, _wanted, worker_id, doubtful, types)
+        for i in doubtful:
+            found.wanted.pop(i, None)
+            if i in whole.wanted and len(whole.nodes[i]) == len(found.nodes[i]):
+                found.wanted[i] = whole.wanted[i]
+    return sorted(found.wanted.values(), key=attrgetter("id")), found.time
+
+
+@dataclass(slots=True)
+class _Found:
+    """Instances and nodes as they were read, by the ids of the instances, and what else was asked of each instance."""
+
+    wanted: dict[int, Wanted] = field(default_factory=dict)
+    nodes: dict[int, list[NodeRun]] = field(default_factory=dict)
+    more: dict[int, Any] = field(default_factory=dict)
     time: datetime | None = None
-    values = {"ids": ids, "worker": worker_id, "first": min(ids, default=0)}
-    for row in connection.execute(_free if free else _wanted, values):
-        instance_id, task_id, fire, due_at, param, name, terms, node_id, node_terms, node_param, result, moment = row[
-            :12
-        ]
-        time = moment or time
-        if not wanted or wanted[-1].id != instance_id:
-            if not is_time(fire) or not (due_at is None or is_time(due_at)):
-                continue
-            wanted.append(Wanted(instance_id, task_id, fire, due_at or fire, param, name, parsed_terms(terms)))
-            wanted[-1].holder_id = None if free else row[12]
-            wanted[-1].large = wanted[-1].terms.large_param
+
+
+def _read(
+    connection: Connection, rows: Select[Any], worker_id: int, ids: Collection[int], types: NodeTypeNames
+) -> _Found:
+    found = _Found()
+    large_nodes: dict[int, dict[int, int]] = {}
+    values = {"ids": sorted(ids), "worker": worker_id, "first": min(ids, default=0)}
+    for row in connection.execute(rows, values):
+        i, task_id, fire, due_at, param, name, terms, more, moment, node_id, node_terms, node_param, result = row
+        found.time = moment or found.time
+        if terms is not None and i not in found.wanted and is_time(fire) and (due_at is None or is_time(due_at)):
+            found.wanted[i] = Wanted(i, task_id, fire, due_at or fire, param, name, parsed_terms(terms))
+            found.more[i] = more
+        nodes = found.nodes.setdefault(i, [])
         if node_id is not None:
             type_id, sequence, status, failures, large = parsed_node(node_terms)
             named = types.of(connection, type_id)
-            wanted[-1].nodes.append(NodeRun(node_id, *named, sequence, status, node_param, result, failures))
+            nodes.append(NodeRun(node_id, *named, sequence, status, node_param, result, failures))
             if large:
-                wanted[-1].large += large
-                wanted[-1].large_nodes += (node_id,)
-    for instance in wanted:
-        if len(instance.nodes) > 1:
-            instance.nodes.sort(key=_sequence)
-    return wanted, time
+                large_nodes.setdefault(i, {})[node_id] = large
+    for i, one in found.wanted.items():
+        one.nodes = sorted(found.nodes[i], key=_sequence)
+        sizes = large_nodes.get(i, {})
+        one.large, one.large_nodes = one.terms.large_param + sum(sizes.values()), tuple(sizes)
+    return found

@@ -771,7 +771,7 @@ def test_a_claim_nearby_updates_what_it_has_read_by_the_ids(big: Big, assigned: 
         slots = [(row.id, None, row.attempt) for row in ready]
         claiming.claim_read(connection, WORKER, slots, nodes[half:], nodes[:half])
 
-    rows, _ = big.tell(lambda c: runs.read_wanted(c, WORKER, ids, big.types, free=True))
+    rows, _ = big.tell(lambda c: runs.read_free(c, WORKER, ids, big.types))
     claimed, *started = big.reads(claim, rows=len(ids), by={PRIMARY})
     assert claimed.text.startswith("UPDATE IGNORE schedule_instance FORCE INDEX (PRIMARY)")
     assert len(started) == min(len(ids), 2)
@@ -781,7 +781,7 @@ def test_a_claim_nearby_updates_what_it_has_read_by_the_ids(big: Big, assigned: 
 
 def test_what_a_claim_nearby_wants_is_read_by_id_with_its_nodes_by_theirs(big: Big, assigned: list[int]) -> None:
     [wanted] = big.reads(
-        lambda c: runs.read_wanted(c, WORKER, assigned, big.types, free=True),
+        lambda c: runs.read_free(c, WORKER, assigned, big.types),
         before=lambda c: [big.types.of(c, type_id) for type_id in (1, 2)],
         rows=2 * len(assigned),
         by={PRIMARY, NODES},
@@ -791,6 +791,7 @@ def test_what_a_claim_nearby_wants_is_read_by_id_with_its_nodes_by_theirs(big: B
         ("schedule_instance", PRIMARY),
         ("schedule_task", PRIMARY),
         ("schedule_task_node", NODES),
+        ("counted", NODES),
         ("parent", PRIMARY),  # of shards alone
     ]
 

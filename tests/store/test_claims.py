@@ -77,6 +77,25 @@ def test_a_claim_starts_instances_and_their_first_nodes(rows: Scenario, policy: 
     assert rows.broken() == {}
 
 
+@pytest.mark.parametrize(
+    ("written", "sequences"),
+    [
+        ("UPDATE schedule_task_node SET sequence = sequence + 4 WHERE schedule_instance_id = :id", [5, 6]),
+        ("UPDATE schedule_task_node SET sequence = 0 WHERE schedule_instance_id = :id AND sequence = 1", [0, 2]),
+        ("DELETE FROM schedule_task_node WHERE schedule_instance_id = :id", []),
+    ],
+)
+def test_a_claim_brings_the_nodes_that_there_are_whatever_numbers_sql_has_given_them(
+    rows: Scenario, written: str, sequences: list[int]
+) -> None:
+    worker = rows.worker()
+    ids = [rows.assigned(worker) for _ in range(3)]
+    rows.sql(written, id=ids[1])
+    [claimed] = claims(rows, worker, *ids)
+    found = {run.id: [node.sequence for node in run.nodes] for run in claimed.runs}
+    assert found == {ids[0]: [1, 2], ids[1]: sequences, ids[2]: [1, 2]}
+
+
 def test_instances_of_one_task_that_allows_overlap_are_won_together(rows: Scenario) -> None:
     worker, task = rows.worker(), rows.task(overlap_policy="allow")
     ids = [rows.assigned(worker, task) for _ in range(3)]

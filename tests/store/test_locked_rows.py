@@ -139,6 +139,25 @@ def test_a_lock_on_one_run_holds_up_no_other_report_of_its_worker(
         hasty.close()
 
 
+@pytest.mark.parametrize("sequence", [1, 2])
+@pytest.mark.parametrize("is_far", [False, True], ids=["nearby", "from afar"])
+def test_a_lock_on_a_node_lets_its_run_wait_whole_and_no_other(
+    mariadb_rows: Scenario, monkeypatch: pytest.MonkeyPatch, is_far: bool, sequence: int
+) -> None:
+    """A run of which a node is missing would end without it."""
+    monkeypatch.setattr(Scenario, "is_far", is_far)
+    rows, worker = mariadb_rows, mariadb_rows.worker()
+    edited, other = rows.assigned(worker), rows.assigned(worker)
+    node = "schedule_instance_id = :id AND sequence = :sequence"
+    with locked(rows.database, "schedule_task_node", node, id=edited, sequence=sequence):
+        during = rows.claim(worker, edited, other)
+    after = rows.claim(worker, edited)
+    found = [{run.id: [node.sequence for node in run.nodes] for run in claim.runs} for claim in (during, after)]
+    assert found == [{other: [1, 2]}, {edited: [1, 2]}]
+    assert [waiting.id for waiting in during.waiting] == [edited]
+    assert rows.broken() == {}
+
+
 @pytest.mark.parametrize("write", ["give", "line up", "explain", "refuse", "adopt", "refuse an orphan"])
 def test_a_lock_on_one_pending_instance_holds_up_no_other(mariadb_rows: Scenario, write: str) -> None:
     rows = mariadb_rows

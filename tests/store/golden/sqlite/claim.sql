@@ -1,12 +1,23 @@
 -- A worker claims what is due within 100 ms: it takes, starts the first nodes, commits, and reads.
 
--- runs.read_wanted
-SELECT schedule_instance.id, schedule_instance.schedule_task_id,
-    schedule_instance.schedule_datetime,
-    nullif(schedule_instance.due_at, schedule_instance.schedule_datetime) AS nullif_1,
-    CASE WHEN (length(schedule_instance.param) <= 4096) THEN schedule_instance.param END AS anon_1,
-    schedule_task.name,
-    json_array(
+-- runs._read
+SELECT schedule_instance.id,
+    CASE WHEN (
+        coalesce(schedule_task_node.sequence, :coalesce_1) = :coalesce_2
+    ) THEN schedule_instance.schedule_task_id END AS anon_1,
+    CASE WHEN (
+        coalesce(schedule_task_node.sequence, :coalesce_1) = :coalesce_2
+    ) THEN schedule_instance.schedule_datetime END AS anon_2,
+    CASE WHEN (
+        coalesce(schedule_task_node.sequence, :coalesce_1) = :coalesce_2
+    ) THEN nullif(schedule_instance.due_at, schedule_instance.schedule_datetime) END AS anon_3,
+    CASE WHEN (
+        coalesce(schedule_task_node.sequence, :coalesce_1) = :coalesce_2
+    ) THEN CASE WHEN (length(schedule_instance.param) <= 4096) THEN schedule_instance.param END END AS anon_4,
+    CASE WHEN (
+        coalesce(schedule_task_node.sequence, :coalesce_1) = :coalesce_2
+    ) THEN schedule_task.name END AS anon_5,
+    CASE WHEN (coalesce(schedule_task_node.sequence, :coalesce_1) = :coalesce_2) THEN json_array(
         schedule_instance.status, schedule_instance.attempt, schedule_instance.run_number,
         schedule_instance.origin, schedule_instance.failures, schedule_task.status,
         schedule_task.is_deleted, schedule_task.overlap_policy, schedule_task.max_instances,
@@ -42,7 +53,16 @@ SELECT schedule_instance.id, schedule_instance.schedule_task_id,
                 length(schedule_instance.param) > 4096
             ) THEN length(schedule_instance.param) END, 0
         )
-    ) AS json_array_1, schedule_task_node.id AS id_1,
+    ) END AS anon_6,
+    CASE WHEN (coalesce(schedule_task_node.sequence, :coalesce_1) = :coalesce_2) THEN (
+        SELECT count(*) AS count_1
+        FROM schedule_task_node AS counted
+        WHERE counted.schedule_instance_id = schedule_instance.id
+          AND counted.instance_gmt_create = schedule_instance.gmt_create
+    ) END AS anon_7,
+    CASE WHEN (schedule_instance.id = :first) THEN (
+        strftime('%Y-%m-%d %H:%M:%f000', 'now')
+    ) END AS anon_8, schedule_task_node.id AS id_1,
     json_array(
         schedule_task_node.schedule_task_node_type_id, schedule_task_node.sequence,
         schedule_task_node.status, schedule_task_node.failures,
@@ -51,16 +71,13 @@ SELECT schedule_instance.id, schedule_instance.schedule_task_id,
                 length(schedule_task_node.execution_result) > 4096
             ) THEN length(schedule_task_node.execution_result) END, 0
         )
-    ) AS json_array_2,
+    ) AS json_array_1,
     CASE WHEN (
         length(schedule_task_node.param) <= 4096
-    ) THEN schedule_task_node.param END AS anon_2,
+    ) THEN schedule_task_node.param END AS anon_9,
     CASE WHEN (
         length(schedule_task_node.execution_result) <= 4096
-    ) THEN schedule_task_node.execution_result END AS anon_3,
-    CASE WHEN (schedule_instance.id = :first) THEN (
-        strftime('%Y-%m-%d %H:%M:%f000', 'now')
-    ) END AS anon_4
+    ) THEN schedule_task_node.execution_result END AS anon_10
 FROM schedule_instance
 JOIN schedule_task
   ON schedule_task.id = schedule_instance.schedule_task_id
@@ -119,7 +136,7 @@ WHERE (schedule_task_node.id IN (SELECT value FROM json_each(:nodes)))
 
 -- The same of a task with max_instances: it asks which slots are free.
 
--- runs.read_wanted: as above
+-- runs._read: as above
 
 -- taken_slots.of
 SELECT schedule_instance.overlap_key
@@ -146,13 +163,13 @@ FROM (SELECT json_extract(value, '$[0]') AS task FROM json_each(:rows)) AS asked
 
 -- The same where a predecessor still runs: the unique overlap key refuses it, and it waits or is skipped.
 
--- runs.read_wanted: as above
+-- runs._read: as above
 
 -- transitions.claiming.claim_read: as above
 
 -- transitions.claiming.claim_read: as above
 
--- runs.read_wanted
+-- runs._read
 SELECT schedule_instance.id, schedule_instance.schedule_task_id,
     schedule_instance.schedule_datetime,
     nullif(schedule_instance.due_at, schedule_instance.schedule_datetime) AS nullif_1,
@@ -194,7 +211,15 @@ SELECT schedule_instance.id, schedule_instance.schedule_task_id,
                 length(schedule_instance.param) > 4096
             ) THEN length(schedule_instance.param) END, 0
         )
-    ) AS json_array_1, schedule_task_node.id AS id_1,
+    ) AS json_array_1,
+    CASE WHEN (schedule_instance.status = :param_1) THEN (
+        SELECT holder.id
+        FROM schedule_instance AS holder
+        WHERE holder.overlap_key = schedule_instance.schedule_task_id * :schedule_task_id_1
+    ) END AS anon_2,
+    CASE WHEN (schedule_instance.id = :first) THEN (
+        strftime('%Y-%m-%d %H:%M:%f000', 'now')
+    ) END AS anon_3, schedule_task_node.id AS id_1,
     json_array(
         schedule_task_node.schedule_task_node_type_id, schedule_task_node.sequence,
         schedule_task_node.status, schedule_task_node.failures,
@@ -206,18 +231,10 @@ SELECT schedule_instance.id, schedule_instance.schedule_task_id,
     ) AS json_array_2,
     CASE WHEN (
         length(schedule_task_node.param) <= 4096
-    ) THEN schedule_task_node.param END AS anon_2,
+    ) THEN schedule_task_node.param END AS anon_4,
     CASE WHEN (
         length(schedule_task_node.execution_result) <= 4096
-    ) THEN schedule_task_node.execution_result END AS anon_3,
-    CASE WHEN (schedule_instance.id = :first) THEN (
-        strftime('%Y-%m-%d %H:%M:%f000', 'now')
-    ) END AS anon_4,
-    CASE WHEN (schedule_instance.status = :param_1) THEN (
-        SELECT holder.id
-        FROM schedule_instance AS holder
-        WHERE holder.overlap_key = schedule_instance.schedule_task_id * :schedule_task_id_1
-    ) END AS anon_5
+    ) THEN schedule_task_node.execution_result END AS anon_5
 FROM schedule_instance
 JOIN schedule_task
   ON schedule_task.id = schedule_instance.schedule_task_id

@@ -1,12 +1,23 @@
 -- A claim skips a fire whose predecessor still ran when it was due.
 
--- runs.read_wanted
-SELECT schedule_instance.id, schedule_instance.schedule_task_id,
-    schedule_instance.schedule_datetime,
-    nullif(schedule_instance.due_at, schedule_instance.schedule_datetime) AS nullif_1,
-    CASE WHEN (length(schedule_instance.param) <= 4096) THEN schedule_instance.param END AS anon_1,
-    schedule_task.name,
-    json_array(
+-- runs._read
+SELECT schedule_instance.id,
+    CASE WHEN (
+        coalesce(schedule_task_node.sequence, :coalesce_1) = :coalesce_2
+    ) THEN schedule_instance.schedule_task_id END AS anon_1,
+    CASE WHEN (
+        coalesce(schedule_task_node.sequence, :coalesce_1) = :coalesce_2
+    ) THEN schedule_instance.schedule_datetime END AS anon_2,
+    CASE WHEN (
+        coalesce(schedule_task_node.sequence, :coalesce_1) = :coalesce_2
+    ) THEN nullif(schedule_instance.due_at, schedule_instance.schedule_datetime) END AS anon_3,
+    CASE WHEN (
+        coalesce(schedule_task_node.sequence, :coalesce_1) = :coalesce_2
+    ) THEN CASE WHEN (length(schedule_instance.param) <= 4096) THEN schedule_instance.param END END AS anon_4,
+    CASE WHEN (
+        coalesce(schedule_task_node.sequence, :coalesce_1) = :coalesce_2
+    ) THEN schedule_task.name END AS anon_5,
+    CASE WHEN (coalesce(schedule_task_node.sequence, :coalesce_1) = :coalesce_2) THEN json_array(
         schedule_instance.status, schedule_instance.attempt, schedule_instance.run_number,
         schedule_instance.origin, schedule_instance.failures, schedule_task.status,
         schedule_task.is_deleted, schedule_task.overlap_policy, schedule_task.max_instances,
@@ -42,7 +53,16 @@ SELECT schedule_instance.id, schedule_instance.schedule_task_id,
                 length(schedule_instance.param) > 4096
             ) THEN length(schedule_instance.param) END, 0
         )
-    ) AS json_array_1, schedule_task_node.id AS id_1,
+    ) END AS anon_6,
+    CASE WHEN (coalesce(schedule_task_node.sequence, :coalesce_1) = :coalesce_2) THEN (
+        SELECT count(*) AS count_1
+        FROM schedule_task_node AS counted
+        WHERE counted.schedule_instance_id = schedule_instance.id
+          AND counted.instance_gmt_create = schedule_instance.gmt_create
+    ) END AS anon_7,
+    CASE WHEN (schedule_instance.id = :first) THEN (
+        strftime('%Y-%m-%d %H:%M:%f000', 'now')
+    ) END AS anon_8, schedule_task_node.id AS id_1,
     json_array(
         schedule_task_node.schedule_task_node_type_id, schedule_task_node.sequence,
         schedule_task_node.status, schedule_task_node.failures,
@@ -51,16 +71,13 @@ SELECT schedule_instance.id, schedule_instance.schedule_task_id,
                 length(schedule_task_node.execution_result) > 4096
             ) THEN length(schedule_task_node.execution_result) END, 0
         )
-    ) AS json_array_2,
+    ) AS json_array_1,
     CASE WHEN (
         length(schedule_task_node.param) <= 4096
-    ) THEN schedule_task_node.param END AS anon_2,
+    ) THEN schedule_task_node.param END AS anon_9,
     CASE WHEN (
         length(schedule_task_node.execution_result) <= 4096
-    ) THEN schedule_task_node.execution_result END AS anon_3,
-    CASE WHEN (schedule_instance.id = :first) THEN (
-        strftime('%Y-%m-%d %H:%M:%f000', 'now')
-    ) END AS anon_4
+    ) THEN schedule_task_node.execution_result END AS anon_10
 FROM schedule_instance
 JOIN schedule_task
   ON schedule_task.id = schedule_instance.schedule_task_id
