@@ -25,6 +25,7 @@ from sqlalchemy import (
 )
 
 from rota.shared.database.constructs import UtcNow, UtcTime, among, by_index, read_by
+from rota.shared.database.transactions import database_time
 from rota.shared.domain.retry import RetryPolicy
 from rota.shared.domain.states import LEFT, InstanceStatus, NodeStatus
 from rota.shared.domain.times import is_time
@@ -282,7 +283,7 @@ def read_wanted(
     connection: Connection, worker_id: int, ids: Collection[int], types: NodeTypeNames
 ) -> tuple[list[Wanted], datetime | None]:
     """The instances that a worker may claim or has claimed, without those whose times SQL has spoiled; and the
-    database's time, naive UTC, which the row of the least id tells. They come without large params and results.
+    database's time, naive UTC, if there are any. They come without large params and results.
     """
     found = _read(connection, _wanted, worker_id, ids, types)
     for instance_id, one in found.wanted.items():
@@ -342,4 +343,6 @@ def _read(
         one.nodes = sorted(found.nodes[i], key=_sequence)
         sizes = large_nodes.get(i, {})
         one.large, one.large_nodes = one.terms.large_param + sum(sizes.values()), tuple(sizes)
+    if found.wanted and found.time is None:  # the instance of the least id is locked, or no longer this worker's
+        found.time = database_time(connection)
     return found

@@ -18,7 +18,7 @@ from rota.shared.store.overlap import SkipCandidate, Waiting
 from rota.shared.store.runs import NO_SKIP_CANDIDATES, Claim
 from rota.shared.store.transitions import canceling
 from tests.harness.scenario import Scenario, succeeded
-from tests.harness.together import together, uncommitted
+from tests.harness.together import locked, together
 
 HOUR = timedelta(hours=1)
 SOON = timedelta(minutes=1)
@@ -274,13 +274,35 @@ def test_a_claim_whose_answer_was_lost_is_found_by_the_next_one(
 def test_a_row_that_somebody_has_locked_waits_and_the_others_are_won(mariadb_rows: Scenario) -> None:
     rows = mariadb_rows
     worker = rows.worker()
-    locked, free = rows.assigned(worker), rows.assigned(worker)
-    lock = text("SELECT id FROM schedule_instance WHERE id = :id FOR UPDATE")
-    with uncommitted(rows.database, lambda c: c.execute(lock, {"id": locked}).all()):
-        found = claims(rows, worker, locked, free)
+    held, free = rows.assigned(worker), rows.assigned(worker)
+    with locked(rows.database, "schedule_instance", "id = :id", id=held):
+        found = claims(rows, worker, held, free)
         assert ran(*found) == [free]
-        assert [one.id for claim in found for one in claim.waiting] == [locked]
-    assert ran(*claims(rows, worker, locked)) == [locked]
+        assert [one.id for claim in found for one in claim.waiting] == [held]
+    assert ran(*claims(rows, worker, held)) == [held]
+
+
+def test_a_row_that_somebody_has_locked_makes_no_other_late(mariadb_rows: Scenario) -> None:
+    """Whichever is locked, the others are claimed before they are due."""
+    rows, worker = mariadb_rows, mariadb_rows.worker()
+    for number in range(3):
+        ids = [rows.assigned(worker, at=rows.start + SOON) for _ in range(3)]
+        with locked(rows.database, "schedule_instance", "id = :id", id=ids[number]):
+            found = claims(rows, worker, *ids)
+        assert ran(*found) == [i for i in ids if i != ids[number]]
+
+
+def test_an_instance_that_was_taken_back_makes_no_other_late(rows: Scenario) -> None:
+    """Whichever it is, the others are claimed before they are due."""
+    worker = rows.worker()
+    for number in range(3):
+        ids = [rows.assigned(worker, at=rows.start + SOON) for _ in range(3)]
+        rows.sql(
+            "UPDATE schedule_instance SET status = 'pending', schedule_worker_node_id = NULL, gmt_assigned = NULL"
+            " WHERE id = :id",
+            id=ids[number],
+        )
+        assert ran(*claims(rows, worker, *ids)) == [i for i in ids if i != ids[number]]
 
 
 def test_a_run_that_another_worker_had_since_it_was_read_has_its_own_attempt(
