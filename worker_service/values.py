@@ -1,5 +1,6 @@
 """A handler's input and output, checked: its param as a model and as a task declares it, its result as JSON text."""
 
+import json
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -75,6 +76,18 @@ def _faults(error: ValidationError) -> str:
     return "; ".join(f"{key}: {said}" if key else said.removeprefix("Value error, ") for key, said in found)
 
 
+ALIKE = (str, int, bool, type(None))
+"""Values of exactly these types are what their JSON is read as."""
+
+
+def read_again(result: Any, text: str) -> Any:
+    """A handler's result as it is read from its JSON ``text``.
+
+    read_again((1, 2), "[1,2]")   # [1, 2]
+    """
+    return result if type(result) in ALIKE else json.loads(text)
+
+
 def result_text(node_type: str, result: Any, limit_bytes: int) -> str:
     """A handler's result as JSON text. A pydantic model becomes its JSON.
 
@@ -86,7 +99,7 @@ def result_text(node_type: str, result: Any, limit_bytes: int) -> str:
         raise InvalidInput(
             f"{node_type} returned what is not JSON: {error}; return dicts, lists, strings, numbers, booleans or None"
         ) from None
-    size = len(text.encode())
+    size = len(text) if text.isascii() else len(text.encode())
     if size > limit_bytes:
         raise InvalidInput(
             f"{node_type} returned {size:,} bytes of JSON; the limit is {limit_bytes:,} (ROTA_RESULT_LIMIT_BYTES): "

@@ -76,7 +76,8 @@ def json_text(value: Any, name: str = "") -> str:
         raise InvalidInput(str(value))
     try:
         text = _encode(value)
-        text.encode()
+        if not text.isascii():
+            text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(_why_no_json(value, name) or f"{name or _a(value)} is not JSON: {error}") from error
     return text

@@ -1,6 +1,5 @@
 """Reads the outcomes of calls: how a node ended, and what is reported of it. The worker's clock tells the times."""
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,6 +22,7 @@ from rota.worker_service.running.deadlines import DEADLINE_SECONDS, LONGEST_LOOK
 from rota.worker_service.running.endings import Ending, Span, Stop
 from rota.worker_service.running.failures import log_failure
 from rota.worker_service.running.ordering import Orders
+from rota.worker_service.values import read_again
 from rota.worker_service.verdicts import EndRun, RunAgain
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class Outcomes:
         ending.ends_run = isinstance(again, EndRun)
         has_next = active.done + 1 < len(active.run.nodes) and active.fork is None  # a fork keeps those of its branches
         if has_next and ending.status is NodeStatus.SUCCEED and ending.result is not None:
-            keep_result(active, node, json.loads(ending.result))
+            keep_result(active, node, read_again(outcome.result, ending.result))
         return ending
 
     def _again(self, active: Active, node: NodeRun, ending: Ending, said: tuple[RunAgain, float]) -> Ending:
