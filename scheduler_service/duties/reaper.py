@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from rota.shared.database.transactions import Database, database_time
-from rota.shared.domain.errors import DatabaseProblem
+from rota.shared.domain.errors import DatabaseAway, DatabaseProblem
 from rota.shared.domain.states import WorkerState
 from rota.shared.domain.weights import MOST_WEIGHT
 from rota.shared.settings import Settings
@@ -173,6 +173,8 @@ class Reaper:
                 self._recover_from(worker_id, is_gone=is_dead and self._is_gone(worker_id))
                 self._surprises.over(f"what worker {worker_id} holds")
             except DatabaseProblem as error:  # the others' instances should not wait for a lock on this one's
+                if not isinstance(error, DatabaseAway):  # it has answered all the time that somebody has the lock
+                    self._heard = self._clock.monotonic()
                 log.warning(
                     "reaper: worker %d is not live; what it holds could not be taken back: %s", worker_id, error
                 )

@@ -24,7 +24,7 @@ from rota.shared.store.tables import (
     schedule_worker_beat,
     schedule_worker_node,
 )
-from rota.shared.store.transitions import recovering
+from rota.shared.store.transitions import recovering, reporting
 from rota.shared.store.transitions.guards import leaves
 from rota.shared.store.transitions.recovering import LOSSES, Verdict
 from rota.shared.store.workers import STOPPED
@@ -93,11 +93,13 @@ def recover(connection: Connection, worker_id: int, limit: int) -> int:
     """Let at most ``limit`` instances of a dead worker run again, or end them, as their task says.
 
     Returns how many it decided; if that is ``limit``, there may be more. It decides by what it has read before. What
-    another scheduler or a late report has changed meanwhile stays as it is. It passes over rows that somebody has
-    locked: the others should not wait for them.
+    another scheduler or a late report has changed meanwhile stays as it is. It passes over what somebody has locked,
+    instances and nodes: the others should not wait for them.
     """
     ids = sorted(read_before(connection, _running_there.limit(limit), {"worker": worker_id}).scalars())
     rows = list(read_before(connection, _judged_free, {"ids": ids, "worker": worker_id})) if ids else []
+    locked = reporting.locked(connection, [row.id for row in rows])  # nodes: they are changed with their instance
+    rows = [row for row in rows if row.id not in locked]
     if not rows:
         return 0
     name, end, culprits = _last_of(connection, worker_id)

@@ -11,6 +11,7 @@ import pytest
 from rota.scheduler_service.duties.assigner import Assigner
 from rota.scheduler_service.duties.reaper import Reaper
 from rota.shared.database.transactions import Database
+from rota.shared.domain.errors import DatabaseAway, DatabaseProblem
 from rota.shared.domain.states import InstanceStatus
 from rota.shared.settings import Settings
 from rota.shared.store import loads, workers
@@ -99,17 +100,48 @@ def test_a_lock_on_one_instance_of_a_dead_worker_stops_no_other_recovery(
     assert {rows.status(instance) for instance in (stuck, held)} == {"pending"}
 
 
-def test_a_lock_on_a_node_of_one_dead_worker_stops_no_other_recovery(mariadb_rows: Scenario, reaper: Reaper) -> None:
-    """The nodes of an instance are changed with it, so its recovery waits, and is given up for this pass."""
+@pytest.mark.parametrize(("sequence", "policy"), [(1, "retry"), (1, "fail"), (2, "retry"), (2, "fail")])
+def test_a_lock_on_a_node_of_one_dead_worker_stops_no_other_recovery(
+    mariadb_rows: Scenario, reaper: Reaper, sequence: int, policy: str
+) -> None:
+    """Neither that of the worker's other runs, nor that of who dies while the lock lasts."""
     rows = mariadb_rows
-    worker, other = rows.worker(), rows.worker()
-    stuck, elsewhere = rows.running(worker).id, rows.running(other).id
+    worker, other, later = rows.worker(), rows.worker(), rows.worker()
+    stuck = rows.begun(worker, rows.task(on_worker_lost=policy)).id
+    beside, elsewhere, last = (rows.running(one).id for one in (worker, other, later))
     silence(rows, worker, other)
-    with locked(rows.database, "schedule_task_node", "schedule_instance_id = :id", id=stuck):
+    node = "schedule_instance_id = :id AND sequence = :sequence"
+    with locked(rows.database, "schedule_task_node", node, id=stuck, sequence=sequence):
         reaper.step()
-        assert (rows.status(stuck), rows.status(elsewhere)) == ("running", "pending")
+        assert [rows.status(one) for one in (stuck, beside, elsewhere)] == ["running", "pending", "pending"]
+        silence(rows, later)
+        reaper.step()
+        assert rows.status(last) == "pending"
     reaper.step()
-    assert rows.status(stuck) == "pending"
+    assert rows.status(stuck) == {"retry": "pending", "fail": "failed"}[policy]
+
+
+@pytest.mark.parametrize(("problem", "watches"), [(DatabaseProblem, False), (DatabaseAway, True)])
+def test_who_waits_for_a_lock_in_vain_has_heard_from_the_database(
+    mariadb_rows: Scenario,
+    reaper: Reaper,
+    monkeypatch: pytest.MonkeyPatch,
+    problem: type[DatabaseProblem],
+    watches: bool,
+) -> None:
+    """Otherwise the reaper would watch anew after each such pass, and declare nobody dead."""
+    rows = mariadb_rows
+    first, second = rows.worker(), rows.worker()
+    held = {rows.running(first).id: first, rows.running(second).id: second}
+
+    def wait_in_vain(worker_id: int, *, is_gone: bool) -> None:
+        reaper._heard -= 100
+        raise problem(f"{worker_id}: Lock wait timeout exceeded")
+
+    silence(rows, *held.values())
+    monkeypatch.setattr(reaper, "_recover_from", wait_in_vain)
+    reaper.step()
+    assert (reaper._watching_since > float("-inf")) is watches
 
 
 @pytest.mark.parametrize(

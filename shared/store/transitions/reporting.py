@@ -20,7 +20,7 @@ from rota.shared.database.constructs import (
     json_rows,
     unindexed,
 )
-from rota.shared.database.later import Unexpected, execute_later
+from rota.shared.database.later import Unexpected, execute_later, read_before
 from rota.shared.domain.states import BEGIN, FAIL, HAND_BACK, PROCEED, RETRY, STOP, SUCCEED, InstanceStatus, NodeStatus
 from rota.shared.store.failed_attempts import one_more
 from rota.shared.store.tables import schedule_instance, schedule_task_node
@@ -176,11 +176,11 @@ _rows_of = (
 
 
 def locked(connection: Connection, instance_ids: Collection[int]) -> set[int]:
-    """Those of the instances that somebody else has locked, or nodes of which. Waits for nobody."""
+    """Those of the instances that somebody else has locked, or nodes of which. Waits for nobody, and locks nothing."""
     found: set[int] = set()
-    for rows in _rows_of:
+    for rows in _rows_of if instance_ids else ():
         there, free = (
-            {tuple(row) for row in connection.execute(read, {"ids": sorted(instance_ids)})}
+            {tuple(row) for row in read_before(connection, read, {"ids": sorted(instance_ids)})}
             for read in (rows, rows.with_for_update(skip_locked=True))
         )
         found |= {instance_id for instance_id, _ in there - free}

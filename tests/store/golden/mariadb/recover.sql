@@ -19,6 +19,28 @@ WHERE (schedule_instance.id IN (:ids))
 ORDER BY schedule_instance.id
 FOR UPDATE SKIP LOCKED;
 
+-- transitions.reporting.locked
+SELECT schedule_instance.id, schedule_instance.id AS id__1
+FROM schedule_instance
+WHERE schedule_instance.id IN (:ids);
+
+-- transitions.reporting.locked
+SELECT schedule_instance.id, schedule_instance.id AS id__1
+FROM schedule_instance
+WHERE schedule_instance.id IN (:ids)
+FOR UPDATE SKIP LOCKED;
+
+-- transitions.reporting.locked
+SELECT schedule_task_node.schedule_instance_id, schedule_task_node.id
+FROM schedule_task_node
+WHERE schedule_task_node.schedule_instance_id IN (:ids);
+
+-- transitions.reporting.locked
+SELECT schedule_task_node.schedule_instance_id, schedule_task_node.id
+FROM schedule_task_node
+WHERE schedule_task_node.schedule_instance_id IN (:ids)
+FOR UPDATE SKIP LOCKED;
+
 -- recovery._last_of
 SELECT schedule_worker_node.name, schedule_worker_beat.reason, schedule_worker_beat.culprits
 FROM schedule_worker_node

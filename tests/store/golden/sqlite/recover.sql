@@ -18,6 +18,20 @@ WHERE (schedule_instance.id IN (SELECT value FROM json_each(:ids)))
   AND +schedule_instance.schedule_worker_node_id = :worker
 ORDER BY schedule_instance.id;
 
+-- transitions.reporting.locked
+SELECT schedule_instance.id, schedule_instance.id AS id__1
+FROM schedule_instance
+WHERE schedule_instance.id IN (SELECT value FROM json_each(:ids));
+
+-- transitions.reporting.locked: as above
+
+-- transitions.reporting.locked
+SELECT schedule_task_node.schedule_instance_id, schedule_task_node.id
+FROM schedule_task_node
+WHERE schedule_task_node.schedule_instance_id IN (SELECT value FROM json_each(:ids));
+
+-- transitions.reporting.locked: as above
+
 -- recovery._last_of
 SELECT schedule_worker_node.name, schedule_worker_beat.reason, schedule_worker_beat.culprits
 FROM schedule_worker_node
