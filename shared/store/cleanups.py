@@ -99,11 +99,10 @@ def _read(connection: Connection, ids: Collection[int], present: NodeStatus) -> 
             marked.add(node_id)
         if status == present and one.ran is None:
             one.ran = node_id
-            one.ended.append(node_id)
+            one.ended.insert(0, node_id)  # where nodes run beside each other, others wait before it
             one.outlives_cancel = node_id in marked and (present is NodeStatus.RUNNING or not failures)
         elif status in LEFT:
-            if one.ran is not None:
-                (one.left if node_id in marked else one.ended).append(node_id)
+            (one.left if node_id in marked else one.ended).append(node_id)
         elif status != NodeStatus.SUCCEED:  # behind a node that is not marked, SQL has revived the run
             one.had_ended = one.had_ended or one.ran is None or one.ran in marked
     return {

@@ -16,6 +16,7 @@ from rota.shared.store.reports import InstanceReport, NodeReport, Report
 from rota.shared.store.runs import Run
 from rota.shared.store.transitions import canceling
 from rota.worker_service.running import always
+from rota.worker_service.running.ordering import Orders
 from tests.harness.scenario import NODE_TYPES, Scenario
 
 WHY = "node REPORT_EXTRACT failed: no"
@@ -172,6 +173,51 @@ def test_what_was_to_be_canceled_and_lost_its_worker_is_cleaned_up_by_another(ro
     end = always.end_of(go_on(rows, run), ALWAYS)
     assert end is not None
     assert (end.status, end.reason) == ("canceled", "canceled; worker 'lost' was lost while it ran this")
+
+
+def beside(rows: Scenario, run: Run) -> None:
+    """The first of three nodes waits, and the second one runs beside it."""
+    first, last = run.nodes
+    rows.sql("UPDATE schedule_task_node SET sequence = 3 WHERE id = :id", id=last.id)
+    rows.sql(
+        "INSERT INTO schedule_task_node (schedule_instance_id, instance_gmt_create, schedule_task_node_type_id,"
+        " sequence, status, gmt_started) SELECT schedule_instance_id, instance_gmt_create, schedule_task_node_type_id,"
+        " 2, 'running', gmt_started FROM schedule_task_node WHERE id = :id",
+        id=first.id,
+    )
+    rows.sql("UPDATE schedule_task_node SET status = 'pending', gmt_started = NULL WHERE id = :id", id=first.id)
+
+
+@pytest.mark.parametrize(("policy", "cancel"), [("fail", False), ("fail", True), ("retry", True)])
+def test_what_waits_before_the_node_that_ran_is_canceled_with_it(rows: Scenario, policy: str, cancel: bool) -> None:
+    """Else another worker would take the run for one that SQL has revived, and run again what had run."""
+    declare_always(rows)
+    worker = rows.worker()
+    run = rows.begun(worker, rows.task(on_worker_lost=policy))
+    beside(rows, run)
+    ended = "canceled" if cancel else "failed"
+    assert recover(rows, worker, run, cancel=cancel) == ("pending", ["canceled", ended, "pending"])
+    end = always.end_of(Orders({}, ALWAYS).sorted(go_on(rows, run)), ALWAYS)
+    assert end is not None
+    assert (end.status, [node.type for node in end.left]) == (ended, ["REPORT_SEND"])
+
+
+def test_a_marked_node_before_the_node_that_ran_is_left_to_another_worker(rows: Scenario) -> None:
+    declare_first_always(rows)
+    worker = rows.worker()
+    run = rows.begun(worker, rows.task(on_worker_lost="fail"))
+    beside(rows, run)
+    rows.sql("UPDATE schedule_task_node SET schedule_task_node_type_id = (SELECT id FROM schedule_task_node_type"
+             " WHERE type = 'REPORT_SEND') WHERE schedule_instance_id = :id AND sequence = 2", id=run.id)  # fmt: skip
+    assert recover(rows, worker, run) == ("pending", ["pending", "failed", "canceled"])
+
+
+def test_what_is_overdue_ends_with_what_waits_before_the_node_that_runs(rows: Scenario) -> None:
+    declare_always(rows)
+    run = rows.running(rows.worker("hangs"), rows.task(run_timeout_seconds=60))
+    beside(rows, run)
+    overdue(rows, run)
+    assert (rows.status(run.id), rows.node_statuses(run.id)) == ("pending", ["canceled", "failed", "pending"])
 
 
 def test_a_run_without_such_nodes_ends_with_its_worker(rows: Scenario) -> None:
