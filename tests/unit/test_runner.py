@@ -861,6 +861,18 @@ def test_a_node_that_exceeds_its_own_or_its_tasks_timeout_is_stopped_and_retried
     )
 
 
+def test_after_a_result_that_came_at_the_timeout_the_next_node_is_not_asked_to_stop(world: World) -> None:
+    world.start(run("EXTRACT", "SEND"))
+    world.clock.advance(60)
+    world.runner.stopping.expire()
+    running = world.executor.calls[0]
+    running.context.cancellation.request()  # as an executor does that asks its handler to stop
+    assert states(world.ended({"rows": 1})) == [(101, "succeed"), (102, "running")]
+    world.reports.commit()
+    context = world.executor.calls[1].context
+    assert (context.cancel_requested, context.results["EXTRACT"]) == (False, {"rows": 1})
+
+
 def test_the_next_node_has_its_own_time(world: World) -> None:
     world.start(run("LOG", "LOG", timeout_seconds=10))
     world.clock.advance(9)

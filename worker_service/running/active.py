@@ -175,7 +175,11 @@ class Active(Slot):
         """The next node runs always: a cancel is put off until another node is to run, and so is the run's limit."""
         if self.stop is not None:
             self.asked = self.stop if self.stop.canceled else self.asked
-            self.stop, self.cancellation = None, Cancellation()
+            self.let_go_on()
+
+    def let_go_on(self) -> None:
+        """It is not to stop any more: its next handler is not asked to."""
+        self.stop, self.cancellation = None, Cancellation()
 
     def __post_init__(self) -> None:
         """It takes room from its claim on."""

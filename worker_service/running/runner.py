@@ -268,7 +268,7 @@ class Runner:
             outcome = self.outcomes.or_timed_out(active, node, outcome)
             active.running, active.deadline, active.killed = None, active.over_at, False
             if not outcome.stopped and active.stop is not None and not active.stop.canceled:
-                active.stop = None  # the handler ended by itself just as it timed out: its own ending counts
+                active.let_go_on()  # the handler ended by itself just as it timed out: its own ending counts
         self._report_node(active, node, self.outcomes.ending(active, node, outcome), outcome)
 
     def _give_up(self, active: Active) -> None:
