@@ -644,6 +644,16 @@ def test_an_attempt_that_restarts_runs_all_nodes_again_when_that_is_committed(wo
     assert world.ended(failure=ValueError("no")).nodes[0].failures == 2, "what failed before still counts"
 
 
+def test_what_may_run_at_most_once_does_not_restart(world: World) -> None:
+    """Its worker has stopped, and given the nodes that are left to another one. What has run does not run again."""
+    done = NodeRun(101, "REPORT_EXTRACT", "REPORT", 1, "succeed", None, {"rows": 42})
+    left = NodeRun(102, "REPORT_SEND", "REPORT", 2, "pending", None, None)
+    world.start(run(nodes=(done, left), attempt=2, on_retry="restart", on_worker_lost="fail"))
+    world.reports.commit()
+    assert world.executor.started == ["SEND"]
+    assert world.executor.calls[0].context.results["EXTRACT"] == {"rows": 42}
+
+
 def test_an_attempt_that_restarts_with_nothing_done_needs_no_commit(world: World) -> None:
     world.start(run("EXTRACT", "SEND", attempt=2, on_retry="restart"))
     assert world.executor.started == ["EXTRACT"]

@@ -171,7 +171,10 @@ def first_of_once(run: Run, done: int) -> NodeRun | None:
 
 
 def restarts(run: Run) -> bool:
-    """Whether nodes have succeeded before that are to run again. What a replay has kept does not run again."""
+    """Whether nodes have succeeded before that are to run again. What a replay has kept does not, nor what may run at
+    most once: that has been given to another worker for the nodes that are left."""
+    if run.on_worker_lost == WorkerLostPolicy.FAIL:
+        return False
     first = run.from_sequence or 0
     return run.retry.restarts and any(n.status == NodeStatus.SUCCEED and n.sequence >= first for n in run.nodes)
 
