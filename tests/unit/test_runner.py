@@ -1883,6 +1883,15 @@ def test_in_a_run_that_was_canceled_none_of_them_is_retried(cleaning: World) -> 
     assert instance(cleaning.ended(failure=Retry("later", in_=5))).status is InstanceStatus.CANCELED
 
 
+def test_one_of_them_that_fails_after_a_cancel_has_come_is_not_retried(cleaning: World) -> None:
+    """The cancel would wait for the retry."""
+    cleaning.start(run("CLEANUP", "LOG", "NOTIFY", retries=2))
+    cleaning.runner.stop(7, 1, "canceled", canceled=True)
+    report = cleaning.ended(failure=Retry("later", in_=5))
+    assert states(report) == [(101, "failed"), (102, "canceled"), (103, "running")]
+    now_runs(cleaning, "NOTIFY", "failed", "node REPORT_CLEANUP failed: Retry: later")
+
+
 def at_grace_end(world: World) -> Report:
     [active] = world.runner.detach_unfinished()
     active.calls = 0

@@ -189,7 +189,7 @@ class Outcomes:
         """
         run, span, end = active.run, self.span(active, outcome), active.run_end
         policy = self._policy(run, node, ending)
-        if end is not None and (end.status is InstanceStatus.CANCELED or active.asked is not None):
+        if active.asked is not None or (end is not None and end.status is InstanceStatus.CANCELED):
             policy = replace(policy, retries=0)  # a run that is to be canceled waits for no further attempt
         reported = endings.report(run, node, ending, span, policy)
         if ending.status is NodeStatus.FAILED and not active.failed:
