@@ -1,6 +1,7 @@
 """Deadlines: end the runs that are over their task's limit for the whole run, and that their workers do not end."""
 
 import logging
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -10,7 +11,7 @@ from rota.shared.database.later import Unexpected
 from rota.shared.database.transactions import Database, database_time
 from rota.shared.domain.errors import DatabaseProblem
 from rota.shared.settings import Settings
-from rota.shared.store import deadlines
+from rota.shared.store import deadlines, reports
 from rota.shared.store.deadlines import LONGEST_WAIT_SECONDS, Watched
 from rota.shared.surprises import Surprises
 
@@ -25,8 +26,9 @@ class Deadlines:
     """The duty: look at what may be overdue, every five seconds, or once a tick if a tick is longer.
 
     A worker ends a run at its limit by itself. So the scheduler waits for ``overdue_seconds`` more: only a worker that
-    beats and does nothing lets that pass. After its own start and after an outage it ends no run for as long, since
-    workers may have had no chance to report. Runs that began before the database's clock was set are their workers'.
+    beats and does nothing lets that pass. After its own start and after an outage it ends no run for as long, nor one
+    that somebody had locked, since workers may have had no chance to report. Runs that began before the database's
+    clock was set are their workers'.
     """
 
     def __init__(self, database: Database, settings: Settings) -> None:
@@ -41,6 +43,8 @@ class Deadlines:
         self._moves = database.servers.moves
         self._wait_until = self._heard + self._grace
         self._began_after: datetime | None = None
+        self._spared: dict[int, float] = {}
+        """Until when runs are not ended that somebody had locked, by their ids."""
 
     def step(self) -> float:
         """One look; returns the seconds to rest."""
@@ -54,9 +58,8 @@ class Deadlines:
             if not run.has_ended:
                 later[run.id] = self._next_look(run)
         self._database.write(partial(deadlines.settle, ended=ended, later=later))
-        for run in seen:
-            if run.id in later and self._is_overdue(run):
-                self._end(run)
+        for run in self._free([run for run in seen if run.id in later and self._is_overdue(run)]):
+            self._end(run)
         return 0 if len(seen) == self._settings.batch else self._rest
 
     def _next_look(self, run: Watched) -> datetime:
@@ -71,6 +74,16 @@ class Deadlines:
         if over_at is None or run.now < over_at or self._clock.monotonic() < self._wait_until:
             return False
         return self._began_after is None or run.gmt_started >= self._began_after
+
+    def _free(self, overdue: Sequence[Watched]) -> Sequence[Watched]:
+        """Those that nobody has locked, and nobody had within the grace: their workers' reports have waited, too."""
+        if not overdue:
+            return ()
+        ids = [run.id for run in overdue]
+        now, locked = self._clock.monotonic(), self._database.read(partial(reports.locked, instance_ids=ids))
+        kept = {number: until for number, until in self._spared.items() if until > now}
+        self._spared = kept | dict.fromkeys(locked, now + self._grace)
+        return [run for run in overdue if run.id not in self._spared]
 
     def _end(self, run: Watched) -> None:
         try:

@@ -20,8 +20,10 @@ from rota.worker_service.running import cut_short
 from tests.harness.packets import Packets, assert_one_packet_each
 from tests.harness.scenario import Scenario, ended, stepped, to_retry
 from tests.harness.statements import executed
+from tests.harness.together import locked
 
 LIMIT, GRACE = 60, 30
+LOOK_NOW = "UPDATE schedule_deadline SET check_at = '2026-01-01 00:00:00.000000'"
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def duty(rows: Scenario) -> Callable[[], float]:
     one._wait_until = float("-inf")
 
     def step() -> float:
-        rows.sql("UPDATE schedule_deadline SET check_at = '2026-01-01 00:00:00.000000'")
+        rows.sql(LOOK_NOW)
         return one.step()
 
     return step
@@ -286,3 +288,41 @@ def test_what_sql_has_written_into_a_row_stops_no_other(rows: Scenario, look: Ca
         began(rows, run, LIMIT + GRACE + 1)
     look()
     assert {rows.status(run.id) for run in runs} == {"failed"}
+
+
+@pytest.mark.parametrize("where", ["schedule_instance WHERE id", "schedule_task_node WHERE schedule_instance_id"])
+def test_a_run_that_somebody_has_locked_has_the_grace_again_to_be_reported(mariadb_rows: Scenario, where: str) -> None:
+    """It may have ended long ago: its worker waits for the lock, too."""
+    rows, spared = mariadb_rows, Settings.load(overdue_seconds=GRACE)
+    worker, run = given(rows)
+    began(rows, run, LIMIT + GRACE + 1)
+    one = Deadlines(rows.database, spared)
+    one._wait_until = float("-inf")
+    table, column = where.split(" WHERE ")
+    rows.sql(LOOK_NOW)
+    with locked(rows.database, table, f"{column} = :id", id=run.id):
+        one.step()
+    rows.sql(LOOK_NOW)
+    one.step()
+    assert rows.status(run.id) == "running"
+    assert rows.report(worker, ended(run)) == set()
+    assert rows.status(run.id) == "succeed"
+
+
+def test_a_run_that_was_locked_and_is_not_reported_within_the_grace_is_ended(
+    mariadb_rows: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = mariadb_rows
+    _, run = given(rows)
+    began(rows, run, LIMIT + GRACE + 1)
+    one = Deadlines(rows.database, Settings.load(overdue_seconds=GRACE))
+    one._wait_until = float("-inf")
+    rows.sql(LOOK_NOW)
+    with locked(rows.database, "schedule_instance", "id = :id", id=run.id):
+        one.step()
+    later = one._clock.monotonic() + GRACE
+    monkeypatch.setattr(one._clock, "monotonic", lambda: later)
+    monkeypatch.setattr(one, "_check_clock", lambda: None)
+    rows.sql(LOOK_NOW)
+    one.step()
+    assert rows.status(run.id) == "failed"
