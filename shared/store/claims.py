@@ -119,9 +119,8 @@ class Claims:
         skip_candidates: Mapping[int, SkipCandidate],
         taking: Taking,
     ) -> tuple[list[Waiting], dict[int, str]]:
-        waiting, skipped = self._database.write(
-            lambda c: settling.settle(c, self._worker_id, lost, now, skip_candidates)
-        )
+        candidates = self._database.read(lambda c: settling.unlocked(c, lost, now, skip_candidates))
+        waiting, skipped = self._database.write(lambda c: settling.settle(c, self._worker_id, lost, now, candidates))
         names = {row.id: row.limit_name for row in lost if row.limit_name is not None and row.id in taking.tried}
         for_limits = [_for_limit(one, names[one.id], taking) if one.id in names else one for one in waiting]
         return for_limits, skipped

@@ -23,7 +23,7 @@ from rota.shared.store.overlap import (
     with_task,
 )
 from rota.shared.store.tables import MOST_ATTEMPTS, OVERLAP_SLOTS, schedule_instance, schedule_task
-from rota.shared.store.transitions import canceling
+from rota.shared.store.transitions import canceling, reporting
 from rota.shared.store.transitions.guards import leaves
 
 _instance = schedule_instance.c
@@ -63,6 +63,17 @@ def settle(
     # Those that somebody has locked are asked by a later claim.
     canceling.request_cancel_of_free(connection, judged.replaced, REPLACED)
     return judged.waiting + [Waiting(row.id, row.due_at) for row in lost if row.id in early], judged.skipped
+
+
+def unlocked(
+    connection: Connection, rows: Sequence[Contender], now: datetime, skip_candidates: Mapping[int, SkipCandidate]
+) -> Mapping[int, SkipCandidate]:
+    """The candidates of these rows, without those whose runs somebody has locked. Such a run may have ended before the
+    fire was due, and its report waits for the lock. ``now`` is naive UTC. Call it before the transaction that skips.
+    """
+    holders = {skip_candidates[row.id].holder_id for row in rows if _is_sure(row, now, skip_candidates)}
+    locked = reporting.locked(connection, holders)
+    return {i: one for i, one in skip_candidates.items() if one.holder_id not in locked} if locked else skip_candidates
 
 
 def judge(

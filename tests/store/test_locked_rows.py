@@ -5,6 +5,7 @@ The locks are those of a console that was left open in a transaction. SQLite has
 """
 
 import threading
+from datetime import timedelta
 
 import pytest
 
@@ -15,6 +16,7 @@ from rota.shared.domain.errors import DatabaseAway, DatabaseProblem
 from rota.shared.domain.states import InstanceStatus
 from rota.shared.settings import Settings
 from rota.shared.store import loads, workers
+from rota.shared.store.overlap import SkipCandidate
 from rota.shared.store.workers import Load
 from rota.worker_service import registration
 from rota.worker_service.rows import WorkerRows
@@ -23,6 +25,7 @@ from tests.harness.scenario import Scenario, ended
 from tests.harness.together import locked
 
 LIVE, DEAD = "live", "dead"
+MINUTE = timedelta(minutes=1)
 
 
 def state(rows: Scenario, worker: int) -> str:
@@ -239,3 +242,38 @@ def test_a_worker_waits_for_the_name_of_a_dead_one_whose_row_is_locked(mariadb_r
     again = workers.WorkerDeclaration("twin", "host", 2, "another", "0", 1, 0, 15, [])
     assert registration.register(rows.database, again)[0] > dead
     assert state(rows, dead) == DEAD
+
+
+@pytest.mark.parametrize("is_far", [False, True], ids=["nearby", "from afar"])
+@pytest.mark.parametrize(
+    ("table", "where"), [("schedule_instance", "id"), ("schedule_task_node", "schedule_instance_id")]
+)
+def test_no_fire_is_skipped_for_a_run_that_somebody_has_locked(
+    mariadb_rows: Scenario, monkeypatch: pytest.MonkeyPatch, is_far: bool, table: str, where: str
+) -> None:
+    """It may have ended before the fire was due: its report waits for the lock."""
+    monkeypatch.setattr(Scenario, "is_far", is_far)
+    rows, task, worker = mariadb_rows, mariadb_rows.task(overlap_policy="skip"), mariadb_rows.worker()
+    run, done = rows.running(worker, task, rows.start - MINUTE), rows.now()
+    fire = rows.assigned(worker, task, rows.start + MINUTE)
+    now = rows.start + 2 * MINUTE
+    candidates = {fire: SkipCandidate(run.id, rows.start + MINUTE)}
+    with locked(rows.database, table, f"{where} = :id", id=run.id):
+        [waiting] = rows.claim(worker, fire, now=now, skip_candidates=candidates).waiting
+        assert (waiting.id, waiting.holder_id, rows.status(fire)) == (fire, run.id, "assigned")
+    report = ended(run)
+    assert report.instance is not None
+    report.instance.gmt_completed = done
+    assert rows.report(worker, report) == set()
+    assert [one.id for one in rows.claim(worker, fire, now=now, skip_candidates=candidates).runs] == [fire]
+
+
+def test_a_fire_is_skipped_when_the_lock_is_gone_and_the_run_goes_on(mariadb_rows: Scenario) -> None:
+    rows, task, worker = mariadb_rows, mariadb_rows.task(overlap_policy="skip"), mariadb_rows.worker()
+    run = rows.running(worker, task, rows.start - MINUTE)
+    fire = rows.assigned(worker, task, rows.start + MINUTE)
+    candidates = {fire: SkipCandidate(run.id, rows.start + MINUTE)}
+    with locked(rows.database, "schedule_instance", "id = :id", id=run.id):
+        rows.claim(worker, fire, now=rows.start + 2 * MINUTE, skip_candidates=candidates)
+    assert rows.claim(worker, fire, now=rows.start + 2 * MINUTE, skip_candidates=candidates).waiting == []
+    assert rows.status(fire) == "canceled"

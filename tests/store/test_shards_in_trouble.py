@@ -14,6 +14,7 @@ from rota.shared.database.transactions import Database
 from rota.shared.domain.errors import DatabaseProblem
 from rota.shared.store import node_types
 from rota.shared.store.node_types import NodeTypeDeclaration
+from rota.shared.store.overlap import REPORTED_WITHIN
 from rota.shared.store.params import LARGE
 from rota.shared.store.runs import Run
 from tests.harness import leases
@@ -125,6 +126,21 @@ def locked_row(spread: Spread, parent: int) -> Iterator[None]:
 def leased_task(spread: Spread, parent: int) -> Iterator[None]:
     spread.database.write(lambda c: leases.acquire(c, "somebody", [spread.task(parent)], 60))
     yield
+
+
+def test_no_fire_is_skipped_for_a_parent_that_somebody_has_locked(spread: Spread) -> None:
+    """Its shards may have ended before the fire was due: its end waits for the lock."""
+    spread.add(shards=2)
+    first = spread.start()
+    spread.step()
+    spread.claim()
+    late = spread.rows.pending(spread.task(first), spread.rows.now(), origin="cron")
+    spread.step()
+    wait_until(lambda: spread.rows.now() > spread.rows.row(late).due_at + REPORTED_WITHIN, 5, "it to be sure")
+    with locked_row(spread, first):
+        spread.step()
+        assert spread.rows.status(late) == "pending"
+    wait_until(lambda: spread.stepped().status(late) == "canceled", 5, "it to be skipped")
 
 
 @pytest.mark.parametrize("held", [locked_row, leased_task])
