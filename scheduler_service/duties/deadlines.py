@@ -18,6 +18,9 @@ from rota.shared.surprises import Surprises
 log = logging.getLogger(__name__)
 
 LONGEST_REST_SECONDS = 5.0
+REPORT_SECONDS = 3.0
+"""So long after a lock a worker may write what waited for it: it looks twice a second, by some round trips."""
+
 STEP_SECONDS = 2.0
 """The database's clock was set if it differs by so much from what has passed on this host."""
 
@@ -26,9 +29,9 @@ class Deadlines:
     """The duty: look at what may be overdue, every five seconds, or once a tick if a tick is longer.
 
     A worker ends a run at its limit by itself. So the scheduler waits for ``overdue_seconds`` more: only a worker that
-    beats and does nothing lets that pass. After its own start and after an outage it ends no run for as long, nor one
-    that somebody had locked, since workers may have had no chance to report. Runs that began before the database's
-    clock was set are their workers'.
+    beats and does nothing lets that pass. After its own start and after an outage it ends no run for as long, since
+    workers may have had no chance to report. Runs that began before the database's clock was set are their workers'.
+    What somebody has locked is ended at a later look.
     """
 
     def __init__(self, database: Database, settings: Settings) -> None:
@@ -43,8 +46,7 @@ class Deadlines:
         self._moves = database.servers.moves
         self._wait_until = self._heard + self._grace
         self._began_after: datetime | None = None
-        self._spared: dict[int, float] = {}
-        """Until when runs are not ended that somebody had locked, by their ids."""
+        self._report_seconds = min(REPORT_SECONDS, self._grace / 2)
 
     def step(self) -> float:
         """One look; returns the seconds to rest."""
@@ -76,14 +78,17 @@ class Deadlines:
         return self._began_after is None or run.gmt_started >= self._began_after
 
     def _free(self, overdue: Sequence[Watched]) -> Sequence[Watched]:
-        """Those that nobody has locked, and nobody had within the grace: their workers' reports have waited, too."""
+        """Those that nobody has locked, when their workers have had time to report them.
+
+        A report that waited for a lock comes soon after it, and must come before the end that is written here.
+        """
         if not overdue:
             return ()
-        ids = [run.id for run in overdue]
-        now, locked = self._clock.monotonic(), self._database.read(partial(reports.locked, instance_ids=ids))
-        kept = {number: until for number, until in self._spared.items() if until > now}
-        self._spared = kept | dict.fromkeys(locked, now + self._grace)
-        return [run for run in overdue if run.id not in self._spared]
+        locked = self._database.read(partial(reports.locked, instance_ids=[run.id for run in overdue]))
+        free = [run for run in overdue if run.id not in locked]
+        if free:
+            self._clock.sleep(self._report_seconds)
+        return free
 
     def _end(self, run: Watched) -> None:
         try:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rota.scheduler_service.duties.assigner import Assigner
-from rota.scheduler_service.duties.deadlines import Deadlines
+from rota.scheduler_service.duties.deadlines import REPORT_SECONDS, Deadlines
 from rota.scheduler_service.duties.materializer import Materializer
 from rota.shared.control import instances
 from rota.shared.control.actor import Actor
@@ -34,7 +34,7 @@ def look(rows: Scenario) -> Callable[[], float]:
 def duty(rows: Scenario) -> Callable[[], float]:
     """The duty of a scheduler that has watched for long enough; each look finds all rows."""
     one = Deadlines(rows.database, Settings.load(overdue_seconds=GRACE))
-    one._wait_until = float("-inf")
+    one._wait_until, one._report_seconds = float("-inf"), 0
 
     def step() -> float:
         rows.sql(LOOK_NOW)
@@ -290,39 +290,36 @@ def test_what_sql_has_written_into_a_row_stops_no_other(rows: Scenario, look: Ca
     assert {rows.status(run.id) for run in runs} == {"failed"}
 
 
-@pytest.mark.parametrize("where", ["schedule_instance WHERE id", "schedule_task_node WHERE schedule_instance_id"])
-def test_a_run_that_somebody_has_locked_has_the_grace_again_to_be_reported(mariadb_rows: Scenario, where: str) -> None:
-    """It may have ended long ago: its worker waits for the lock, too."""
-    rows, spared = mariadb_rows, Settings.load(overdue_seconds=GRACE)
-    worker, run = given(rows)
-    began(rows, run, LIMIT + GRACE + 1)
-    one = Deadlines(rows.database, spared)
-    one._wait_until = float("-inf")
-    table, column = where.split(" WHERE ")
-    rows.sql(LOOK_NOW)
-    with locked(rows.database, table, f"{column} = :id", id=run.id):
-        one.step()
-    rows.sql(LOOK_NOW)
-    one.step()
-    assert rows.status(run.id) == "running"
-    assert rows.report(worker, ended(run)) == set()
-    assert rows.status(run.id) == "succeed"
+@pytest.mark.parametrize(
+    ("table", "where"), [("schedule_instance", "id"), ("schedule_task_node", "schedule_instance_id")]
+)
+def test_a_run_that_somebody_has_locked_is_not_ended(mariadb_rows: Scenario, table: str, where: str) -> None:
+    """It may have ended long ago: its report waits for the lock, too."""
+    _, run = given(mariadb_rows)
+    began(mariadb_rows, run, LIMIT + GRACE + 1)
+    look = duty(mariadb_rows)
+    with locked(mariadb_rows.database, table, f"{where} = :id", id=run.id):
+        look()
+    assert mariadb_rows.status(run.id) == "running"
+    look()
+    assert mariadb_rows.status(run.id) == "failed", "it was not reported"
 
 
-def test_a_run_that_was_locked_and_is_not_reported_within_the_grace_is_ended(
+def test_what_is_reported_soon_after_a_lock_is_not_ended(
     mariadb_rows: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = mariadb_rows
-    _, run = given(rows)
-    began(rows, run, LIMIT + GRACE + 1)
-    one = Deadlines(rows.database, Settings.load(overdue_seconds=GRACE))
+    """The lock was gone just before the look, and the worker looks twice a second."""
+    worker, run = given(mariadb_rows)
+    began(mariadb_rows, run, LIMIT + GRACE + 1)
+    one = Deadlines(mariadb_rows.database, Settings.load(overdue_seconds=GRACE))
     one._wait_until = float("-inf")
-    rows.sql(LOOK_NOW)
-    with locked(rows.database, "schedule_instance", "id = :id", id=run.id):
-        one.step()
-    later = one._clock.monotonic() + GRACE
-    monkeypatch.setattr(one._clock, "monotonic", lambda: later)
-    monkeypatch.setattr(one, "_check_clock", lambda: None)
-    rows.sql(LOOK_NOW)
+    pauses: list[float] = []
+
+    def report_meanwhile(seconds: float) -> None:
+        pauses.append(seconds)
+        assert mariadb_rows.report(worker, ended(run)) == set()
+
+    monkeypatch.setattr(one._clock, "sleep", report_meanwhile)
+    mariadb_rows.sql(LOOK_NOW)
     one.step()
-    assert rows.status(run.id) == "failed"
+    assert (mariadb_rows.status(run.id), pauses) == ("succeed", [REPORT_SECONDS])
