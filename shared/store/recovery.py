@@ -54,7 +54,6 @@ _judged = by_index(
     .order_by(_instance.id),
     schedule_instance,
 )  # fmt: skip
-_judged_free = _judged.with_for_update(skip_locked=True)
 
 _ran = _node.status == NodeStatus.RUNNING.value
 _entered = by_index(
@@ -97,9 +96,10 @@ def recover(connection: Connection, worker_id: int, limit: int) -> int:
     instances and nodes: the others should not wait for them.
     """
     ids = sorted(read_before(connection, _running_there.limit(limit), {"worker": worker_id}).scalars())
-    rows = list(read_before(connection, _judged_free, {"ids": ids, "worker": worker_id})) if ids else []
-    locked = reporting.locked(connection, [row.id for row in rows])  # nodes: they are changed with their instance
-    rows = [row for row in rows if row.id not in locked]
+    if not ids:
+        return 0
+    locked = reporting.locked(connection, ids)
+    rows = [r for r in read_before(connection, _judged, {"ids": ids, "worker": worker_id}) if r.id not in locked]
     if not rows:
         return 0
     name, end, culprits = _last_of(connection, worker_id)

@@ -233,7 +233,7 @@ _number_of_nodes = (
 
 
 def _rows(more: ColumnElement[Any], told: Callable[[ColumnElement[Any]], ColumnElement[Any]]) -> Select[Any]:
-    """A row for each node of the instances, which tells of its instance, and ``more``, what ``told`` lets through."""
+    """A row for each node of the instances. ``told`` may hide ``more`` and the columns of the instance in some rows."""
     of_instance = (
         _instance.schedule_task_id,
         _instance.schedule_datetime,
@@ -276,7 +276,7 @@ matter here more than anything else. A row is unpacked by position: attributes o
 They come by the ids of the instances, as they are read. To order the nodes, too, MariaDB would sort in a temporary
 table.
 
-Of a free instance, the row of its first node alone tells of the instance."""
+Where the free ones are read, only the row of the first node says something of its instance."""
 
 
 def read_wanted(

@@ -7,18 +7,6 @@ WHERE schedule_instance.status = :status_1
   AND schedule_instance.schedule_worker_node_id = :worker
 LIMIT :param_1;
 
--- recovery.recover
-SELECT STRAIGHT_JOIN schedule_instance.id, schedule_instance.attempt,
-    schedule_instance.schedule_task_id,
-    CAST(schedule_instance.worker_losses AS SIGNED INTEGER) AS worker_losses,
-    schedule_instance.gmt_cancel_requested, schedule_instance.reason, (UTC_TIMESTAMP(6)) AS time
-FROM schedule_instance FORCE INDEX (PRIMARY)
-WHERE (schedule_instance.id IN (:ids))
-  AND schedule_instance.status = :param_1
-  AND schedule_instance.schedule_worker_node_id = :worker
-ORDER BY schedule_instance.id
-FOR UPDATE SKIP LOCKED;
-
 -- transitions.reporting.locked
 SELECT schedule_instance.id, schedule_instance.id AS id__1
 FROM schedule_instance
@@ -40,6 +28,17 @@ SELECT schedule_task_node.schedule_instance_id, schedule_task_node.id
 FROM schedule_task_node
 WHERE schedule_task_node.schedule_instance_id IN (:ids)
 FOR UPDATE SKIP LOCKED;
+
+-- recovery.recover
+SELECT STRAIGHT_JOIN schedule_instance.id, schedule_instance.attempt,
+    schedule_instance.schedule_task_id,
+    CAST(schedule_instance.worker_losses AS SIGNED INTEGER) AS worker_losses,
+    schedule_instance.gmt_cancel_requested, schedule_instance.reason, (UTC_TIMESTAMP(6)) AS time
+FROM schedule_instance FORCE INDEX (PRIMARY)
+WHERE (schedule_instance.id IN (:ids))
+  AND schedule_instance.status = :param_1
+  AND schedule_instance.schedule_worker_node_id = :worker
+ORDER BY schedule_instance.id;
 
 -- recovery._last_of
 SELECT schedule_worker_node.name, schedule_worker_beat.reason, schedule_worker_beat.culprits

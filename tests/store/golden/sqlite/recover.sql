@@ -7,17 +7,6 @@ WHERE schedule_instance.status = :status_1
   AND schedule_instance.schedule_worker_node_id = :worker
 LIMIT :param_1 OFFSET :param_2;
 
--- recovery.recover
-SELECT schedule_instance.id, schedule_instance.attempt, schedule_instance.schedule_task_id,
-    CAST(schedule_instance.worker_losses AS INTEGER) AS worker_losses,
-    schedule_instance.gmt_cancel_requested, schedule_instance.reason,
-    (strftime('%Y-%m-%d %H:%M:%f000', 'now')) AS time
-FROM schedule_instance
-WHERE (schedule_instance.id IN (SELECT value FROM json_each(:ids)))
-  AND +schedule_instance.status = :param_1
-  AND +schedule_instance.schedule_worker_node_id = :worker
-ORDER BY schedule_instance.id;
-
 -- transitions.reporting.locked
 SELECT schedule_instance.id, schedule_instance.id AS id__1
 FROM schedule_instance
@@ -31,6 +20,17 @@ FROM schedule_task_node
 WHERE schedule_task_node.schedule_instance_id IN (SELECT value FROM json_each(:ids));
 
 -- transitions.reporting.locked: as above
+
+-- recovery.recover
+SELECT schedule_instance.id, schedule_instance.attempt, schedule_instance.schedule_task_id,
+    CAST(schedule_instance.worker_losses AS INTEGER) AS worker_losses,
+    schedule_instance.gmt_cancel_requested, schedule_instance.reason,
+    (strftime('%Y-%m-%d %H:%M:%f000', 'now')) AS time
+FROM schedule_instance
+WHERE (schedule_instance.id IN (SELECT value FROM json_each(:ids)))
+  AND +schedule_instance.status = :param_1
+  AND +schedule_instance.schedule_worker_node_id = :worker
+ORDER BY schedule_instance.id;
 
 -- recovery._last_of
 SELECT schedule_worker_node.name, schedule_worker_beat.reason, schedule_worker_beat.culprits
