@@ -190,12 +190,9 @@ class Spreader:
         decided.refused |= off | gone | overlap.superseded(connection, wanted, now)
         wanted = [one for one in wanted if one.id not in decided.refused]
         slots = dict(overlap.free_slots(connection, wanted)) if wanted else {}
-        lost = [p for p in wanted if p.id not in slots]
-        candidates = settling.unlocked(connection, lost, now, self._skip_candidates)
-        judged = settling.judge(connection, lost, now, candidates)
-        for one in judged.waiting:
-            if one.holder_id is not None:
-                self._skip_candidates.setdefault(one.id, SkipCandidate(one.holder_id, now + REPORTED_WITHIN))
+        judged = settling.judge(connection, [p for p in wanted if p.id not in slots], now, self._skip_candidates)
+        for one in settling.with_holders(connection, judged.waiting, self._skip_candidates):
+            overlap.note_candidate(self._skip_candidates, one, now + REPORTED_WITHIN)
         decided.refused |= judged.skipped
         decided.replaced |= judged.replaced
         waiting = {one.id for one in judged.waiting}

@@ -79,10 +79,10 @@ class Claims:
         too_early = {row.id for row in tried if row.due_at > now}
         early = [row for row in assigned if row.due_at > latest or row.id in too_early]
         held_up = [row for row in assigned if row.due_at <= now and _is_held_up(row) and row.id not in skip_candidates]
-        waiting = [Waiting(row.id, row.due_at) for row in early]
-        waiting += [Waiting(row.id, row.due_at, row.holder_id if overlap.may_skip(row) else None) for row in held_up]
-        yield Claim([row.run() for row in won], waiting, time)
-        decided = {one.id for one in waiting}
+        yield Claim([row.run() for row in won], [Waiting(row.id, row.due_at) for row in early], time)
+        if held_up:
+            yield Claim([], self._database.read(partial(_behind, rows=held_up, skip_candidates=skip_candidates)))
+        decided = {row.id for row in (*early, *held_up)}
         if contested := [row for row in assigned if row.id not in decided]:
             yield self._contest(contested, now, skip_candidates)
         if len(won) + len(assigned) < len(ids):
@@ -119,8 +119,10 @@ class Claims:
         skip_candidates: Mapping[int, SkipCandidate],
         taking: Taking,
     ) -> tuple[list[Waiting], dict[int, str]]:
-        candidates = self._database.read(lambda c: settling.unlocked(c, lost, now, skip_candidates))
-        waiting, skipped = self._database.write(lambda c: settling.settle(c, self._worker_id, lost, now, candidates))
+        waiting, skipped = self._database.write(
+            lambda c: settling.settle(c, self._worker_id, lost, now, skip_candidates)
+        )
+        waiting = self._database.read(lambda c: settling.with_holders(c, waiting, skip_candidates))
         names = {row.id: row.limit_name for row in lost if row.limit_name is not None and row.id in taking.tried}
         for_limits = [_for_limit(one, names[one.id], taking) if one.id in names else one for one in waiting]
         return for_limits, skipped
@@ -236,6 +238,13 @@ def _is_held_up(row: Wanted) -> bool:
     """Whether a run is in the way of a row that is skipped for that, if it is a fire."""
     is_skipped = row.overlap_policy == OverlapPolicy.SKIP and row.parent_id is None
     return row.terms.may_run and is_skipped and row.holder_id is not None
+
+
+def _behind(
+    connection: Connection, rows: Sequence[Wanted], skip_candidates: Mapping[int, SkipCandidate]
+) -> list[Waiting]:
+    waiting = [Waiting(row.id, row.due_at, row.holder_id if overlap.may_skip(row) else None) for row in rows]
+    return settling.with_holders(connection, waiting, skip_candidates)
 
 
 def _for_limit(one: Waiting, name: str, taking: Taking) -> Waiting:

@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, literal_column, 
 
 from rota.shared.domain.planning import CATCH_UP_PRIORITY
 from rota.shared.domain.states import PLANNED_ORIGINS, Origin, OverlapPolicy
-from rota.shared.domain.times import is_time
+from rota.shared.domain.times import LATEST, is_time
 from rota.shared.store import taken_slots, turns
 from rota.shared.store.tables import schedule_instance, schedule_task
 
@@ -75,11 +75,16 @@ REPORTED_WITHIN = timedelta(seconds=1)
 reported yet."""
 
 
+LOCKED = LATEST
+"""Until when a run may report that somebody has locked: its second has not begun."""
+
+
 @dataclass(frozen=True, slots=True)
 class SkipCandidate:
     """A fire that will be skipped unless ``holder_id`` reports before ``until`` (naive UTC).
 
     ``holder_id`` is the instance that holds the task's slot: its row says ``running``, but it may have ended already.
+    ``until`` is ``LOCKED`` as long as somebody has that row or one of its nodes locked: a report would wait, too.
     """
 
     holder_id: int
@@ -105,6 +110,17 @@ class Waiting(NamedTuple):
 
     task_id: int | None = None  # if it waits for its turn
     limit_name: str | None = None  # of its task
+    is_holder_free: bool = False
+    """Whether nobody has that run locked, as far as it was asked: then its report need not wait."""
+
+
+def note_candidate(candidates: dict[int, SkipCandidate], one: Waiting, until: datetime) -> None:
+    """Note the run because of which an instance may be skipped: it has until then to report, if it may report now."""
+    if one.holder_id is None:
+        return
+    known = candidates.get(one.id)
+    if known is None or known.until == LOCKED:
+        candidates[one.id] = SkipCandidate(one.holder_id, until if one.is_holder_free else LOCKED)
 
 
 def slots_waited_for(policy: str | None, max_instances: int | None) -> int | None:

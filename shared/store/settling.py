@@ -11,6 +11,7 @@ from rota.shared.domain.times import is_time
 from rota.shared.store import cleanups, spreading
 from rota.shared.store.overlap import (
     IS_OF_THE_PAST,
+    LOCKED,
     OFF,
     Contender,
     SkipCandidate,
@@ -65,15 +66,17 @@ def settle(
     return judged.waiting + [Waiting(row.id, row.due_at) for row in lost if row.id in early], judged.skipped
 
 
-def unlocked(
-    connection: Connection, rows: Sequence[Contender], now: datetime, skip_candidates: Mapping[int, SkipCandidate]
-) -> Mapping[int, SkipCandidate]:
-    """The candidates of these rows, without those whose runs somebody has locked. Such a run may have ended before the
-    fire was due, and its report waits for the lock. ``now`` is naive UTC. Call it before the transaction that skips.
+def with_holders(
+    connection: Connection, waiting: Sequence[Waiting], skip_candidates: Mapping[int, SkipCandidate]
+) -> list[Waiting]:
+    """The instances that wait, with whether somebody has locked the runs because of which they may be skipped.
+
+    It does not ask again where the time to report runs already.
     """
-    holders = {skip_candidates[row.id].holder_id for row in rows if _is_sure(row, now, skip_candidates)}
-    locked = reporting.locked(connection, holders)
-    return {i: one for i, one in skip_candidates.items() if one.holder_id not in locked} if locked else skip_candidates
+    timed = {i for i, candidate in skip_candidates.items() if candidate.until != LOCKED}
+    asked = {one.holder_id for one in waiting if one.holder_id is not None and one.id not in timed}
+    free = asked - reporting.locked(connection, asked)
+    return [one._replace(is_holder_free=one.holder_id in free) for one in waiting]
 
 
 def judge(

@@ -147,8 +147,9 @@ def test_an_instance_whose_slot_is_taken_waits(rows: Scenario) -> None:
     instance = rows.assigned(worker, task, due)
     [claimed] = claims(rows, worker, instance)
     assert (claimed.runs, claimed.waiting) == ([], [Waiting(instance, due)])
-    [claimed] = claims(rows, worker, instance, now=due)
-    assert (claimed.runs, claimed.waiting) == ([], [Waiting(instance, due, holder.id)])
+    claimed, held_up = claims(rows, worker, instance, now=due)
+    assert (claimed.runs, claimed.waiting, held_up.runs) == ([], [], [])
+    assert held_up.waiting == [Waiting(instance, due, holder.id, is_holder_free=True)]
     assert nodes(rows, instance) == UNTOUCHED
 
 
@@ -163,8 +164,9 @@ def test_what_is_due_too_far_ahead_waits(rows: Scenario) -> None:
 def test_of_two_instances_of_a_task_that_skips_one_is_won_and_the_other_waits_for_it(rows: Scenario) -> None:
     worker, task = rows.worker(), rows.task()
     first, second = rows.assigned(worker, task), rows.assigned(worker, task)
-    [claimed] = claims(rows, worker, first, second)
-    assert (ran(claimed), [(one.id, one.holder_id) for one in claimed.waiting]) == ([first], [(second, first)])
+    claimed, held_up = claims(rows, worker, first, second)
+    assert (ran(claimed), claimed.waiting, ran(held_up)) == ([first], [], [])
+    assert [(one.id, one.holder_id, one.is_holder_free) for one in held_up.waiting] == [(second, first, True)]
     assert rows.statuses() == {first: "running", second: "assigned"}
 
 

@@ -134,12 +134,14 @@ def test_no_fire_is_skipped_for_a_parent_that_somebody_has_locked(spread: Spread
     first = spread.start()
     spread.step()
     spread.claim()
-    late = spread.rows.pending(spread.task(first), spread.rows.now(), origin="cron")
-    spread.step()
-    wait_until(lambda: spread.rows.now() > spread.rows.row(late).due_at + REPORTED_WITHIN, 5, "it to be sure")
     with locked_row(spread, first):
+        late = spread.rows.pending(spread.task(first), spread.rows.now(), origin="cron")
+        spread.step()
+        wait_until(lambda: spread.rows.now() > spread.rows.row(late).due_at + REPORTED_WITHIN, 5, "its time to pass")
         spread.step()
         assert spread.rows.status(late) == "pending"
+    spread.step()
+    assert spread.rows.status(late) == "pending", "the end of the one before has its time from now on"
     wait_until(lambda: spread.stepped().status(late) == "canceled", 5, "it to be skipped")
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from rota.shared.clock import Clock
 from rota.shared.domain.groups import Group
 from rota.shared.store.crowds import NOBODY, Beside
-from rota.shared.store.overlap import REPORTED_WITHIN, SkipCandidate, Waiting
+from rota.shared.store.overlap import REPORTED_WITHIN, SkipCandidate, Waiting, note_candidate
 from rota.shared.store.polling import NO_WEIGHTS
 from rota.shared.store.runs import Run, Wanted
 from rota.worker_service.pulling.delay_queue import DelayQueue, Others
@@ -164,10 +164,10 @@ class Backlog:
             for row in following:
                 self._lines.know(row, read_at)
             self._forget(gone)
-            for instance_id, due_at, holder_id, task_id, limit_name in left:
-                if holder_id is not None:
-                    until = ended + REPORTED_WITHIN + 3 * on_the_way(self._clock.round_trip())
-                    self._skip_candidates.setdefault(instance_id, SkipCandidate(holder_id, until))
+            reported = ended + REPORTED_WITHIN + 3 * on_the_way(self._clock.round_trip())
+            for one in left:
+                instance_id, due_at, _, task_id, limit_name, _ = one
+                note_candidate(self._skip_candidates, one, reported)
                 if task_id is not None:
                     self._lines.join(task_id, instance_id, due_at)
                 moment = self._next_try(instance_id, due_at, began)

@@ -242,3 +242,25 @@ WHERE (schedule_instance.id IN (:ids))
   AND schedule_instance.schedule_worker_node_id = :worker
   AND schedule_instance.status IN (:status_2, …)
 ORDER BY schedule_instance.id;
+
+-- transitions.reporting.locked
+SELECT schedule_instance.id, schedule_instance.id AS id__1
+FROM schedule_instance
+WHERE schedule_instance.id IN (:ids);
+
+-- transitions.reporting.locked
+SELECT schedule_instance.id, schedule_instance.id AS id__1
+FROM schedule_instance
+WHERE schedule_instance.id IN (:ids)
+FOR UPDATE SKIP LOCKED;
+
+-- transitions.reporting.locked
+SELECT schedule_task_node.schedule_instance_id, schedule_task_node.id
+FROM schedule_task_node
+WHERE schedule_task_node.schedule_instance_id IN (:ids);
+
+-- transitions.reporting.locked
+SELECT schedule_task_node.schedule_instance_id, schedule_task_node.id
+FROM schedule_task_node
+WHERE schedule_task_node.schedule_instance_id IN (:ids)
+FOR UPDATE SKIP LOCKED;

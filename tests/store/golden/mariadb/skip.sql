@@ -111,28 +111,6 @@ INNER JOIN schedule_instance FORCE INDEX (uq_schedule_instance_overlap_key)
   ON schedule_instance.overlap_key BETWEEN asked.task * :task_1
   AND asked.task * :task_1 + :param_1;
 
--- transitions.reporting.locked
-SELECT schedule_instance.id, schedule_instance.id AS id__1
-FROM schedule_instance
-WHERE schedule_instance.id IN (:ids);
-
--- transitions.reporting.locked
-SELECT schedule_instance.id, schedule_instance.id AS id__1
-FROM schedule_instance
-WHERE schedule_instance.id IN (:ids)
-FOR UPDATE SKIP LOCKED;
-
--- transitions.reporting.locked
-SELECT schedule_task_node.schedule_instance_id, schedule_task_node.id
-FROM schedule_task_node
-WHERE schedule_task_node.schedule_instance_id IN (:ids);
-
--- transitions.reporting.locked
-SELECT schedule_task_node.schedule_instance_id, schedule_task_node.id
-FROM schedule_task_node
-WHERE schedule_task_node.schedule_instance_id IN (:ids)
-FOR UPDATE SKIP LOCKED;
-
 -- settling._states
 SELECT schedule_instance.id, schedule_instance.gmt_cancel_requested, schedule_task.is_deleted,
     schedule_task.status

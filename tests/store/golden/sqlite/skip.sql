@@ -111,20 +111,6 @@ JOIN schedule_instance
   ON schedule_instance.overlap_key BETWEEN asked.task * :task_1
   AND asked.task * :task_1 + :param_1;
 
--- transitions.reporting.locked
-SELECT schedule_instance.id, schedule_instance.id AS id__1
-FROM schedule_instance
-WHERE schedule_instance.id IN (SELECT value FROM json_each(:ids));
-
--- transitions.reporting.locked: as above
-
--- transitions.reporting.locked
-SELECT schedule_task_node.schedule_instance_id, schedule_task_node.id
-FROM schedule_task_node
-WHERE schedule_task_node.schedule_instance_id IN (SELECT value FROM json_each(:ids));
-
--- transitions.reporting.locked: as above
-
 -- settling._states
 SELECT schedule_instance.id, schedule_instance.gmt_cancel_requested, schedule_task.is_deleted,
     schedule_task.status
