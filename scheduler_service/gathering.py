@@ -3,15 +3,16 @@
 All is decided by the rows, and several schedulers may do it at once: what has ended stays so, and no shard is added.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from rota.shared.database.transactions import Database
 from rota.shared.domain.spreading import MOST_SHARDS, gathered
 from rota.shared.store import params, spreading
-from rota.shared.store.spreading import Running
+from rota.shared.store.spreading import Running, Unstopped
 from rota.shared.store.transitions import spreading as moves
 from rota.shared.surprises import Surprises
 
@@ -29,7 +30,7 @@ def gather(database: Database, surprises: Surprises) -> bool:
         going_on = [one for one in page if one.is_open]
         some_run |= bool(going_on)
         for some in _portions(one for one in going_on if one.gmt_cancel_requested is not None):
-            _stop(database, some)
+            stop_shards(database, [one.id for one in some], surprises)
         for some in _portions(one for one in page if not one.is_open):
             _end(database, some, surprises)
         if len(page) < PAGE:
@@ -37,11 +38,24 @@ def gather(database: Database, surprises: Surprises) -> bool:
         after = page[-1].id
 
 
-def _stop(database: Database, parents: Sequence[Running]) -> None:
-    """Cancel the shards of these, or ask their workers to stop them, as far as nobody has done so."""
-    shards = database.read(lambda c: spreading.unstopped(c, [one.id for one in parents]))
-    if shards.parents:
-        database.write(lambda c: spreading.stop(c, shards))
+def stop_shards(database: Database, parent_ids: Collection[int], surprises: Surprises) -> Collection[int]:
+    """Cancel the shards of these instances, or ask their workers to stop them, as far as nobody has done so.
+
+    Returns the instances that had such shards. What somebody has locked is left to a later look.
+    """
+    shards = database.read(lambda c: spreading.unstopped(c, parent_ids))
+
+    def refused(shard_id: int, error: DBAPIError) -> None:
+        surprises.say(_name(shard_id), error)
+
+    database.write_by_halves([*shards.waiting, *shards.running], partial(_stop_some, shards=shards), refused, _name)
+    return shards.parents
+
+
+def _stop_some(connection: Connection, shard_ids: Sequence[int], shards: Unstopped) -> None:
+    some = set(shard_ids)
+    waiting, running = ([one for one in ids if one in some] for ids in (shards.waiting, shards.running))
+    spreading.stop(connection, shards._replace(waiting=waiting, running=running))
 
 
 def _end(database: Database, parents: Sequence[Running], surprises: Surprises) -> None:
@@ -55,7 +69,11 @@ def _end(database: Database, parents: Sequence[Running], surprises: Surprises) -
     def refused(end: moves.End, error: DBAPIError) -> None:
         surprises.say(f"the end of instance {end[0]}", error)
 
-    database.write_by_halves(ends, moves.end, refused)
+    database.write_by_halves(ends, moves.end, refused, lambda end: f"the end of instance {end[0]}")
+
+
+def _name(instance_id: int) -> str:
+    return f"instance {instance_id}"
 
 
 def _portions(parents: Iterable[Running]) -> Iterator[Sequence[Running]]:

@@ -63,7 +63,8 @@ class Holder:
     def _take_back(self, pause: Pause) -> bool:
         given = self._database.read(lambda c: pauses.given(c, self._limit))
         if given:
-            self._database.write(lambda c: pauses.take_back(c, pause, given))
+            take_back = partial(_take_back, pause=pause)
+            self._database.write_by_halves(given, take_back, self._not_taken_back, _name_of_given)
         return len(given) >= self._limit
 
     def _rewind(self, pause: Pause) -> bool:
@@ -76,11 +77,26 @@ class Holder:
         if edited := [task.id for task in leased if task.terms.is_stale]:  # their plans are made anew
             self._database.write(lambda c: locks.drop(c, token, edited))
         if tasks:
-            self._database.write_by_halves(tasks, partial(_rewind, token=token, pause=pause), self._refused)
+            self._database.write_by_halves(tasks, partial(_rewind, token=token, pause=pause), self._refused, _name)
         return len(tasks) >= self._limit
 
     def _refused(self, task: PlannedTask, error: DBAPIError) -> None:
-        log.warning("task %r: its fires ahead could not be taken back: %s", task.name, sentence(error))
+        log.warning("%s: its fires ahead could not be taken back: %s", _name(task), sentence(error))
+
+    def _not_taken_back(self, instance_id: int, error: DBAPIError) -> None:
+        log.warning("%s could not be taken back: %s", _name_of_given(instance_id), sentence(error))
+
+
+def _name(task: PlannedTask) -> str:
+    return f"task {task.name!r}"
+
+
+def _name_of_given(instance_id: int) -> str:
+    return f"instance {instance_id}"
+
+
+def _take_back(connection: Connection, instance_ids: Sequence[int], *, pause: Pause) -> None:
+    pauses.take_back(connection, pause, instance_ids)
 
 
 def _rewind(connection: Connection, tasks: Sequence[PlannedTask], *, token: str, pause: Pause) -> None:

@@ -9,6 +9,7 @@ from functools import partial
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from rota.scheduler_service import adopting
 from rota.scheduler_service.behind import behind_a_flood, note_floods
 from rota.scheduler_service.fitting import binding, fits
 from rota.scheduler_service.fleet import SNAPSHOT_SECONDS, FleetCache
@@ -25,10 +26,8 @@ from rota.scheduler_service.stretches import LOOK_SECONDS, Line, Stretches, in_t
 from rota.scheduler_service.urgent import wake_for
 from rota.shared.clock import TICK_PHASE_SECONDS, seconds_to_next
 from rota.shared.database.later import Unexpected, then_read
-from rota.shared.database.transactions import Database, sentence
+from rota.shared.database.transactions import Database
 from rota.shared.domain.nodes import PlannedNode
-from rota.shared.domain.states import REASON_LIMIT
-from rota.shared.domain.times import is_time, why_no_time
 from rota.shared.domain.waiting import superseded
 from rota.shared.settings import Settings
 from rota.shared.store import assignments, chain_runs, fires, locks, overlap, pauses
@@ -119,7 +118,7 @@ class Assigner:
         seen = self._database.read(lambda c: assignments.look(c, horizon))
         if seen.requested:
             self._requested()
-        adopted = self._adopt(limit) if seen.orphaned else 0
+        adopted = adopting.adopt(self._database, limit, self._surprises) if seen.orphaned else 0
         self._is_paused = seen.is_paused
         self._any_chain = seen.any_chain
         done = self._pass(horizon) if seen.due or adopted else self._end(Pass())
@@ -134,21 +133,6 @@ class Assigner:
     def _horizon(self, share: float = 1) -> datetime:
         """So far ahead it looks for work: until the end of the look-ahead, or of this share of it."""
         return self._database.clock.now() + timedelta(seconds=self._settings.lookahead_seconds * share)
-
-    def _adopt(self, limit: int) -> int:
-        """Adopt the rows that SQL inserted without a due time, or cancel them; returns how many there were."""
-        orphans = self._database.read(lambda c: assignments.orphans(c, limit))
-        refused = {instance_id: why_no_time(moment) for instance_id, moment in orphans.items() if not is_time(moment)}
-        if refused:
-            self._database.write(lambda c: canceling.refuse(c, refused))
-        self._database.write_by_halves([i for i in orphans if i not in refused], giving.adopt, self._refuse)
-        return len(orphans)
-
-    def _refuse(self, instance_id: int, error: DBAPIError) -> None:
-        """Cancel an instance whose own write the database refuses."""
-        reason = f"the database refuses the instance: {sentence(error)}"[:REASON_LIMIT]
-        log.warning("assigner: instance %d: %s", instance_id, reason)
-        self._database.write(lambda c: canceling.refuse(c, {instance_id: reason}))
 
     def _pass(self, horizon: datetime) -> Pass:
         """Page through what is pending.
@@ -249,16 +233,21 @@ class Assigner:
         leavers = {p.id for p in page if p.id in unfit and p.slots is not None and p.overlap_slot is not None}
         unexplained = {p.id: reason for p, reason in waiting if p.reason != reason}
         changed = comers | leavers | unexplained.keys() | refused.keys()
+        written: set[int] = set()
 
-        def write(connection: Connection) -> set[int]:
-            free = giving.free_pending(connection, changed).keys()
+        def write(connection: Connection, some: Sequence[int]) -> None:
+            free = giving.free_pending(connection, some).keys()
             giving.line_up(connection, comers & free)
             giving.leave_line(connection, leavers & free)
             giving.explain(connection, {i: reason for i, reason in unexplained.items() if i in free})
             canceling.refuse(connection, {i: reason for i, reason in refused.items() if i in free})
-            return set(free)
+            written.update(free)
 
-        return self._database.write(write) if changed else set()
+        if changed:
+            surprise = partial(adopting.note, self._surprises)
+            held_up = self._database.write_by_halves(sorted(changed), write, surprise, adopting.name)
+            written.difference_update(held_up)
+        return written
 
     def _missed_in_turn(
         self, page: Iterable[Pending], waiting: Iterable[tuple[Pending, str]], pinned: Collection[int], now: datetime
@@ -315,15 +304,23 @@ class Assigner:
             given.update(mine)
 
         def refused(one: Placed, error: DBAPIError) -> None:
-            self._refuse(one.instance.id, error)
+            adopting.refuse(self._database, one.instance.id, error, self._surprises)
+
+        def give_all(*, at_once: bool) -> None:
+            held_up = self._database.write_by_halves(placed, partial(give, at_once=at_once), refused, _name)
+            given.difference_update(one.instance.id for one in held_up)
 
         if got:
             try:
-                self._database.write_by_halves(placed, partial(give, at_once=True), refused)
+                give_all(at_once=True)
             except Unexpected:  # another scheduler has taken a lease over; and if one does so again, it gives the rest
                 with suppress(Unexpected):
-                    self._database.write_by_halves(placed, partial(give, at_once=False), refused)
+                    give_all(at_once=False)
         return given
+
+
+def _name(one: Placed) -> str:
+    return adopting.name(one.instance.id)
 
 
 def _facts(

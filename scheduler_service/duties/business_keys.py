@@ -57,7 +57,7 @@ class BusinessKeys:
     def _go_on(self, ready: Sequence[Standing]) -> None:
         """Go on with keys; with all but those that a program or another scheduler has changed since they were read."""
         try:
-            self._database.write_by_halves(ready, _go_on, self._refused)
+            self._database.write_by_halves(ready, _go_on, self._refused, _name)
         except Unexpected:
             middle = len(ready) // 2
             for some in (ready[:middle], ready[middle:]) if middle else ():
@@ -65,7 +65,11 @@ class BusinessKeys:
 
     def _refused(self, one: Standing, error: DBAPIError) -> None:
         """The database refuses what SQL has made of a key: the others go on."""
-        self._surprises.say(f"the key {one.key} of {one.type}", error)
+        self._surprises.say(_name(one), error)
+
+
+def _name(one: Standing) -> str:
+    return f"the key {one.key} of {one.type}"
 
 
 def _go_on(connection: Connection, ready: Sequence[Standing]) -> None:

@@ -80,11 +80,11 @@ class Catcher:
         if not steps:
             return
         with suppress(Unexpected):  # another scheduler has taken a lease over: the next step looks again
-            self._database.write_by_halves(steps, partial(_write, token=token), self._refused)
+            self._database.write_by_halves(steps, partial(_write, token=token), self._refused, _name)
 
     def _refused(self, step: Step, error: DBAPIError) -> None:
         """The database refuses what SQL has made of a task: the others go on."""
-        self._surprises.say(f"the catch-up of task {step[0].name!r}", error)
+        self._surprises.say(_name(step), error)
 
     def _decided(self, task: PlannedTask, missed: CatchUp) -> list[Step]:
         """What is written for a stretch; nothing if it cannot be decided now."""
@@ -95,6 +95,10 @@ class Catcher:
         except Exception as error:  # noqa: BLE001 - perhaps a fault of Rota's: one task must not stop the others
             self._surprises.say(f"the catch-up of task {task.name!r}", error)
         return []
+
+
+def _name(step: Step) -> str:
+    return f"the catch-up of task {step[0].name!r}"
 
 
 def _write(connection: Connection, steps: Sequence[Step], token: str) -> None:

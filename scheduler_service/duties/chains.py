@@ -142,13 +142,16 @@ class Chains:
         mine = [one for one in decided if all(link.task_id in held for link in one.again)]
         self._drop(token, held - {link.task_id for one in mine for link in one.again})
         try:
-            self._database.write_by_halves(mine, partial(_write, token=token), partial(self._refused, token=token))
+            refused = partial(self._refused, token=token)
+            held_up = self._database.write_by_halves(mine, partial(_write, token=token), refused, _name)
         except Unexpected:  # another scheduler has followed some of them up: the next step looks again
             self._drop(token, held)
             return False
-        if any(one.fires or one.again for one in mine):
+        self._drop(token, {link.task_id for one in held_up for link in one.again})
+        written = [one for one in mine if one not in held_up]
+        if any(one.fires or one.again for one in written):
             self._written()
-        return bool(mine)
+        return bool(written)
 
     def _drop(self, token: str, task_ids: Collection[int]) -> None:
         """Give leases back at once: whoever waits for one of them has another that this scheduler waits for."""
@@ -157,7 +160,7 @@ class Chains:
 
     def _refused(self, one: Followed, error: DBAPIError, *, token: str) -> None:
         """The database refuses what SQL has made of a task: the others that follow this end are fired one by one."""
-        self._surprises.say(f"what follows the end that row {one.mark_id} of schedule_chain_run marks", error)
+        self._surprises.say(_name(one), error)
         for fire, links in ((chain_fires.fire, one.fires), (chain_fires.fire_again, one.again)):
             for link in links:
                 with suppress(DBAPIError):
@@ -235,6 +238,10 @@ def _facts(connection: Connection, wanted: Sequence[Follower], ends: Ends) -> Fa
         chain_fires.behind(connection, {replay for *_, replay in once_more}),
         chain_fires.open_again(connection, once_more),
     )
+
+
+def _name(one: Followed) -> str:
+    return f"what follows the end that row {one.mark_id} of schedule_chain_run marks"
 
 
 def _add(followed: Followed, link: Link, *, is_on: bool) -> None:

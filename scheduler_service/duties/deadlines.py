@@ -1,10 +1,11 @@
 """Deadlines: end the runs that are over their task's limit for the whole run, and that their workers do not end."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from rota.shared.database.later import Unexpected
@@ -59,10 +60,11 @@ class Deadlines:
         for run in seen:
             if not run.has_ended:
                 later[run.id] = self._next_look(run)
-        self._database.write(partial(deadlines.settle, ended=ended, later=later))
+        settle = partial(_settle, ended=set(ended), later=later)
+        held_up = self._database.write_by_halves([run.id for run in seen], settle, self._not_settled, _name)
         for run in self._free([run for run in seen if run.id in later and self._is_overdue(run)]):
             self._end(run)
-        return 0 if len(seen) == self._settings.batch else self._rest
+        return 0 if len(held_up) < len(seen) == self._settings.batch else self._rest
 
     def _next_look(self, run: Watched) -> datetime:
         longest = run.now + timedelta(seconds=LONGEST_WAIT_SECONDS)
@@ -99,11 +101,14 @@ class Deadlines:
             self._database.write(partial(deadlines.end_overdue, run=run, node=node, report=report))
             said = None if report.instance is None else report.instance.reason
             log.warning("deadlines: instance %d, attempt %d: %s", run.id, report.attempt, said)
-            self._surprises.over(f"instance {run.id}")
+            self._surprises.over(_name(run.id))
         except Unexpected:  # its worker has ended it, or gone on, since it was read
             return
         except (DatabaseProblem, DBAPIError) as error:  # the others should not wait for this one
-            self._surprises.say(f"instance {run.id}", error)
+            self._surprises.say(_name(run.id), error)
+
+    def _not_settled(self, instance_id: int, error: DBAPIError) -> None:
+        self._surprises.say(_name(instance_id), error)
 
     def _check_clock(self) -> None:
         """Note whether the database was away, or its clock was set, since the last look."""
@@ -116,3 +121,14 @@ class Deadlines:
         if self._database.servers.moves != self._moves:
             self._moves, self._began_after = self._database.servers.moves, time
         self._heard, self._time = now, time
+
+
+def _name(instance_id: int) -> str:
+    return f"instance {instance_id}"
+
+
+def _settle(
+    connection: Connection, instance_ids: Sequence[int], ended: Collection[int], later: Mapping[int, datetime]
+) -> None:
+    some = {i: later[i] for i in instance_ids if i in later}
+    deadlines.settle(connection, ended=[i for i in instance_ids if i in ended], later=some)

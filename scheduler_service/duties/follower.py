@@ -58,7 +58,7 @@ class Follower:
         page = self._database.read(lambda c: follow_ups.page(c, self._after, self._settings.batch))
         self._after = page.following
         if page.orphans:
-            self._database.write(lambda c: follow_ups.remove(c, page.orphans))
+            self._database.write_by_halves(page.orphans, follow_ups.remove, self._not_removed, _name_of_orphan)
         if page.tasks:
             self._follow(sorted(page.tasks))
         if not self._after:
@@ -80,11 +80,22 @@ class Follower:
         now = self._database.clock.now()
         found = [FollowUp(task, *follow_up(task, runs.get(task.id, []), now)) for task in tasks]
         with suppress(Unexpected):  # another scheduler has taken a lease over: the next step looks again
-            self._database.write_by_halves(found, partial(_write, token=token), self._refused)
+            self._database.write_by_halves(found, partial(_write, token=token), self._refused, _name)
+
+    def _not_removed(self, mark_id: int, error: DBAPIError) -> None:
+        self._surprises.say(_name_of_orphan(mark_id), error)
 
     def _refused(self, one: FollowUp, error: DBAPIError) -> None:
         """The database refuses what SQL has made of a task: the others go on."""
-        self._surprises.say(f"what follows a run of task {one.task.name!r}", error)
+        self._surprises.say(_name(one), error)
+
+
+def _name(one: FollowUp) -> str:
+    return f"what follows a run of task {one.task.name!r}"
+
+
+def _name_of_orphan(mark_id: int) -> str:
+    return f"the removal of row {mark_id} of schedule_follow_up"
 
 
 def _write(connection: Connection, found: Sequence[FollowUp], token: str) -> None:

@@ -5,8 +5,9 @@ one transaction, release, write, advance. A scheduler that is killed between any
 fire and advanced its task, or neither. Its leases run out by themselves.
 
 Somebody else may have locked a row of a task: an operator's edit that is not committed, or a frozen process. Then the
-first write waits for that lock in vain and is tried again. From then on each write first asks what is locked, and
-passes over it. A task that is passed over keeps its lease until it runs out, so the next batches contain other tasks.
+first write waits for that lock in vain. From then on each write first asks which tasks are locked, and passes over
+them; and of what cannot be asked, such as the place of a fire, it finds out by halves. A task that is passed over keeps
+its lease until it runs out, so the next batches contain other tasks.
 """
 
 import logging
@@ -25,7 +26,6 @@ from rota.scheduler_service.fleet import FleetCache
 from rota.scheduler_service.holding import Holder
 from rota.scheduler_service.kinds import UnknownKinds
 from rota.scheduler_service.urgent import URGENT_PRIORITY, Given, wake_workers
-from rota.scheduler_service.wariness import Wariness
 from rota.scheduler_service.writing import TaskWrite, WriteTimes, aside, portions, without_param, write_tasks
 from rota.shared.clock import TICK_PHASE_SECONDS, seconds_to_next
 from rota.shared.database.later import Unexpected, then_read
@@ -72,7 +72,6 @@ class Materializer:
         self._longest_wait = timedelta(seconds=2 * settings.assignment_timeout_seconds)  # of what a worker was given
         self._surprises = Surprises("materializer")
         self._outrun = OUTRUN_SECONDS
-        self._wariness = Wariness(database.clock)
         self._at_work_since = self._looked_at = database.clock.now()
         self._holder = Holder(database, settings, self._lease)
         self._has_begun = False
@@ -190,6 +189,8 @@ class Materializer:
         lease is over no scheduler looks at the task again.
         """
 
+        wariness = self._database.wariness
+
         def refused(write: TaskWrite, error: DBAPIError) -> None:
             task = write.advance.task
             if write.advance.error is not None:
@@ -199,17 +200,20 @@ class Materializer:
             again = without_param(write, sentence(error)) if is_param else aside(task, sentence(error))
             self._write(token, [again], now)
 
-        began = self._database.clock.monotonic()
         times = WriteTimes(now, now - self._longest_wait, self._within)
 
         def write(connection: Connection, some: Sequence[TaskWrite], *, at_once: bool) -> None:
-            wary = self._wariness.is_wary(waited=self._database.clock.monotonic() - began)
+            wary = wariness.is_wary()
             passed_over = write_tasks(connection, token, some, times, wary=wary, at_once=at_once, marks=self._any_chain)
-            if passed_over:
-                self._wariness.passed_over(passed_over)
+            wariness.passed_over(f"task {name!r}" for name in sorted(passed_over))
 
+        by_halves = self._database.write_by_halves
         try:
-            self._database.write_by_halves(writes, partial(write, at_once=True), refused)
+            by_halves(writes, partial(write, at_once=True), refused, _name)
         except Unexpected:  # another scheduler has taken a lease over; and if one does so again, it writes the rest
             with suppress(Unexpected):
-                self._database.write_by_halves(writes, partial(write, at_once=False), refused)
+                by_halves(writes, partial(write, at_once=False), refused, _name)
+
+
+def _name(write: TaskWrite) -> str:
+    return f"task {write.advance.task.name!r}"

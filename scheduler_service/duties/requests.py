@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from rota.shared.control import requests as control
 from rota.shared.database.transactions import Database
+from rota.shared.domain.business_keys import Key
 from rota.shared.settings import Settings
 from rota.shared.store import requests
 from rota.shared.store.requests import Request, What
@@ -24,16 +25,24 @@ class Requests:
         self._database = database
         self._settings = settings
         self._surprises = Surprises("requests")
+        self._after = 0
+        self._held_up: set[tuple[str, Key]] = set()
+        """The types and keys of which this round does nothing, since somebody has locked what it would write."""
 
     def step(self) -> float:
         """One page; returns the seconds to rest. After the last page, that is until the assigner sees more."""
         batch = self._settings.batch
-        found = self._database.read(lambda c: requests.waiting(c, batch))
+        found = self._database.read(lambda c: requests.waiting(c, self._after, batch))
         if found:
-            control.apply(self._database, found, self._refused)
+            control.apply(self._database, found, self._refused, self._held_up)
             if any(one.what == What.ONCE for one in found):
                 self._assign()
-        return 0 if len(found) == batch else math.inf
+        if len(found) == batch:
+            self._after = found[-1].id
+            return 0
+        self._after = 0
+        self._held_up.clear()
+        return math.inf
 
     def _refused(self, request: Request, said: str) -> None:
         told = f"request {request.id} is refused, key {request.key[1]!r}: {said}"

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from rota.scheduler_service.fitting import needed
 from rota.scheduler_service.fleet import FleetCache, FleetSnapshot
-from rota.scheduler_service.gathering import gather
+from rota.scheduler_service.gathering import gather, stop_shards
 from rota.scheduler_service.params import with_lists
 from rota.scheduler_service.placing import why_never
 from rota.scheduler_service.waiting_parents import WaitingParents
@@ -210,26 +210,26 @@ class Spreader:
         if not changed and not decided.replaced:
             return
 
-        def write(connection: Connection) -> None:
-            free = giving.free_pending(connection, changed)
+        def write(connection: Connection, some: Sequence[int]) -> None:
+            free = giving.free_pending(connection, some)
             giving.explain(connection, {i: why for i, why in unsaid.items() if i in free})
             canceling.refuse(connection, {i: why for i, why in decided.refused.items() if i in free})
-            canceling.request_cancel_of_free(connection, decided.replaced, settling.REPLACED)
 
-        self._database.write(write)
+        for number in self._database.write_by_halves(sorted(changed), write, self._not_written, _name):
+            decided.refused.pop(number, None)
+        if decided.replaced:
+            self._database.write(lambda c: canceling.request_cancel_of_free(c, decided.replaced, settling.REPLACED))
+
+    def _not_written(self, instance_id: int, error: DBAPIError) -> None:
+        self._surprises.say(_name(instance_id), error)
 
     def _not_stopped(self, put_back: Sequence[int]) -> Sequence[int]:
         """Stop the shards of these instances, which SQL has put back and which are refused.
 
         Returns those of which somebody has locked the row of a shard: they are refused by a later look.
         """
-        if not put_back:
-            return ()
-        shards = self._database.read(lambda c: spreading.unstopped(c, put_back))
-        if not shards.parents:
-            return ()
-        self._database.write(lambda c: spreading.stop(c, shards))
-        return self._database.read(lambda c: spreading.unstopped(c, shards.parents)).parents
+        stopped = stop_shards(self._database, put_back, self._surprises) if put_back else ()
+        return self._database.read(lambda c: spreading.unstopped(c, stopped)).parents if stopped else ()
 
     def _spread(
         self, tasks: Mapping[int, int], param_sizes: Mapping[int, int], parents: Sequence[Parent]
@@ -266,12 +266,17 @@ class Spreader:
             _write_parents(connection, token, {tasks[one.id] for one in mine}, mine)
 
         with suppress(Unexpected):  # another scheduler has taken a lease over: it spreads them
-            self._database.write_by_halves([one for one in parents if tasks[one.id] in got], write, self._refuse)
+            mine = [one for one in parents if tasks[one.id] in got]
+            self._database.write_by_halves(mine, write, self._refuse, lambda one: _name(one.id))
 
     def _refuse(self, parent: Parent, error: DBAPIError) -> None:
         reason = f"the database refuses the instance: {sentence(error)}"[:REASON_LIMIT]
         log.warning("spreader: instance %d: %s", parent.id, reason)
         self._database.write(lambda c: canceling.refuse(c, {parent.id: reason}))
+
+
+def _name(instance_id: int) -> str:
+    return f"instance {instance_id}"
 
 
 def _able(one: Pending, snapshot: FleetSnapshot) -> Able:

@@ -35,7 +35,14 @@ class Act:
     """How often it has been tried before, in vain."""
 
 
-def perform(database: Database, actor: Actor, why: str | None, work: Callable[[Connection, Act], T]) -> T:
+def perform(
+    database: Database,
+    actor: Actor,
+    why: str | None,
+    work: Callable[[Connection, Act], T],
+    *,
+    waits: bool = True,
+) -> T:
     """Run ``work`` in a transaction, and return what it returns.
 
     A transaction runs again when the answer to its commit was lost. If the audit then has the key of this act, the
@@ -45,7 +52,7 @@ def perform(database: Database, actor: Actor, why: str | None, work: Callable[[C
     meanwhile, the act is tried again. So it holds no lock while it waits for an answer of the database.
 
     Raises InvalidInput for a reason that is too long, NotPossible if others keep changing what it reads, and whatever
-    ``work`` raises.
+    ``work`` raises. Unless it ``waits`` for what somebody has locked, it raises as ``Database.write_if_free`` does.
     """
     if why is not None and len(why) > WHY_LIMIT:
         raise InvalidInput(f"a reason of {len(why):,} characters is too long; at most {WHY_LIMIT:,} are kept")
@@ -58,6 +65,12 @@ def perform(database: Database, actor: Actor, why: str | None, work: Callable[[C
             results[:] = [work(connection, replace(act, tries=next(tries)))]
         return results[0]
 
+    return _until_unchanged(database, database.write if waits else database.write_if_free, once)
+
+
+def _until_unchanged(
+    database: Database, write: Callable[[Callable[[Connection], T]], T], once: Callable[[Connection], T]
+) -> T:
     retrying = Retrying(
         retry=retry_if_exception_type(Unexpected),
         wait=wait_random_exponential(multiplier=FIRST_RETRY_SECONDS, max=1),
@@ -65,7 +78,7 @@ def perform(database: Database, actor: Actor, why: str | None, work: Callable[[C
         sleep=database.clock.sleep,
     )
     try:
-        done: T = retrying(database.write, once)
+        done: T = retrying(write, once)
     except RetryError as error:
         said = f"others changed the same rows at each of {TRIES} tries, and nothing was done; try again"
         raise NotPossible(said) from error

@@ -15,7 +15,7 @@ from rota.shared.control.business_keys import Wanted
 from rota.shared.control.documents import Document, plain
 from rota.shared.database.callers import Insert
 from rota.shared.database.constructs import written
-from rota.shared.database.transactions import Database, is_refusal, sentence
+from rota.shared.database.transactions import Database, is_locked, is_refusal, sentence
 from rota.shared.domain.business_keys import Asked, Key, checked_key, task_name
 from rota.shared.domain.errors import InvalidInput, NotFound
 from rota.shared.domain.jsontext import UnreadableJson, json_value
@@ -102,14 +102,20 @@ def _told(task_type: str, key: Key) -> Document:
 # What the scheduler does
 
 
-def apply(database: Database, found: Sequence[Request], refused: Callable[[Request, str], object]) -> None:
+def apply(
+    database: Database,
+    found: Sequence[Request],
+    refused: Callable[[Request, str], object],
+    held_up: set[tuple[str, Key]],
+) -> None:
     """Do what requests ask for, in their order, and remove them: many in a transaction, where they are alike.
 
-    One that can never be done is kept with the reason, and told to ``refused``. Raises what may pass, such as
-    DatabaseProblem: then what is left is done later.
+    One that can never be done is kept with the reason, and told to ``refused``. If somebody has locked what one writes,
+    its type and key are added to ``held_up``: it is left for later, and all that ask for something under a key that is
+    there. Raises what may pass, such as DatabaseProblem: then what is left is done later.
     """
     for some in _alike(found):
-        _apply(database, some, refused)
+        _apply(database, [one for one in some if (one.type, one.key) not in held_up], refused, held_up)
 
 
 def _alike(found: Sequence[Request]) -> list[list[Request]]:
@@ -142,23 +148,34 @@ def _work(database: Database, actor: Actor, some: Sequence[Request]) -> Callable
     return partial(_put, some=some, task=task, asked=asked)
 
 
-def _apply(database: Database, some: Sequence[Request], refused: Callable[[Request, str], object]) -> None:
-    first = some[0]
+def _apply(
+    database: Database,
+    some: Sequence[Request],
+    refused: Callable[[Request, str], object],
+    held_up: set[tuple[str, Key]],
+) -> None:
+    if not some:
+        return
+    first, locked = some[0], False
     actor = Actor(first.by, "code")
     try:
-        perform(database, actor, first.why, _work(database, actor, some))
+        perform(database, actor, first.why, _work(database, actor, some), waits=False)
     except InvalidInput as error:
         said = str(error)
     except DBAPIError as error:
-        if not is_refusal(error):
+        locked = is_locked(error)
+        if not locked and not is_refusal(error):
             raise
         said = sentence(error)
     else:
         return
     if len(some) > 1:
         middle = len(some) // 2
-        _apply(database, some[:middle], refused)
-        _apply(database, some[middle:], refused)
+        _apply(database, some[:middle], refused, held_up)
+        _apply(database, some[middle:], refused, held_up)
+    elif locked:
+        held_up.add((first.type, first.key))
+        database.wariness.passed_over([f"request {first.id}, key {first.key[1]!r} of {first.type},"])
     else:
         database.write(lambda connection: requests.refuse(connection, first.id, said))
         refused(first, said)

@@ -57,16 +57,19 @@ class ErrorKind(Enum):
     """What an error of the database means for the transaction in which it came up."""
 
     CONFLICT = "another transaction was in the way, or this one was cut: it may succeed at once"
+    LOCKED = "another transaction has a row locked, for longer than a statement waits: nobody knows until when"
     OUTAGE = "the database is away, or takes no work for now: it may succeed when the database is back"
     REFUSAL = "the database refuses the data: a row is at fault, and the same transaction never succeeds"
     OTHER = "any other: a fault of Rota's, or of how the database is set up"
 
 
 class Limits(NamedTuple):
-    """How long a database may take, in seconds: for one call, and to connect."""
+    """How long a database may take, in seconds: for one call, and to connect; and whether a statement waits for a row
+    that another transaction has locked."""
 
     call: float
     connect: float
+    waits_for_locks: bool = True
 
 
 class Backend(Protocol):

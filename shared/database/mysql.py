@@ -39,7 +39,7 @@ INTERRUPTED = frozenset({1317, 1969, 3024})
 NO_CERTIFICATE = frozenset({1180, 1467, 3100, 3101})
 """A cluster refused the commit, or could give no id for now."""
 
-CONFLICTS = frozenset({DEADLOCK, LOCK_WAIT, CHANGED_SINCE_READ, *INTERRUPTED, *NO_CERTIFICATE})
+CONFLICTS = frozenset({DEADLOCK, CHANGED_SINCE_READ, *INTERRUPTED, *NO_CERTIFICATE})
 CONNECTION_LOST = frozenset({0, 1053, 1158, 1159, 1160, 1161, 1184, 1927, 2002, 2003, 2006, 2013, 2055, 4031})
 """0 is PyMySQL's own code for a closed connection. 1927 and 4031: the server killed the connection, or closed it
 because it was idle."""
@@ -130,6 +130,8 @@ class MySQL(Backend):
         number = code(error)
         if number in CONFLICTS:
             return ErrorKind.CONFLICT
+        if number == LOCK_WAIT:
+            return ErrorKind.LOCKED
         if number in OUTAGES or error.connection_invalidated:
             return ErrorKind.OUTAGE
         return ErrorKind.REFUSAL if number in REFUSALS or is_of_data(error) else ErrorKind.OTHER
@@ -246,7 +248,8 @@ def _engine(url: URL, limits: Limits, servers: Servers) -> Engine:
         Hosts(url, limits.connect, servers).follow(engine)
     else:
         event.listen(engine, "do_connect", connect)
-    event.listen(engine, "connect", lambda connection, record: prepare(connection, record, servers))
+    waits = limits.waits_for_locks
+    event.listen(engine, "connect", lambda connection, record: prepare(connection, record, servers, waits=waits))
     event.listen(engine, "connect", lambda connection, record: connection.limit(limits.call, limits.call))
     event.listen(engine, "begin", _begin)
     event.listen(engine, "checkin", _note_use)

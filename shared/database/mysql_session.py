@@ -9,6 +9,9 @@ from rota.shared.database.mysql_hosts import WSREP_ON
 from rota.shared.database.servers import Servers
 
 LOCK_WAIT_SECONDS = 2
+"""So long a statement waits for a row that another transaction has locked."""
+
+MYSQLS_SHORTEST_WAIT_SECONDS = 1
 IDLE_IN_TRANSACTION_SECONDS = 3
 """After so long MariaDB ends the session of a process that is frozen inside a transaction, which frees its locks. MySQL
 does so after ``wait_timeout``."""
@@ -38,19 +41,23 @@ SETTING_REFUSED = 20_000
 """Rota's own code for that, beyond all codes of servers and of PyMySQL."""
 
 
-def prepare(connection: Any, record: Any, servers: Servers) -> None:
+def prepare(connection: Any, record: Any, servers: Servers, *, waits: bool) -> None:
     """Give a new session Rota's settings, and note what its server is.
+
+    ``waits``: whether its statements wait for locks. On MySQL they wait a second if not, which is the least it takes.
 
     Raises pymysql.err.OperationalError. With the code ``SETTING_REFUSED`` it names the setting that the server refuses.
     """
+    is_mariadb = "mariadb" in connection.get_server_info().lower()
+    shortest = 0 if is_mariadb else MYSQLS_SHORTEST_WAIT_SECONDS
     settings = [
         "time_zone = '+00:00'",
         f"sql_mode = '{SQL_MODE}'",
         f"wait_timeout = {IDLE_SECONDS}",
-        f"innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}",
+        f"innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS if waits else shortest}",
         f"group_concat_max_len = {LONGEST_IDS}",
     ]
-    if "mariadb" in connection.get_server_info().lower():
+    if is_mariadb:
         # Otherwise MariaDB turns an IN of 1,000 values or more into a join, and may then read by another index.
         # And it would check the whole row at each update: a row that was written past a CHECK could not be ended.
         settings += [

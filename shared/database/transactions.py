@@ -6,9 +6,10 @@ finds by key the rows that a lost commit may have written already.
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, Table, select
@@ -23,6 +24,7 @@ from rota.shared.database.constructs import UtcNow
 from rota.shared.database.outage import Outage
 from rota.shared.database.servers import Servers
 from rota.shared.database.urls import named, parsed, shown
+from rota.shared.database.wariness import Wariness
 from rota.shared.domain.errors import DatabaseAway, DatabaseProblem
 
 T = TypeVar("T")
@@ -33,7 +35,8 @@ FIRST_RETRY_SECONDS = 0.02
 CONNECTIONS_AHEAD = 4
 """How many connections a service opens ahead: about as many threads use one at the same time."""
 
-PASSING = (ErrorKind.CONFLICT, ErrorKind.OUTAGE)
+CROSSED = (ErrorKind.CONFLICT, ErrorKind.OUTAGE)
+PASSING = (*CROSSED, ErrorKind.LOCKED)
 """The errors after which a transaction is run again."""
 
 
@@ -66,13 +69,16 @@ class Database:
         self.backend = backend_of(self.url)
         self.clock: Clock = clock or DatabaseClock(lambda: self.read(database_time))
         self.servers = Servers(self.clock.observe)
-        self.engine = self.backend.engine(self.url, Limits(call_timeout, connect_timeout or call_timeout), self.servers)
+        self._limits = Limits(call_timeout, connect_timeout or call_timeout)
+        self.engine = self.backend.engine(self.url, self._limits, self.servers)
         self._writer = self.engine.execution_options(rota_write=True)
         self._lone_writer = self.engine if self.backend.commits_lone_statements else self._writer
         self._retry_seconds = retry_seconds
         self.outage = outage or Outage(named(self.url), self.clock)
-        if clock is not None:
-            self.backend.follow(self.engine, clock)
+        self.wariness = Wariness(self.clock)
+        self._is_simulated = clock is not None
+        if self._is_simulated:
+            self.backend.follow(self.engine, self.clock)
 
     def connect_ahead(self) -> None:
         """If the database is far away, open connections before threads need them: it takes several round trips.
@@ -132,23 +138,70 @@ class Database:
         rows: Sequence[R],
         work: Callable[[Connection, Sequence[R]], object],
         refused: Callable[[R, DBAPIError], object],
-    ) -> None:
-        """Run ``work`` on the rows in one transaction, and if the database refuses that, on each half of them.
+        named: Callable[[R], str],
+    ) -> list[R]:
+        """Run ``work`` on the rows in one transaction. If the database refuses that, or if somebody else has locked
+        what it writes, run it on each half of them.
 
-        A row that is refused alone is given to ``refused`` with the error. So one row that SQL wrote cannot stop the
-        others. Raises DatabaseProblem as ``write`` does, and whatever ``work`` raises that is no refusal of data.
+        So one row that SQL wrote, or that an open transaction has locked, cannot stop the others. A row that is refused
+        alone is given to ``refused`` with the error. The rows of which nothing is written, since something of each is
+        locked, are returned, and logged by the names that ``named`` gives. After the first lock, no transaction waits
+        for one for a minute.
+
+            held_up = database.write_by_halves([3, 4], cancel, log_refusal, lambda row: f"instance {row}")
+
+        Raises DatabaseProblem as ``write`` does, and whatever ``work`` raises that is no refusal of data.
         """
+        held_up = self._by_halves(rows, work, refused) if rows else ()
+        # A lock of Rota's own is gone by now.
+        held_up = [one for one in held_up if self._by_halves([one], work, refused)]
+        self.wariness.passed_over(map(named, held_up))
+        return held_up
+
+    def _by_halves(
+        self,
+        rows: Sequence[R],
+        work: Callable[[Connection, Sequence[R]], object],
+        refused: Callable[[R, DBAPIError], object],
+    ) -> Sequence[R]:
         try:
-            self.write(lambda connection: work(connection, rows))
+            self.write_if_free(lambda connection: work(connection, rows))
         except DBAPIError as error:
-            if not is_refusal(error):
+            if not is_locked(error) and not is_refusal(error):
                 raise
+            if len(rows) == 1 and is_locked(error):
+                return rows
             if len(rows) == 1:
                 refused(rows[0], error)
-                return
+                return ()
             middle = len(rows) // 2
-            self.write_by_halves(rows[:middle], work, refused)
-            self.write_by_halves(rows[middle:], work, refused)
+            first, second = rows[:middle], rows[middle:]
+            return [*self._by_halves(first, work, refused), *self._by_halves(second, work, refused)]
+        return ()
+
+    def write_if_free(self, work: Callable[[Connection], T]) -> T:
+        """``write``, but it waits for a lock once at most, and not at all for a minute after one. Then it raises
+        DBAPIError, of which ``is_locked`` is true."""
+        if not self.wariness.is_wary():
+            try:
+                return self._run(self._writer, work, CROSSED)
+            except DBAPIError as error:
+                if not is_locked(error):
+                    raise
+                self.wariness.met()
+        try:
+            return self._run(self._unwaiting_writer, work, CROSSED)
+        except DBAPIError as error:
+            if is_locked(error):
+                self.wariness.met()
+            raise
+
+    @cached_property
+    def _unwaiting_writer(self) -> Engine:
+        engine = self.backend.engine(self.url, self._limits._replace(waits_for_locks=False), self.servers)
+        if self._is_simulated:
+            self.backend.follow(engine, self.clock)
+        return engine.execution_options(rota_write=True)
 
     def insert(self, table: Table, work: Callable[[Connection], list[int]]) -> list[int]:
         """Run ``work``, which inserts rows without a unique key into ``table``, and return their ids.
@@ -171,20 +224,22 @@ class Database:
     def close(self) -> None:
         """Close every connection."""
         self.engine.dispose()
+        if "_unwaiting_writer" in self.__dict__:
+            self._unwaiting_writer.dispose()
 
-    def _run(self, engine: Engine, work: Callable[[Connection], T]) -> T:
+    def _run(self, engine: Engine, work: Callable[[Connection], T], passing: Collection[ErrorKind] = PASSING) -> T:
         try:
             done = _once(engine, work)
         except DBAPIError as error:
-            if self.backend.kind_of(error) not in PASSING:
+            if self.backend.kind_of(error) not in passing:
                 raise
-            done = self._run_again(engine, work)
+            done = self._run_again(engine, work, passing)
         self.outage.over()
         return done
 
-    def _run_again(self, engine: Engine, work: Callable[[Connection], T]) -> T:
+    def _run_again(self, engine: Engine, work: Callable[[Connection], T], passing: Collection[ErrorKind]) -> T:
         retrying = Retrying(
-            retry=retry_if_exception(self._passes),
+            retry=retry_if_exception(partial(self._passes, passing=passing)),
             wait=wait_random_exponential(multiplier=FIRST_RETRY_SECONDS, max=1),
             stop=stop_after_delay(self._retry_seconds),
             sleep=self.clock.sleep,
@@ -199,14 +254,14 @@ class Database:
             raise problem(f"{shown(self.url)}: {sentence(cause)}") from cause
         return done
 
-    def _passes(self, error: BaseException) -> bool:
+    def _passes(self, error: BaseException, passing: Collection[ErrorKind]) -> bool:
         """Whether a transaction may succeed after this error. The second failure in a row is an outage that is said."""
         if not isinstance(error, DBAPIError):
             return False
         kind = self.backend.kind_of(error)
         if kind is ErrorKind.OUTAGE:
             self.outage.note(sentence(error))
-        return kind in PASSING
+        return kind in passing
 
 
 def _once(engine: Engine, work: Callable[[Connection], T]) -> T:
@@ -223,6 +278,11 @@ def database_time(connection: Connection) -> datetime:
 def is_refusal(error: DBAPIError) -> bool:
     """Whether the database refuses the data of a statement. Then a row is at fault, otherwise the server."""
     return any(one.kind_of(error) is ErrorKind.REFUSAL for one in all_backends())
+
+
+def is_locked(error: DBAPIError) -> bool:
+    """Whether a statement could not wait for as long as somebody else has a row locked."""
+    return any(one.kind_of(error) is ErrorKind.LOCKED for one in all_backends())
 
 
 def sentence(error: BaseException | None) -> str:

@@ -34,7 +34,7 @@ def together(*works: Callable[[], T]) -> list[T]:
 def stays_open(connection: Connection) -> str:
     """The setting with which a server leaves the session's transaction open, however long it idles."""
     mariadb: bool = connection.dialect.is_mariadb  # type: ignore[attr-defined]
-    return "idle_transaction_timeout = 0" if mariadb else "wait_timeout = 3600"
+    return "wait_timeout = 3600, idle_transaction_timeout = 0" if mariadb else "wait_timeout = 3600"
 
 
 @contextmanager
@@ -76,6 +76,19 @@ def wait_for_lock_wait(server: MariaDBServer, future: "Future[T]") -> None:
         return bool(number)
 
     wait_until(waits, what="a transaction to wait for a lock")
+
+
+@contextmanager
+def gap_locked(database: Database, table: str, where: str, **values: Any) -> Iterator[None]:
+    """The same in a console as servers open them, at REPEATABLE READ: nobody can insert such a row, either."""
+    with database.engine.connect() as console:
+        console.execute(text(f"SET {stays_open(console)}"))
+        console.exec_driver_sql("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        console.exec_driver_sql("BEGIN")
+        console.execute(text(f"SELECT * FROM {table} WHERE {where} FOR UPDATE"), values).all()
+        yield
+        console.exec_driver_sql("ROLLBACK")
+        console.invalidate()  # its session is not as others are
 
 
 @contextmanager

@@ -148,7 +148,7 @@ def test_the_plans_of_edited_tasks_are_written_in_one_packet(
     assert fires_of(rows, replanned)
     rows.sql("UPDATE schedule_task SET status = 'off' WHERE id = :id", id=turned_on)
     duty.step()
-    monkeypatch.setattr(duty._wariness, "is_wary", lambda waited: wary)
+    monkeypatch.setattr(rows.database.wariness, "is_wary", lambda: wary)
     rows.sql("UPDATE schedule_task SET status = 'on' WHERE id = :id", id=turned_on)
     rows.sql("UPDATE schedule_task SET cron = '0 3 1 1 *' WHERE id = :id", id=replanned)
     moment = (rows.now() - timedelta(seconds=5)).strftime("%Y-%m-%d %H:%M:%S.%f")

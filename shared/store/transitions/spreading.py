@@ -64,13 +64,14 @@ class Parent:
 _parents = json_rows("parents", id="id", attempt="int", slot="int", run_number="int", total="int")
 _its_task = _task.id == _instance.schedule_task_id
 _may_run = exists(
-    select(_task.id)
-    .where(
-        _its_task,
-        _task.is_deleted == 0,
-        or_(_task.status == TaskStatus.ON.value, _instance.origin.not_in([o.value for o in PLANNED_ORIGINS])),
-    )
-    .with_for_update(read=True)
+    by_index(
+        select(_task.id).where(
+            _its_task,
+            _task.is_deleted == 0,
+            or_(_task.status == TaskStatus.ON.value, _instance.origin.not_in([o.value for o in PLANNED_ORIGINS])),
+        ),
+        schedule_task,
+    ).with_for_update(read=True)
 )
 _spread = ignore_conflicts(
     update(schedule_instance)

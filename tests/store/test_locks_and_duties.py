@@ -1,0 +1,281 @@
+"""What one row of a batch waits for is somebody's lock that no SKIP LOCKED sees: the duty does the others' work.
+
+The locks are those of a console that was left open in a transaction. SQLite has no locks of rows.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from rota.scheduler_service.duties.assigner import Assigner
+from rota.scheduler_service.duties.business_keys import BusinessKeys
+from rota.scheduler_service.duties.catch_up import Catcher
+from rota.scheduler_service.duties.chains import Chains
+from rota.scheduler_service.duties.deadlines import Deadlines
+from rota.scheduler_service.duties.follower import Follower
+from rota.scheduler_service.duties.materializer import Materializer
+from rota.scheduler_service.duties.requests import Requests
+from rota.scheduler_service.duties.spreader import Spreader
+from rota.scheduler_service.fleet import FleetCache
+from rota.shared.control import business_keys, requests, schedulers, tasks
+from rota.shared.control.actor import Actor
+from rota.shared.control.business_keys import Wanted
+from rota.shared.database import callers
+from rota.shared.settings import Settings
+from tests.harness.scenario import Scenario, ended
+from tests.harness.together import gap_locked, locked, uncommitted
+
+ANN = Actor("ann", "cli")
+
+MINUTE = timedelta(minutes=1)
+TASKS = 9
+
+
+def in_steps(step: Callable[[], float], done: Callable[[], bool], most: int = 4) -> bool:
+    """Whether it is done after so many steps of a duty at most."""
+    for _ in range(most):
+        step()
+        if done():
+            return True
+    return False
+
+
+def fired(rows: Scenario, at: Any) -> set[int]:
+    """The tasks that have fired at this time."""
+    found = rows.sql("SELECT schedule_task_id FROM schedule_instance WHERE schedule_datetime = :at", at=at)
+    return {row[0] for row in found}
+
+
+def gap(rows: Scenario, task: int) -> AbstractContextManager[None]:
+    return gap_locked(rows.database, "schedule_instance", "schedule_task_id = :task", task=task)
+
+
+@contextmanager
+def half_written(rows: Scenario, task: int) -> Iterator[None]:
+    insert = text(
+        "INSERT INTO schedule_instance (schedule_task_id, schedule_datetime, run_number) VALUES (:task, :at, 0)"
+    )
+    with uncommitted(rows.database, lambda c: c.execute(insert, {"task": task, "at": rows.start}).rowcount):
+        yield
+
+
+@pytest.mark.parametrize("lock", [gap, half_written])
+def test_a_lock_on_the_place_of_a_fire_holds_back_that_task_alone(
+    mariadb_rows: Scenario, lock: Callable[[Scenario, int], AbstractContextManager[None]]
+) -> None:
+    rows = mariadb_rows
+    tasks = [rows.planned_task() for _ in range(TASKS)]
+    for task in tasks:  # so that each has a gap of its own
+        rows.fire(task, rows.start - MINUTE)
+    stuck, others = tasks[4], {*tasks[:3], *tasks[5:]}  # InnoDB's gap begins at the last row of the task before
+    duty = Materializer(rows.database, Settings.load())
+    with lock(rows, stuck):
+        assert in_steps(duty.step, lambda: fired(rows, rows.start) >= others)
+        assert stuck not in fired(rows, rows.start)
+    rows.sql("UPDATE schedule_task_lock SET is_locked = 0")
+    assert in_steps(duty.step, lambda: stuck in fired(rows, rows.start), most=1)
+
+
+def by_tasks(rows: Scenario, table: str) -> set[int]:
+    return {row[0] for row in rows.sql(f"SELECT schedule_task_id FROM {table}")}
+
+
+def test_a_lock_on_what_was_skipped_of_one_task_holds_back_that_task_alone(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    tasks = [rows.planned_task(rows.start - 10 * MINUTE, misfire_policy="skip") for _ in range(3)]
+    duty = Materializer(rows.database, Settings.load())
+    duty.step()
+    assert by_tasks(rows, "schedule_skip") == set(tasks)
+    rows.sql("UPDATE schedule_task SET next_fire_at = :at", at=rows.start - 10 * MINUTE)
+    rows.sql("UPDATE schedule_task_lock SET is_locked = 0")
+    with locked(rows.database, "schedule_skip", "schedule_task_id = :task", task=tasks[1]):
+        assert in_steps(duty.step, lambda: planned(rows) == {tasks[0], tasks[2]})
+
+
+def planned(rows: Scenario) -> set[int]:
+    """The tasks whose plans stand in the future."""
+    return {row[0] for row in rows.sql("SELECT id FROM schedule_task WHERE next_fire_at > :now", now=rows.now())}
+
+
+def test_a_lock_on_a_link_of_one_task_holds_back_that_task_alone(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    for name in ("first", "second"):
+        rows.task(name)
+    followers = [rows.task(f"follower {n}", cron=None, after="first") for n in range(3)]
+    duty = Materializer(rows.database, Settings.load())
+    duty.step()
+    for one in range(3):
+        tasks.edit(rows.database, ANN, f"follower {one}", {"after": "second"})
+    with locked(rows.database, "schedule_chain", "schedule_task_id = :task", task=followers[1]):
+        stale = "SELECT id FROM schedule_task WHERE plan_stale = 1 AND name LIKE 'follower %'"
+        assert in_steps(duty.step, lambda: [row[0] for row in rows.sql(stale)] == [followers[1]])
+
+
+COPIES = {
+    "schedule_deadline": "INSERT INTO schedule_deadline (schedule_instance_id, run_timeout_seconds, check_at)"
+    " VALUES (:id, 60, '2031-01-01')",
+    "schedule_pool_place": "INSERT INTO schedule_pool_place"
+    " (schedule_instance_id, schedule_worker_node_id, pool, gmt_assigned) VALUES (:id, 1, '', '2031-01-01')",
+    "schedule_task_node": "INSERT INTO schedule_task_node"
+    " (schedule_instance_id, instance_gmt_create, sequence, schedule_task_node_type_id)"
+    " SELECT id, gmt_create, 1, 1 FROM schedule_instance WHERE id = :id",
+}
+
+
+@pytest.mark.parametrize("table", COPIES)
+def test_a_lock_on_what_is_written_when_one_is_given_holds_up_no_other(mariadb_rows: Scenario, table: str) -> None:
+    rows = mariadb_rows
+    rows.worker(capacity=10)
+    waiting = [rows.by_sql(rows.task(run_timeout_seconds=60, weight=2)) for _ in range(3)]
+    stuck, others = waiting[1], [waiting[0], waiting[2]]
+    assigner = Assigner(rows.database, Settings.load())
+    with uncommitted(rows.database, lambda c: c.execute(text(COPIES[table]), {"id": stuck}).rowcount):
+        assert in_steps(assigner.step, lambda: {rows.status(one) for one in others} == {"assigned"})
+        assert rows.status(stuck) == "pending"
+
+
+def test_a_lock_on_the_mark_of_one_end_holds_up_no_other_chain(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    worker = rows.worker()
+    names = ["first", "second", "third"]
+    ids = {name: rows.task(name) for name in names}
+    followers = [rows.task(f"after {name}", cron=None, after=name) for name in names]
+    Materializer(rows.database, Settings.load()).step()
+    rows.sql("DELETE FROM schedule_instance")
+    rows.sql("DELETE FROM schedule_chain_run")
+    runs = [rows.by_sql(ids[name]) for name in names]
+    Assigner(rows.database, Settings.load()).step()
+    for run in rows.claim(worker, *runs).runs:
+        rows.report(worker, ended(run))
+    duty = Chains(rows.database, Settings.load())
+    at = "SELECT DISTINCT schedule_task_id FROM schedule_instance"
+    with locked(rows.database, "schedule_chain_run", "schedule_instance_id = :id", id=runs[1]):
+        followed = {*ids.values(), followers[0], followers[2]}
+        assert in_steps(duty.step, lambda: {row[0] for row in rows.sql(at)} == followed)
+    assert in_steps(duty.step, lambda: {row[0] for row in rows.sql(at)} == followed | {followers[1]})
+
+
+def test_a_lock_on_one_key_holds_up_no_other(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    numbers = ["a", "b", "c"]
+    for number in numbers:
+        business_keys.once(rows.database, ANN, "REPORT", Wanted(number))
+    rows.sql("UPDATE schedule_instance SET status = 'canceled', gmt_completed = gmt_create")
+    rows.sql("UPDATE schedule_business_key SET due_at = '2020-01-01'")
+    duty = BusinessKeys(rows.database, Settings.load())
+    with locked(rows.database, "schedule_business_key", "number = 'b'"):
+        assert in_steps(duty.step, lambda: len(rows.sql("SELECT id FROM schedule_business_key")) == 1)
+    assert in_steps(duty.step, lambda: rows.sql("SELECT id FROM schedule_business_key") == [])
+
+
+def test_a_lock_on_what_one_request_changes_holds_up_that_key_alone(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    for number in ("a", "b", "c"):
+        business_keys.once(rows.database, ANN, "REPORT", Wanted(number, rows.now().isoformat()))
+    for number in ("a", "b", "c", "b", "d"):
+        wanted = Wanted(number, (rows.now() + MINUTE).isoformat())
+        [insert], _ = requests.once(rows.database, ANN, "REPORT", wanted)
+        rows.database.write(partial(callers.execute, insert=insert))
+    duty = Requests(rows.database, Settings.load())
+    left = "SELECT number FROM schedule_request ORDER BY id"
+    with locked(rows.database, "schedule_business_key", "number = 'b'"):
+        assert in_steps(duty.step, lambda: [row[0] for row in rows.sql(left)] == ["b", "b"])
+    assert in_steps(duty.step, lambda: rows.sql(left) == [])
+
+
+def test_a_lock_on_the_deadline_of_one_run_lets_others_be_ended(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    worker = rows.worker()
+    given = [rows.by_sql(rows.task(run_timeout_seconds=60)) for _ in range(3)]
+    Assigner(rows.database, Settings.load()).step()
+    assert len(rows.claim(worker, *given).runs) == 3
+    rows.sql("UPDATE schedule_instance SET gmt_started = '2020-01-01'")
+    rows.sql("UPDATE schedule_deadline SET check_at = '2020-01-01'")
+    duty = Deadlines(rows.database, Settings.load())
+    duty._wait_until, duty._report_seconds = float("-inf"), 0
+    with locked(rows.database, "schedule_deadline", "schedule_instance_id = :id", id=given[0]):
+        assert in_steps(duty.step, lambda: [rows.status(one) for one in given[1:]] == ["failed", "failed"], most=1)
+
+
+def delayed(rows: Scenario) -> list[int]:
+    """Three tasks with a fixed delay, each with a run that has ended."""
+    worker = rows.worker(capacity=10)
+    delayed = [rows.task(cron=None, fixed_delay="10m") for _ in range(3)]
+    Materializer(rows.database, Settings.load()).step()
+    given = [row[0] for row in rows.sql("SELECT id FROM schedule_instance ORDER BY schedule_task_id")]
+    for run in rows.claim(worker, *given).runs:
+        rows.report(worker, ended(run))
+    return delayed
+
+
+def test_a_lock_on_the_mark_of_one_run_with_a_delay_holds_up_no_other(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    first, stuck, last = delayed(rows)
+    duty = Follower(rows.database, Settings.load())
+    with locked(rows.database, "schedule_follow_up", "schedule_task_id = :task", task=stuck):
+        assert in_steps(duty.step, lambda: by_tasks(rows, "schedule_follow_up") == {stuck})
+        assert planned(rows) == {first, last}
+    rows.sql("UPDATE schedule_task_lock SET is_locked = 0")
+    assert in_steps(duty.step, lambda: by_tasks(rows, "schedule_follow_up") == set())
+
+
+def test_a_lock_on_the_stretch_of_one_task_holds_up_no_other_catch_up(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    rows.worker()
+    tasks = [rows.planned_task(rows.start - 10 * MINUTE, misfire_policy="fire_all") for _ in range(3)]
+    Materializer(rows.database, Settings.load()).step()
+    assert by_tasks(rows, "schedule_catch_up") == set(tasks)
+    rows.sql("DELETE FROM schedule_instance")
+    duty = Catcher(rows.database, Settings.load(), FleetCache(rows.database))
+    with locked(rows.database, "schedule_catch_up", "schedule_task_id = :task", task=tasks[1]):
+        caught_up = {tasks[0], tasks[2]}
+        assert in_steps(duty.step, lambda: by_tasks(rows, "schedule_instance") == caught_up)
+
+
+def test_a_lock_on_one_task_lets_others_be_spread(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    rows.worker()
+    spread = [rows.task(shards=2) for _ in range(3)]
+    parents = [rows.by_sql(task) for task in spread]
+    fleet_cache = FleetCache(rows.database)
+    spreader = Spreader(rows.database, Settings.load(), fleet_cache)
+    assigner = Assigner(rows.database, Settings.load(), fleet_cache, to_spread=spreader.note)
+    with locked(rows.database, "schedule_task", "id = :id", id=spread[1]):
+        assigner.step()
+        assert in_steps(
+            spreader.step, lambda: [rows.status(one) for one in parents] == ["running", "pending", "running"]
+        )
+    rows.sql("UPDATE schedule_task_lock SET is_locked = 0")
+    assert in_steps(spreader.step, lambda: rows.status(parents[1]) == "running")
+
+
+def test_a_lock_on_one_parent_lets_others_end(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    rows.worker()
+    parents = [rows.by_sql(rows.task(shards=2)) for _ in range(3)]
+    fleet_cache = FleetCache(rows.database)
+    spreader = Spreader(rows.database, Settings.load(), fleet_cache)
+    Assigner(rows.database, Settings.load(), fleet_cache, to_spread=spreader.note).step()
+    spreader.step()
+    rows.sql("UPDATE schedule_instance SET status = 'succeed', gmt_completed = gmt_create WHERE parent_id IS NOT NULL")
+    with locked(rows.database, "schedule_instance", "id = :id", id=parents[1]):
+        assert in_steps(
+            spreader.step, lambda: [rows.status(one) for one in parents] == ["succeed", "running", "succeed"]
+        )
+    assert in_steps(spreader.step, lambda: rows.status(parents[1]) == "succeed")
+
+
+def test_a_lock_on_the_nodes_of_one_fire_lets_a_pause_take_back_the_others(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    worker = rows.worker(capacity=10)
+    given = [rows.assigned(worker) for _ in range(3)]
+    schedulers.pause(rows.database, ANN)
+    duty = Materializer(rows.database, Settings.load())
+    with locked(rows.database, "schedule_task_node", "schedule_instance_id = :id", id=given[1]):
+        assert in_steps(duty.step, lambda: [rows.status(i) for i in given] == ["pending", "assigned", "pending"])
+    assert in_steps(duty.step, lambda: rows.status(given[1]) == "pending")
