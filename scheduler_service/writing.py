@@ -140,9 +140,9 @@ def write_tasks(
     followed = _of(kept, _with(terms_of, lambda terms: terms.inputs.follows_ends))
     follow_ups.mark(connection, [(fire.task_id, fire.schedule_datetime) for w in followed for fire in w.fires])
     stale = _of(kept, _with(terms_of, lambda terms: terms.is_stale))
+    _advance(connection, [w.advance for w in kept])
     _write_chains(connection, kept, stale, marks=marks)
     _note_limits(connection, _of(kept, _with(terms_of, lambda terms: bool(terms.run_timeout_seconds))))
-    _advance(connection, [w.advance for w in kept])
     return {task.name for i, task in tasks.items() if i not in free}
 
 
@@ -158,6 +158,11 @@ def _of(writes: Sequence[TaskWrite], task_ids: Set[int]) -> Sequence[TaskWrite]:
 
 
 def _advance(connection: Connection, advances: Sequence[plans.Advance]) -> None:
+    """Advance the plans, after the fires are written and before they are marked for chains.
+
+    Whoever lets another task follow one of these changes its row: one of the two transactions waits for the other here.
+    So either that one sees these fires, or this one sees the link.
+    """
     plans.advance(connection, advances)
     used = [a.task.calendar_use for a in advances if a.task.terms.new_edition is not None]
     calendars.use(connection, [use for use in used if use is not None])

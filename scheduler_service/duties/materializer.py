@@ -34,7 +34,7 @@ from rota.shared.domain.after_ends import Flight
 from rota.shared.domain.errors import RotaError, UnknownKind
 from rota.shared.domain.planning import PlannedTask
 from rota.shared.settings import Settings
-from rota.shared.store import follow_ups, locks, overlap, plans
+from rota.shared.store import chain_runs, follow_ups, locks, overlap, plans
 from rota.shared.surprises import Surprises
 
 log = logging.getLogger(__name__)
@@ -204,7 +204,9 @@ class Materializer:
 
         def write(connection: Connection, some: Sequence[TaskWrite], *, at_once: bool) -> None:
             wary = wariness.is_wary()
-            passed_over = write_tasks(connection, token, some, times, wary=wary, at_once=at_once, marks=self._any_chain)
+            is_late = wary or not at_once
+            marks = self._any_chain or (is_late and chain_runs.any_link(connection))
+            passed_over = write_tasks(connection, token, some, times, wary=wary, at_once=at_once, marks=marks)
             wariness.passed_over(f"task {name!r}" for name in sorted(passed_over))
 
         by_halves = self._database.write_by_halves

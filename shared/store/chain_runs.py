@@ -37,9 +37,15 @@ from rota.shared.database.constructs import (
     split_ids,
     unindexed,
 )
-from rota.shared.database.later import execute_later
+from rota.shared.database.later import execute_later, read_before
 from rota.shared.domain.states import TERMINAL, InstanceStatus, Origin
-from rota.shared.store.tables import schedule_chain, schedule_chain_run, schedule_instance, schedule_task
+from rota.shared.store.tables import (
+    any_chain,
+    schedule_chain,
+    schedule_chain_run,
+    schedule_instance,
+    schedule_task,
+)
 from rota.shared.store.transitions import chaining
 
 _run = schedule_chain_run.c
@@ -54,6 +60,14 @@ _open = [status.value for status in InstanceStatus if status not in TERMINAL]
 # Marking
 
 IS_FOLLOWED = exists(select(_link.id).where(_link.after_name == _task.live_name).correlate(schedule_task))
+
+
+_any_link = select(any_chain)
+
+
+def any_link(connection: Connection) -> bool:
+    """Whether any task follows another. It is read before the transaction."""
+    return bool(read_before(connection, _any_link, {}).scalar())
 
 
 def marking(chosen: Select[tuple[int, datetime]], again_of: ColumnElement[Any] = _NOT_AGAIN) -> Insert:

@@ -4,6 +4,7 @@ The locks are those of a console that was left open in a transaction. SQLite has
 """
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from functools import partial
@@ -27,8 +28,9 @@ from rota.shared.control.actor import Actor
 from rota.shared.control.business_keys import Wanted
 from rota.shared.database import callers
 from rota.shared.settings import Settings
+from tests.harness.databases import MariaDBServer
 from tests.harness.scenario import Scenario, ended
-from tests.harness.together import gap_locked, locked, uncommitted
+from tests.harness.together import gap_locked, locked, uncommitted, wait_for_lock_wait
 
 ANN = Actor("ann", "cli")
 
@@ -114,6 +116,21 @@ def test_a_lock_on_a_link_of_one_task_holds_back_that_task_alone(mariadb_rows: S
     with locked(rows.database, "schedule_chain", "schedule_task_id = :task", task=followers[1]):
         stale = "SELECT id FROM schedule_task WHERE plan_stale = 1 AND name LIKE 'follower %'"
         assert in_steps(duty.step, lambda: [row[0] for row in rows.sql(stale)] == [followers[1]])
+
+
+def test_the_first_link_that_is_added_while_a_write_waits_for_a_lock_is_seen(
+    mariadb_rows: Scenario, mariadb_server: MariaDBServer
+) -> None:
+    rows = mariadb_rows
+    stuck, _ = rows.planned_task(), rows.planned_task(name="parent")
+    duty = Materializer(rows.database, Settings.load())
+    with locked(rows.database, "schedule_task", "id = :id", id=stuck), ThreadPoolExecutor(1) as pool:
+        step = pool.submit(duty.step)
+        wait_for_lock_wait(mariadb_server, step)
+        tasks.add(rows.database, ANN, {"name": "child", "type": "REPORT", "after": "parent"})
+        step.result(30)
+        fired = rows.sql("SELECT id FROM schedule_instance")
+        assert rows.sql("SELECT schedule_instance_id FROM schedule_chain_run") == fired != []
 
 
 COPIES = {
