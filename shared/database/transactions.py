@@ -110,9 +110,10 @@ class Database:
     def write_undisturbed(self, work: Callable[[Connection], T]) -> T | None:
         """Run ``work`` in a transaction and commit; None if that failed for a lock, a conflict or an outage.
 
-        Then it may have been committed all the same, if the answer was lost. Raises whatever else ``write`` raises.
+        Then it may have been committed all the same, if the answer was lost. It waits for no lock for a minute after a
+        lock was in the way. Raises whatever else ``write`` raises.
         """
-        return self._undisturbed(self._writer, work)
+        return self._undisturbed(self._unwaiting_writer if self.wariness.is_wary() else self._writer, work)
 
     def read_undisturbed(self, work: Callable[[Connection], T]) -> T | None:
         """``read``, but it is not tried again: None if it failed for a lock, a conflict or an outage."""
@@ -124,6 +125,8 @@ class Database:
         except DBAPIError as error:
             if self.backend.kind_of(error) not in PASSING:
                 raise
+            if is_locked(error):
+                self.wariness.met()
             return None
 
     def write_one(self, work: Callable[[Connection], T]) -> T:

@@ -11,8 +11,10 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from typing import NoReturn
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from rota.shared.database.later import then_read
 from rota.shared.database.transactions import Database
@@ -84,12 +86,14 @@ class Claims:
             yield Claim([], self._database.read(partial(_behind, rows=held_up, skip_candidates=skip_candidates)))
         decided = {row.id for row in (*early, *held_up)}
         if contested := [row for row in assigned if row.id not in decided]:
-            yield self._contest(contested, now, skip_candidates)
+            yield from self._contest(contested, now, skip_candidates)
         if len(won) + len(assigned) < len(ids):
             values, read = {"ids": ids, "worker": self._worker_id}, {row.id for row in (*won, *assigned)}
             yield Claim([], self._database.write(lambda c: passed_over.left_waiting(c, values, read)))
 
-    def _contest(self, rows: Sequence[Wanted], now: datetime, skip_candidates: Mapping[int, SkipCandidate]) -> Claim:
+    def _contest(
+        self, rows: Sequence[Wanted], now: datetime, skip_candidates: Mapping[int, SkipCandidate]
+    ) -> Iterator[Claim]:
         """Claim instances whose slot depends on others, and skip those that nobody wants any more."""
 
         def choose(connection: Connection) -> tuple[dict[int, str], overlap.Slots, Taking]:
@@ -100,17 +104,28 @@ class Claims:
             return skipped, [s for s in slots if wanted[s[0]].limit_name is None or s[0] in taking.allowed], taking
 
         skipped, slots, taking = self._database.read(choose)
-        if skipped:
-            self._database.write(lambda c: canceling.skip(c, self._worker_id, skipped))
+        for row_id in self._skip(skipped):
+            del skipped[row_id]
         won = self._claimed_for(slots, rows, taking) if slots else []
         gone = skipped.keys() | {row.id for row in won}
         lost = [row for row in rows if row.id not in gone]
+        if won and lost:  # what is won need not wait for what becomes of the others
+            yield Claim([row.run() for row in won])
+            won = []
         waiting, settled = self._settled(lost, now, skip_candidates, taking) if lost else ([], {})
         wait = {one.id for one in waiting if one.task_id is not None}
         following = [row for row in lost if row.id in wait and row.due_at <= now and handing_on.may_follow(row)]
         because = skipped | settled
         skips = [Skip(row, because[row.id]) for row in rows if row.id in because]
-        return Claim([row.run() for row in won], waiting, following=following, skipped=skips)
+        yield Claim([row.run() for row in won], waiting, following=following, skipped=skips)
+
+    def _skip(self, because: Mapping[int, str]) -> Sequence[int]:
+        """Skip instances, each for its reason; returns those that somebody has locked."""
+
+        def skip(connection: Connection, some: Sequence[int]) -> None:
+            canceling.skip(connection, self._worker_id, {i: because[i] for i in some})
+
+        return self._database.write_by_halves(sorted(because), skip, _raise, lambda i: f"instance {i}")
 
     def _settled(
         self,
@@ -119,13 +134,20 @@ class Claims:
         skip_candidates: Mapping[int, SkipCandidate],
         taking: Taking,
     ) -> tuple[list[Waiting], dict[int, str]]:
-        waiting, skipped = self._database.write(
-            lambda c: settling.settle(c, self._worker_id, lost, now, skip_candidates)
-        )
+        settled: dict[int, tuple[Waiting | None, str | None]] = {}
+
+        def settle(connection: Connection, some: Sequence[Wanted]) -> None:
+            waiting, skipped = settling.settle(connection, self._worker_id, some, now, skip_candidates)
+            waits = {one.id: one for one in waiting}
+            settled.update((row.id, (waits.get(row.id), skipped.get(row.id))) for row in some)
+
+        for row in self._database.write_by_halves(lost, settle, _raise, lambda row: f"instance {row.id}"):
+            settled[row.id] = Waiting(row.id, row.due_at), None
+        waiting = [one for one, _ in settled.values() if one is not None]
         waiting = self._database.read(lambda c: settling.with_holders(c, waiting, skip_candidates))
         names = {row.id: row.limit_name for row in lost if row.limit_name is not None and row.id in taking.tried}
         for_limits = [_for_limit(one, names[one.id], taking) if one.id in names else one for one in waiting]
-        return for_limits, skipped
+        return for_limits, {i: why for i, (_, why) in settled.items() if why is not None}
 
     def _claimed_for(self, slots: overlap.Slots, rows: Sequence[Wanted], taking: Taking) -> list[Wanted]:
         """Claim instances that were read, for these slots; returns those that the worker has won."""
@@ -139,8 +161,15 @@ class Claims:
         wanted = {instance_id for instance_id, _ in slots}
         chosen = [row for row in rows if row.id in wanted]
         self._database.read(lambda c: large_values.read(c, chosen))
-        if self._wins(slots, chosen, taking):
+        has_won = self._wins(slots, chosen, taking)
+        if has_won:
             return chosen
+        if has_won is None and taking.allowed:  # somebody may have locked a limit, or a slot of one
+            in_order = sorted(chosen, key=lambda row: self._places[row.id])
+            taking = self._database.read(lambda c: limit_slots.choose(c, in_order))
+            for part in taking.parts([row.id for row in chosen if row.limit_name is None or row.id in taking.allowed]):
+                some = [row for row in chosen if row.id in part]
+                self._wins([slot for slot in slots if slot[0] in part], some, taking.only(part))
         return _running(self._database.read(lambda c: self._read(c, sorted(wanted)))[0])
 
     def _within_room(self, slots: overlap.Slots, rows: Mapping[int, Wanted]) -> overlap.Slots:
@@ -176,8 +205,8 @@ class Claims:
         won.update(row.id for row in _running(rows))
         return [row for row in rows if row.id in won], [row for row in rows if row.id not in won], time
 
-    def _wins(self, slots: overlap.Slots, rows: Sequence[Wanted], taking: Taking = NOTHING) -> bool:
-        """Claim instances that were read; whether the worker has won all of them."""
+    def _wins(self, slots: overlap.Slots, rows: Sequence[Wanted], taking: Taking = NOTHING) -> bool | None:
+        """Claim instances that were read; whether the worker has won all of them. None: nothing was answered."""
         if not slots:
             return True
         nodes: tuple[list[int], list[int]] = [], []
@@ -188,7 +217,7 @@ class Claims:
         tried = [(instance_id, slot, attempts[instance_id]) for instance_id, slot in slots]
         claim = partial(claiming.claim_read, worker_id=self._worker_id, slots=tried, taking=taking)
         counts = self._database.write_undisturbed(lambda c: claim(c, nodes=nodes[0], nodes_to_begin=nodes[1]))
-        return counts is not None and sum(count.rows for count in counts) == len(slots)
+        return None if counts is None else sum(count.rows for count in counts) == len(slots)
 
     def _unread(self, ids: Sequence[int], tried: Sequence[int], slots: overlap.Slots | None) -> Claimed:
         """Claim in one packet with the reading; without those that somebody has locked, if that fails."""
@@ -215,6 +244,10 @@ class Claims:
 
     def _claiming(self, ids: Sequence[int], slots: overlap.Slots | None) -> Callable[[Connection], None]:
         return lambda c: claiming.claim_unread(c, self._worker_id, ids, self._ahead.total_seconds(), slots)
+
+
+def _raise(_: object, error: DBAPIError) -> NoReturn:
+    raise error
 
 
 def _running(rows: Sequence[Wanted]) -> list[Wanted]:

@@ -32,6 +32,7 @@ from rota.shared.database.constructs import (
     UtcNow,
     among,
     bound,
+    by_index,
     ignore_conflicts,
     json_rows,
 )
@@ -105,6 +106,24 @@ class Taking:
 
     tried: set[int] = field(default_factory=set)
     """The instances that wanted it: nothing else is in the way of those."""
+
+    def only(self, instance_ids: Collection[int]) -> "Taking":
+        """The part of it that is of these instances: all of a limit that has a rate, or none."""
+        wanted = set(instance_ids)
+        return replace(
+            self,
+            slots={i: slot for i, slot in self.slots.items() if i in wanted},
+            starts={name: self.starts[name] for name in {self.allowed.get(i) for i in wanted} if name in self.starts},
+            allowed={i: name for i, name in self.allowed.items() if i in wanted},
+        )
+
+    def parts(self, instance_ids: Collection[int]) -> list[list[int]]:
+        """These instances in parts that take what no other part takes: each alone, but all of a limit with a rate."""
+        parts: dict[Any, list[int]] = {}
+        for instance_id in instance_ids:
+            name = self.allowed.get(instance_id)
+            parts.setdefault(name if name is None or name in self.starts else instance_id, []).append(instance_id)
+        return list(parts.values())
 
     def token_of(self, name: str) -> str | None:
         """What ``claim_token`` of a limit is when this claim has taken its starts."""
@@ -181,8 +200,12 @@ def choose(connection: Connection, rows: Sequence[Claimant]) -> Taking:
     return taking
 
 
+BY_NAME = "uq_schedule_limit_name"
+"""A statement that locks must not read the few rows there are one by one: somebody may have locked another limit."""
+
 _note_starts = (
     update(schedule_limit)
+    .with_hint(BY_NAME)
     .where(
         _limit.name == bindparam("limit"),
         _limit.is_deleted == 0,
@@ -203,7 +226,7 @@ _wanted = json_rows(
     max_running="int", starts_per_minute="int", token="str",  # noqa: S106
 )  # fmt: skip
 _is_as_read = exists(
-    select(_limit.id)
+    by_index(select(_limit.id), schedule_limit, BY_NAME)
     .where(
         _limit.name == _wanted.c.limit_name,
         _limit.is_deleted == 0,

@@ -349,3 +349,43 @@ def test_two_workers_never_win_one_slot(rows: Scenario) -> None:
         assert [i for i in ids if rows.status(i) == "running"] == won
         assert len(won) == 1
         assert rows.broken() == {}
+
+
+def limited(rows: Scenario, worker: int, limit: str) -> int:
+    return rows.assigned(worker, rows.task(limit_name=limit, overlap_policy="allow"))
+
+
+@pytest.mark.parametrize("kind", ["max_running", "starts_per_minute"])
+def test_a_lock_on_one_limit_holds_up_what_waits_for_it_alone(mariadb_rows: Scenario, kind: str) -> None:
+    rows, worker = mariadb_rows, mariadb_rows.worker()
+    rows.sql(f"INSERT INTO schedule_limit (name, {kind}) VALUES ('mine', 5), ('other', 5)")
+    stuck, *free = limited(rows, worker, "mine"), limited(rows, worker, "other"), limited(rows, worker, "other")
+    alone = rows.assigned(worker, rows.task(overlap_policy="allow", max_instances=2))
+    with locked(rows.database, "schedule_limit", "name = 'mine'"):
+        assert ran(*claims(rows, worker, stuck, *free, alone)) == sorted([*free, alone])
+    assert ran(*claims(rows, worker, stuck)) == [stuck]
+    assert rows.broken() == {}
+
+
+def test_a_lock_on_one_slot_of_a_limit_leaves_the_others(mariadb_rows: Scenario) -> None:
+    rows, worker = mariadb_rows, mariadb_rows.worker()
+    rows.sql("INSERT INTO schedule_limit (name, max_running) VALUES ('mine', 3)")
+    rows.sql("INSERT INTO schedule_limit_slot (limit_name, slot) VALUES ('mine', 0), ('mine', 1), ('mine', 2)")
+    wanted = [limited(rows, worker, "mine") for _ in range(3)]
+    with locked(rows.database, "schedule_limit_slot", "slot = 1"):
+        assert len(ran(*claims(rows, worker, *wanted))) == 2
+    assert len(ran(*claims(rows, worker, *(i for i in wanted if rows.status(i) == "assigned")))) == 1
+    assert rows.broken() == {}
+
+
+def test_a_lock_on_a_fire_that_is_to_be_skipped_keeps_no_other_from_starting(mariadb_rows: Scenario) -> None:
+    rows, worker = mariadb_rows, mariadb_rows.worker()
+    skipped = rows.assigned(worker, rows.task())
+    rows.sql("UPDATE schedule_instance SET gmt_cancel_requested = gmt_create WHERE id = :id", id=skipped)
+    wanted = rows.assigned(worker, rows.task(overlap_policy="queue"))
+    with locked(rows.database, "schedule_instance", "id = :id", id=skipped):
+        found = claims(rows, worker, skipped, wanted)
+        assert ran(*found) == [wanted]
+        assert [one.id for claim in found for one in claim.waiting] == [skipped]
+    claims(rows, worker, skipped)
+    assert rows.status(skipped) == "canceled"

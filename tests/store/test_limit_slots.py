@@ -202,7 +202,7 @@ def test_a_task_that_gets_a_limit_starts_nothing_without_it(rows: Scenario, monk
     [instance] = waiting(rows, 1, worker, limit_name=None)
     wins = Claims._wins
 
-    def edited(self: Claims, *given: Any) -> bool:
+    def edited(self: Claims, *given: Any) -> bool | None:
         rows.sql("UPDATE schedule_task SET limit_name = 'warehouse'")
         return wins(self, *given)
 

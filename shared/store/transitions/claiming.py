@@ -210,7 +210,7 @@ _has_its_slot = exists(
     .correlate(schedule_instance)
 )
 _has_its_start = exists(
-    select(_limit.id).where(
+    by_index(select(_limit.id), schedule_limit, limit_slots.BY_NAME).where(
         _limit.name == bindparam("limit"),
         _limit.claim_token == bindparam("token"),
         _limit.max_running.is_(None),
