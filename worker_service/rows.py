@@ -87,8 +87,12 @@ class WorkerRows:
         return self._database.read(lambda c: recovery.why_canceled(c, instance_ids))
 
     def report(self, batch: Sequence[Report]) -> set[int]:
-        """Write reports; returns the ids of instances that do not belong to the worker any more."""
-        lost = self._at_once(lambda c, at_once: reports.report(c, self.worker_id, batch, at_once=at_once))
+        """Write reports; returns the ids of instances that do not belong to the worker any more.
+
+        If somebody has locked what they write, it raises as ``Database.write_if_free`` does.
+        """
+        work = partial(reports.report, worker_id=self.worker_id, reports=batch)
+        lost = self._at_once(work, self._database.write_if_free)
         self._wake_for_retries(batch)
         return lost
 
@@ -121,9 +125,8 @@ class WorkerRows:
         """
         if not held:
             return 0
-        return self._at_once(
-            lambda c, at_once: reports.hand_back(c, self.worker_id, held, reason, unstarted=unstarted, at_once=at_once)
-        )
+        work = partial(reports.hand_back, worker_id=self.worker_id, held=held, reason=reason, unstarted=unstarted)
+        return self._at_once(work, self._database.write)
 
     def free_slots(self, instance_ids: Collection[int]) -> None:
         """Free the overlap slots that these ended instances kept while this worker's threads ran."""
@@ -134,12 +137,13 @@ class WorkerRows:
         ended = self._database.write(lambda c: recovery.disown(c, self.worker_id, strangers, reason))
         return len(ended), self.hand_back([one for one in strangers if one[0] not in ended], reason)
 
-    def _at_once(self, work: Callable[[Connection, bool], T]) -> T:
+    @staticmethod
+    def _at_once(work: Callable[..., T], write: Callable[[Callable[[Connection], T]], T]) -> T:
         """Write in one packet, relying on the worker's holding all of its runs; else in several steps."""
         try:
-            return self._database.write(lambda c: work(c, True))
+            return write(partial(work, at_once=True))
         except Unexpected:
-            return self._database.write(lambda c: work(c, False))
+            return write(partial(work, at_once=False))
 
     def hand_back_assigned(self, batch: int) -> None:
         """Hand back all instances that are assigned to the worker and not claimed, a batch at a time."""

@@ -6,8 +6,10 @@ The locks are those of a console that was left open in a transaction. SQLite has
 
 import threading
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from rota.scheduler_service.duties.assigner import Assigner
 from rota.scheduler_service.duties.reaper import Reaper
@@ -17,12 +19,14 @@ from rota.shared.domain.states import InstanceStatus
 from rota.shared.settings import Settings
 from rota.shared.store import loads, workers
 from rota.shared.store.overlap import SkipCandidate, note_candidate
+from rota.shared.store.transitions import run_again
 from rota.shared.store.workers import Load
 from rota.worker_service import registration
 from rota.worker_service.rows import WorkerRows
 from rota.worker_service.running.reporter import Reporter
+from tests.harness.processes import wait_until
 from tests.harness.scenario import Scenario, ended
-from tests.harness.together import locked
+from tests.harness.together import locked, uncommitted
 
 LIVE, DEAD = "live", "dead"
 MINUTE = timedelta(minutes=1)
@@ -172,6 +176,46 @@ def test_a_lock_on_one_run_holds_up_no_other_report_of_its_worker(
         reporter.close()
         thread.join(20)
         hasty.close()
+
+
+@pytest.mark.parametrize("lock", ["its kept slot", "the place of its next run"])
+def test_a_lock_on_what_goes_with_one_report_holds_up_no_other(mariadb_rows: Scenario, lock: str) -> None:
+    rows = mariadb_rows
+    worker = rows.worker()
+    task = rows.task()
+    runs = [rows.running(worker, task if n == 4 else None) for n in range(8)]
+    stuck, others = runs[4], [*runs[:4], *runs[5:]]
+    reported = {run.id: ended(run) for run in runs}
+    told: list[int] = []
+    if lock == "its kept slot":
+        for report in reported.values():
+            assert report.instance is not None
+            report.instance.lingers = True
+        insert = "INSERT INTO schedule_kept_slot (schedule_instance_id, schedule_worker_node_id) VALUES (:id, 1)"
+        values: dict[str, Any] = {"id": stuck.id}
+    else:
+        again = reported[stuck.id].instance
+        assert again is not None
+        again.again = rows.now()
+        insert = (
+            "INSERT INTO schedule_instance (schedule_task_id, schedule_datetime, fire_key, run_number)"
+            " VALUES (:task, :at, :key, 0)"
+        )
+        values = {"task": task, "at": again.again, "key": run_again.fire_key(stuck.id)}
+    reporter = Reporter(WorkerRows(rows.database, worker), rows.database.clock)
+    thread = threading.Thread(target=reporter.run)
+    try:
+        with uncommitted(rows.database, lambda c: c.execute(text(insert), values).rowcount):
+            for run_id, report in reported.items():
+                reporter.put(report, lambda ours, run_id=run_id: told.append(run_id))  # type: ignore[misc]
+            thread.start()
+            wait_until(lambda: len(told) == len(others), 20, "the others to be reported")
+            assert rows.status(stuck.id) == "running"
+        assert reporter.flush(20)
+        assert rows.status(stuck.id) == "succeed"
+    finally:
+        reporter.close()
+        thread.join(20)
 
 
 @pytest.mark.parametrize("sequence", [1, 2])

@@ -4,7 +4,7 @@ This is group commit. While one batch is being written, the reports of the next 
 After a pause, the first report is written at once.
 
 Somebody may have locked the rows of a run: a console that was left open in a transaction. Its reports are put aside
-until the rows are free, and the others go on.
+until the rows are free, and the others go on. What a lock holds up otherwise is found by halves.
 """
 
 import logging
@@ -15,7 +15,7 @@ from typing import Protocol
 from sqlalchemy.exc import DBAPIError
 
 from rota.shared.clock import Clock
-from rota.shared.database.transactions import is_refusal, sentence
+from rota.shared.database.transactions import is_locked, is_refusal, sentence
 from rota.shared.domain.errors import DatabaseAway, DatabaseProblem, RotaError
 from rota.shared.store.reports import Report
 from rota.shared.surprises import Surprises
@@ -187,13 +187,13 @@ class Reporter:
                 break
             except DatabaseAway:  # the database says itself when it goes away and is back
                 continue
-            except DatabaseProblem as error:
+            except DatabaseProblem as error:  # it has answered
                 waited = True
                 self._surprises.warn("a batch", f"{error}; reports wait")
             except Exception as error:
-                if isinstance(error, DBAPIError) and not is_refusal(error):
-                    self._surprises.warn("a batch", f"{sentence(error)}; reports wait")
-                    self._clock.sleep(RETRY_SECONDS)
+                locked = isinstance(error, DBAPIError) and is_locked(error)
+                if not (locked and waited) and self._may_pass(error):
+                    waited |= locked
                     continue
                 if refused and not isinstance(error, DBAPIError):
                     raise
@@ -202,7 +202,17 @@ class Reporter:
         self._surprises.over("a batch")
         for report, written in batch:
             ours = report.instance_id not in lost
+            self._surprises.over(f"instance {report.instance_id}")
             _call_back(report, written, ours=ours, told=self._told)
+
+    def _may_pass(self, error: Exception) -> bool:
+        """Whether the batch is to be tried again, at once or after this pause."""
+        if not isinstance(error, DBAPIError) or is_refusal(error):
+            return False
+        if not is_locked(error):
+            self._surprises.warn("a batch", f"{sentence(error)}; reports wait")
+            self._clock.sleep(RETRY_SECONDS)
+        return True
 
     def _must_look(self) -> bool:
         return bool(self._aside) and self._clock.monotonic() >= self._look_again
@@ -238,11 +248,20 @@ class Reporter:
             return set()
 
     def _write_apart(self, batch: Batch, error: Exception, *, refused: bool) -> None:
-        """Write the halves of a batch that is refused. One report alone is replaced by that of its node's failure."""
+        """Write the halves of a batch that is refused, or that meets a lock which nobody can ask for.
+
+        One report alone is replaced by that of its node's failure; or put aside, until the lock is gone.
+        """
         if len(batch) > 1:
             middle = len(batch) // 2
             self._write(batch[:middle])
             self._write(batch[middle:])
+        elif isinstance(error, DBAPIError) and is_locked(error):
+            instance_id = batch[0][0].instance_id
+            said = f"somebody has locked what goes with the report of instance {instance_id}; it waits"
+            self._surprises.warn(f"instance {instance_id}", said)
+            self._look_again = self._clock.monotonic() + RETRY_SECONDS
+            self._aside += batch
         elif refused:
             log.exception("reporter: not even the failure of instance %d is stored", batch[0][0].instance_id)
             _call_back(*batch[0], ours=False)
@@ -252,7 +271,9 @@ class Reporter:
     def _try_twice(self, batch: list[Report]) -> set[int]:
         try:
             return self._report(batch)
-        except DBAPIError:
+        except DBAPIError as error:
+            if is_locked(error):
+                raise
             return self._rows.report(batch)
 
     def _report(self, batch: list[Report]) -> set[int]:
