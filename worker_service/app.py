@@ -119,7 +119,7 @@ class Worker:
         self._teller = Teller(self._database, self._app.listeners)
         self._teller.start()
         self._declarations = Loop("declarations", declared.look, self._clock)
-        if self._app.schedules:
+        if self._app.schedules or self._app.limits:
             self._declarations.start()
         log.info("worker %r: started as #%d, capacity %d", name, self.id, self._settings.capacity)
 

@@ -5,9 +5,11 @@ from collections.abc import Collection, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from types import MappingProxyType
 
+from sqlalchemy.exc import DBAPIError
+
 from rota.shared.control import limits, tasks
 from rota.shared.control.actor import Actor
-from rota.shared.database.transactions import Database
+from rota.shared.database.transactions import Database, is_locked
 from rota.shared.domain.errors import InvalidInput, TooHeavy, UnknownTask, UnknownType
 from rota.shared.domain.limits import LimitDefinition, unknown_limit
 from rota.shared.domain.pools import unknown_pool
@@ -61,6 +63,9 @@ class Declarations:
         self._carried: set[str] = set()
         self._yielding: list[TaskDefinition] = []
         self._waiting: dict[str, InvalidInput] = {}
+        self._locked: list[TaskDefinition] = []
+        self._locked_limits: Sequence[LimitDefinition] = own_limits
+        """Those that are still to be declared, since somebody has locked their rows."""
 
     @property
     def versions(self) -> dict[str, str]:
@@ -68,14 +73,13 @@ class Declarations:
         return {one.name: version_of(one.declared()) for one in self._definitions}
 
     def declare(self) -> None:
-        """Declare the limits, and all tasks but those that wait for what is not there.
+        """Declare the limits, and all tasks but those that wait for what is not there, or that somebody has locked.
 
         Raises InvalidInput for a task whose param does not fit its type, or whose limit or pool is not there.
         """
         self._carried = self._read_carried()
         fitting = self.check()
-        for limit in self._own_limits:
-            limits.declare(self._database, self._actor, limit)
+        self._declare_limits()
         for name, error in self._waiting.items():
             log.warning("worker: task %r: %s; it is declared when %s", name, error, _until(error))
         self._declare(fitting)
@@ -99,12 +103,13 @@ class Declarations:
         waited = self._waiting
         fitting = self._fitting() if waited else self._definitions
         is_gone = bool(self._carried - carried)
-        yielding = {one.name for one in self._yielding}
+        undeclared = {one.name for one in (*self._yielding, *self._locked)} | waited.keys()
+        self._declare_limits()
         for one in fitting:
-            if is_gone or one.name in yielding or one.name in waited:
+            if is_gone or one.name in undeclared:
                 self._declare_again(one, waited.get(one.name))
         self._carried = carried
-        return self._again if self._yielding else self._limit
+        return self._again if self._yielding or self._locked or self._locked_limits else self._limit
 
     def _fitting(self) -> list[TaskDefinition]:
         """The tasks that can be declared; the others wait. A type that was registered meanwhile may refuse a param."""
@@ -147,12 +152,27 @@ class Declarations:
         others = self._database.read(weights.largest)
         return {pool: max(own.get(pool, 0), others.get(pool, 0)) for pool in own.keys() | others.keys()}
 
+    def _declare_limits(self) -> None:
+        self._locked_limits = [one for one in self._locked_limits if not self._is_limit_declared(one)]
+
+    def _is_limit_declared(self, one: LimitDefinition) -> bool:
+        """Declare a limit; False if somebody has locked it."""
+        try:
+            limits.declare(self._database, self._actor, one)
+        except DBAPIError as error:
+            if not is_locked(error):
+                raise
+            self._database.wariness.passed_over([f"the declaration of limit {one.name!r}"])
+            return False
+        return True
+
     def _declare(self, definitions: Sequence[TaskDefinition]) -> None:
         self._yielding = [one for one in definitions if not self._is_declared(one)]
 
     def _declare_again(self, one: TaskDefinition, waited: InvalidInput | None) -> None:
         """Declare a task while the worker runs. One that is refused by what others have written holds up no other."""
         self._yielding = [other for other in self._yielding if other is not one]
+        self._locked = [other for other in self._locked if other is not one]
         try:
             if not self._is_declared(one):
                 self._yielding.append(one)
@@ -162,7 +182,15 @@ class Declarations:
             self._waiting[one.name] = error
 
     def _is_declared(self, one: TaskDefinition) -> bool:
-        return tasks.declare(self._database, self._actor, one, liveness_seconds=self._limit)
+        """Declare a task; False if it yields. One that somebody has locked is noted."""
+        try:
+            return tasks.declare(self._database, self._actor, one, liveness_seconds=self._limit)
+        except DBAPIError as error:
+            if not is_locked(error):
+                raise
+            self._database.wariness.passed_over([f"the declaration of task {one.name!r}"])
+            self._locked.append(one)
+            return True
 
     def _read_carried(self) -> set[str]:
         return self._database.read(lambda c: declarations.apps_carried(c, self._limit))

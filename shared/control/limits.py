@@ -68,7 +68,10 @@ def remove(database: Database, actor: Actor, name: str, why: str | None = None) 
 
 
 def declare(database: Database, actor: Actor, definition: LimitDefinition) -> None:
-    """Insert or update, by name, a limit that code declares (``app.limit``)."""
+    """Insert or update, by name, a limit that code declares (``app.limit``).
+
+    Raises what ``Database.write_if_free`` raises.
+    """
 
     def work(connection: Connection, act: Act) -> None:
         declared = shared_limits.declare(connection, definition, actor.name)
@@ -78,7 +81,7 @@ def declare(database: Database, actor: Actor, definition: LimitDefinition) -> No
         elif declared.written:
             _record_edit(connection, act, declared.before, declared.written)
 
-    perform(database, actor, None, work)
+    perform(database, actor, None, work, waits=False)
 
 
 def listed(database: Database, limit: int) -> list[Document]:

@@ -152,7 +152,8 @@ def declare(database: Database, actor: Actor, definition: TaskDefinition, *, liv
     """Insert or update, by name, a task that code declares; True if the declaration is in force now.
 
     An update writes only the fields whose declared value differs from the declaration in force. False: it yields to a
-    newer one, which a live worker carries or has carried within ``liveness_seconds``. Raises InvalidInput.
+    newer one, which a live worker carries or has carried within ``liveness_seconds``. Raises InvalidInput, and what
+    ``Database.write_if_free`` raises.
     """
 
     def work(connection: Connection, act: Act) -> bool:
@@ -163,7 +164,7 @@ def declare(database: Database, actor: Actor, definition: TaskDefinition, *, liv
             _record_edit(connection, act, declared.before, declared.written)
         return declared.in_force
 
-    return perform(database, actor, None, work)
+    return perform(database, actor, None, work, waits=False)
 
 
 def listed(database: Database, limit: int, chosen: TaskFilter = EVERY_TASK) -> list[Document]:

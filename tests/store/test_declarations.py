@@ -10,6 +10,7 @@ from rota.shared.control import tasks
 from rota.shared.control.actor import Actor
 from rota.shared.database.constructs import written
 from rota.shared.domain.errors import InvalidInput
+from rota.shared.domain.limits import LimitDefinition
 from rota.shared.domain.task import TaskDefinition
 from rota.shared.domain.versions import version_of
 from rota.shared.settings import Settings
@@ -18,6 +19,7 @@ from rota.shared.store.node_types import NodeTypeDeclaration
 from rota.worker_service.declarations import Declarations
 from tests.harness.databases import NO_JSON
 from tests.harness.scenario import Scenario
+from tests.harness.together import locked
 
 LIMIT = 15
 OLD, NEW, NEWEST = "0 3 * * *", "0 4 * * *", "0 5 * * *"
@@ -247,3 +249,26 @@ def test_a_task_whose_param_does_not_fit_a_registered_type_ends_its_worker_with_
     with pytest.raises(InvalidInput, match="task 'daily': param of MAIL: 'region' is a required property"):
         worker.declare()
     assert tasks.listed(rows.database, 10) == []
+
+
+def test_a_worker_starts_though_somebody_has_locked_what_it_declares_and_declares_that_later(
+    mariadb_rows: Scenario, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = mariadb_rows
+    assert declare(rows, OLD)
+    rows.sql("INSERT INTO schedule_limit (name, max_running) VALUES ('mine', 1)")
+    other = TaskDefinition.of(name="other", type="REPORT", cron=NEW)
+    limit = LimitDefinition.of(name="mine", max_running=5)
+    declared = Declarations(rows.database, [definition(NEW), other], "w", Settings.load(), own_limits=[limit])
+    with locked(rows.database, "schedule_task", "name = 'daily'"), locked(rows.database, "schedule_limit"):
+        declared.declare()
+        assert declared.look() == Settings.load().heartbeat_seconds, "it looks again soon"
+    assert (cron_in_force(rows), tasks.get(rows.database, "other")["cron"]) == (OLD, NEW)
+    said = [one.message for one in caplog.records]
+    assert [" ".join(one.split()[:6]) for one in said] == [
+        "the declaration of limit 'mine' waits:",
+        "the declaration of task 'daily' waits:",
+    ]
+    assert declared.look() == LIMIT
+    assert cron_in_force(rows) == NEW
+    assert rows.sql("SELECT max_running FROM schedule_limit") == [(5,)]
