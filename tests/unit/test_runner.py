@@ -654,6 +654,14 @@ def test_what_may_run_at_most_once_does_not_restart(world: World) -> None:
     assert world.executor.calls[0].context.results["EXTRACT"] == {"rows": 42}
 
 
+def test_where_only_nodes_are_left_that_run_always_nothing_restarts(cleaning: World) -> None:
+    """A cancel has nothing else to end, and must not let all run again."""
+    nodes = (node(1, "EXTRACT", "succeed", {"rows": 42}), node(2, "SEND", "succeed"), node(3, "CLEANUP", "pending"))
+    cleaning.start(run(nodes=nodes, attempt=2, on_retry="restart"))
+    assert cleaning.executor.started == ["CLEANUP"]
+    assert cleaning.executor.calls[0].context.results["EXTRACT"] == {"rows": 42}
+
+
 def test_an_attempt_that_restarts_with_nothing_done_needs_no_commit(world: World) -> None:
     world.start(run("EXTRACT", "SEND", attempt=2, on_retry="restart"))
     assert world.executor.started == ["EXTRACT"]

@@ -1,6 +1,6 @@
 """Turns the outcome of a node's call into the report of the node and its instance. Pure: the time is an argument."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -10,7 +10,7 @@ from rota.shared.domain import times
 from rota.shared.domain.errors import InvalidInput
 from rota.shared.domain.jsontext import json_text, storable
 from rota.shared.domain.retry import OF_A_TIMEOUT, RetryPolicy
-from rota.shared.domain.states import REASON_LIMIT, InstanceStatus, NodeStatus, WorkerLostPolicy
+from rota.shared.domain.states import LEFT, REASON_LIMIT, InstanceStatus, NodeStatus, WorkerLostPolicy
 from rota.shared.store.reports import InstanceReport, NodeReport, Report
 from rota.shared.store.runs import NodeRun, Run
 from rota.worker_service.executors.base import Failure, Outcome
@@ -170,10 +170,16 @@ def first_of_once(run: Run, done: int) -> NodeRun | None:
     return next((node for node in run.nodes[done:] if node.status != NodeStatus.SUCCEED), None)
 
 
-def restarts(run: Run) -> bool:
-    """Whether nodes have succeeded before that are to run again. What a replay has kept does not, nor what may run at
-    most once: that has been given to another worker for the nodes that are left."""
+def restarts(run: Run, always: Collection[str] = ()) -> bool:
+    """Whether nodes have succeeded before that are to run again.
+
+    What a replay has kept does not, nor what may run at most once: that has been given to another worker for the nodes
+    that are left. Nor does a run of which only nodes are left that run ``always``: it has ended but for these.
+    """
     if run.on_worker_lost == WorkerLostPolicy.FAIL:
+        return False
+    left = [node for node in run.nodes if node.status in LEFT]
+    if left and all(node.type in always for node in left):
         return False
     first = run.from_sequence or 0
     return run.retry.restarts and any(n.status == NodeStatus.SUCCEED and n.sequence >= first for n in run.nodes)

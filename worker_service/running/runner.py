@@ -170,7 +170,7 @@ class Runner:
             if active.order is not None or not in_a_row(active.run):
                 active.run = self.outcomes.orders.sorted(active.run)
         active.begin(self._clock.monotonic(), self.outcomes.always)
-        if active.run_end is None and endings.restarts(active.run):
+        if active.run_end is None and endings.restarts(active.run, self.outcomes.always):
             active.run = endings.anew(active.run)
             self._queue_report(active, endings.begun_anew(active.run, self._clock.now()))
         elif (first := endings.first_of_once(active.run, active.done if active.run_end else 0)) is not None:
