@@ -450,3 +450,17 @@ def test_failures_are_counted_for_each_node_and_stay_with_it(rows: Scenario) -> 
     assert rows.report(worker, reports.Report(run.id, again.attempt, done)) == set()
     kept = rows.sql("SELECT failures FROM schedule_task_node ORDER BY sequence")
     assert [failures for (failures,) in kept] == [2, 0]
+
+
+def test_a_retry_of_a_run_that_somebody_has_canceled_meanwhile_waits_for_no_delay(rows: Scenario) -> None:
+    """The next claim cancels it, or leaves it to a worker for its nodes that run always."""
+    worker, heir = rows.worker(), rows.worker()
+    run, other = rows.running(worker, rows.task(retries=3)), rows.running(worker, rows.task(retries=3))
+    rows.sql("UPDATE schedule_instance SET gmt_cancel_requested = gmt_create WHERE id = :id", id=run.id)
+    later = rows.start + timedelta(hours=1)
+    assert rows.report(worker, to_retry(run, later), to_retry(other, later)) == set()
+    assert (rows.row(run.id).status, rows.row(other.id).due_at) == ("pending", later)
+    assert rows.row(run.id).due_at <= rows.now()
+    rows.give(heir, run.id)
+    assert rows.claim(heir, run.id).runs == []
+    assert rows.status(run.id) == "canceled"

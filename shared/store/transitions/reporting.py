@@ -104,7 +104,13 @@ _write_instances = (
         (_instance.gmt_started, case((_again, None), else_=func.coalesce(_done.c.started, _instance.gmt_started))),
         (_instance.gmt_completed, _done.c.completed),
         (_instance.failures, func.coalesce(_done.c.failures, _instance.failures)),
-        (_instance.due_at, func.coalesce(_done.c.due, _instance.due_at)),
+        (
+            _instance.due_at,
+            case(  # whoever has asked to cancel does not wait for the retry
+                (and_(_again, _instance.gmt_cancel_requested.is_not(None)), UtcNow()),
+                else_=func.coalesce(_done.c.due, _instance.due_at),
+            ),
+        ),
         (_instance.schedule_worker_node_id, case((_again, None), else_=_instance.schedule_worker_node_id)),
         (_instance.gmt_modified, UtcNow()),
         (_instance.modifier, "worker"),

@@ -113,7 +113,10 @@ SET schedule_instance.failed_attempts=CASE WHEN (CASE WHEN (done.status = 'runni
         done.started, schedule_instance.gmt_started
     ) END, schedule_instance.gmt_completed=done.completed,
     schedule_instance.failures=coalesce(done.failures, schedule_instance.failures),
-    schedule_instance.due_at=coalesce(done.due, schedule_instance.due_at),
+    schedule_instance.due_at=CASE WHEN (
+        done.status = 'pending'
+          AND schedule_instance.gmt_cancel_requested IS NOT NULL
+    ) THEN (UTC_TIMESTAMP(6)) ELSE coalesce(done.due, schedule_instance.due_at) END,
     schedule_instance.schedule_worker_node_id=CASE WHEN (
         done.status = 'pending'
     ) THEN NULL ELSE schedule_instance.schedule_worker_node_id END,
@@ -261,7 +264,10 @@ SET schedule_instance.failed_attempts=CASE WHEN (CASE WHEN (done.status = 'runni
         done.started, schedule_instance.gmt_started
     ) END, schedule_instance.gmt_completed=done.completed,
     schedule_instance.failures=coalesce(done.failures, schedule_instance.failures),
-    schedule_instance.due_at=coalesce(done.due, schedule_instance.due_at),
+    schedule_instance.due_at=CASE WHEN (
+        done.status = 'pending'
+          AND schedule_instance.gmt_cancel_requested IS NOT NULL
+    ) THEN (UTC_TIMESTAMP(6)) ELSE coalesce(done.due, schedule_instance.due_at) END,
     schedule_instance.schedule_worker_node_id=CASE WHEN (
         done.status = 'pending'
     ) THEN NULL ELSE schedule_instance.schedule_worker_node_id END,

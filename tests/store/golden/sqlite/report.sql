@@ -118,7 +118,10 @@ SET failed_attempts=CASE WHEN (CASE WHEN (done.status = 'running' AND schedule_i
         done.started, schedule_instance.gmt_started
     ) END, gmt_completed=done.completed,
     failures=coalesce(done.failures, schedule_instance.failures),
-    due_at=coalesce(done.due, schedule_instance.due_at),
+    due_at=CASE WHEN (
+        done.status = 'pending'
+          AND schedule_instance.gmt_cancel_requested IS NOT NULL
+    ) THEN (strftime('%Y-%m-%d %H:%M:%f000', 'now')) ELSE coalesce(done.due, schedule_instance.due_at) END,
     schedule_worker_node_id=CASE WHEN (
         done.status = 'pending'
     ) THEN NULL ELSE schedule_instance.schedule_worker_node_id END,
@@ -262,7 +265,10 @@ SET failed_attempts=CASE WHEN (CASE WHEN (done.status = 'running' AND schedule_i
         done.started, schedule_instance.gmt_started
     ) END, gmt_completed=done.completed,
     failures=coalesce(done.failures, schedule_instance.failures),
-    due_at=coalesce(done.due, schedule_instance.due_at),
+    due_at=CASE WHEN (
+        done.status = 'pending'
+          AND schedule_instance.gmt_cancel_requested IS NOT NULL
+    ) THEN (strftime('%Y-%m-%d %H:%M:%f000', 'now')) ELSE coalesce(done.due, schedule_instance.due_at) END,
     schedule_worker_node_id=CASE WHEN (
         done.status = 'pending'
     ) THEN NULL ELSE schedule_instance.schedule_worker_node_id END,
