@@ -9,14 +9,18 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from rota.scheduler_service.duties.reaper import Reaper
 from rota.shared.control import instances
 from rota.shared.database.transactions import Database
 from rota.shared.domain.errors import DatabaseProblem
+from rota.shared.domain.states import InstanceStatus
+from rota.shared.settings import Settings
 from rota.shared.store import node_types
 from rota.shared.store.node_types import NodeTypeDeclaration
 from rota.shared.store.overlap import REPORTED_WITHIN
 from rota.shared.store.params import LARGE
 from rota.shared.store.runs import Run
+from rota.worker_service.rows import WorkerRows
 from tests.harness import leases
 from tests.harness.processes import wait_until
 from tests.harness.scenario import Scenario, ended
@@ -350,3 +354,42 @@ def test_fewer_shards_said_by_sql_than_there_are_do_not_fail_the_parent(spread: 
     spread.end(spread.claim())
     spread.step()
     assert spread.rows.status(parent) == "succeed"
+
+
+@pytest.mark.parametrize("policy", ["skip", "queue", "allow"])
+def test_a_parent_goes_on_while_the_thread_of_a_shard_runs_unless_fires_may_run_beside_each_other(
+    spread: Spread, policy: str
+) -> None:
+    spread.add(shards=2, overlap_policy=policy)
+    parent = spread.start()
+    spread.step()
+    [lingering, other] = [(worker, run) for worker, runs in spread.claim().items() for run in runs]
+    report = ended(lingering[1], InstanceStatus.FAILED)
+    assert report.instance is not None
+    report.instance.lingers = True
+    assert spread.rows.report(lingering[0], report) == set()
+    assert spread.rows.report(other[0], ended(other[1])) == set()
+    assert spread.stepped().status(parent) == ("failed" if policy == "allow" else "running")
+    following = spread.start()
+    assert spread.stepped().status(following) == ("running" if policy == "allow" else "pending")
+    WorkerRows(spread.database, lingering[0]).free_slots([lingering[1].id])
+    assert spread.stepped().status(parent) == "failed"
+    assert spread.stepped().status(following) == "running"
+    assert spread.rows.broken() == {}
+
+
+def test_a_parent_ends_when_the_worker_is_dead_whose_thread_it_waits_for(spread: Spread) -> None:
+    spread.add(shards=1)
+    parent = spread.start()
+    spread.step()
+    [(worker, run)] = [(worker, run) for worker, runs in spread.claim().items() for run in runs]
+    report = ended(run, InstanceStatus.FAILED)
+    assert report.instance is not None
+    report.instance.lingers = True
+    assert spread.rows.report(worker, report) == set()
+    assert spread.stepped().status(parent) == "running"
+    spread.rows.bury(worker)
+    reaper = Reaper(spread.database, Settings.load(), "test")
+    spread.rows.sql("UPDATE schedule_worker_beat SET last_beat = '2020-01-01 00:00:00'")
+    reaper.step()
+    assert spread.stepped().status(parent) == "failed"

@@ -2,7 +2,8 @@
 
 ``slot_kept`` keeps the unique ``overlap_key``, so no claim needs to look for anything else. A slot of a limit is kept
 by it, too. The rows of ``schedule_kept_slot`` say which worker's thread it is. The worker frees the slot when the
-thread has returned, the scheduler when the worker is dead.
+thread has returned, the scheduler when the worker is dead. A shard keeps the slot of its parent, which does not end
+meanwhile.
 """
 
 from collections.abc import Collection
@@ -25,7 +26,7 @@ _has_limit_slot = exists().where(
 _has_slot = (
     among(_instance.id),
     _instance.schedule_worker_node_id == bindparam("worker"),
-    or_(_instance.overlap_slot.is_not(None), _has_limit_slot),
+    or_(_instance.overlap_slot.is_not(None), _instance.parent_id.is_not(None), _has_limit_slot),
     leaves(FAIL),
 )
 _keep = update(schedule_instance).where(*_has_slot).values(slot_kept=1)

@@ -32,7 +32,7 @@ from rota.shared.domain.states import (
     Origin,
     TaskStatus,
 )
-from rota.shared.store.tables import schedule_instance, schedule_task
+from rota.shared.store.tables import schedule_instance, schedule_kept_slot, schedule_task
 from rota.shared.store.transitions.guards import leaves
 from rota.shared.store.transitions.nodes import follow
 
@@ -41,6 +41,7 @@ _task = schedule_task.c
 _shard = schedule_instance.alias("shard")
 _parent = schedule_instance.alias("parent")
 _scheduler: ColumnElement[str] = literal_column("'scheduler'")
+_kept = schedule_kept_slot.c
 _nobody: ColumnElement[int] = literal_column(str(ITS_SHARDS))
 _OPEN = [status.value for status in InstanceStatus if status not in TERMINAL]
 
@@ -153,17 +154,21 @@ def spread(connection: Connection, parents: Iterable[Parent]) -> None:
         execute_later(connection, _insert_shards, {"rows": bound(shards)})
 
 
+_is_kept = and_(
+    _shard.c.slot_kept == 1,
+    exists(select(_kept.schedule_instance_id).where(_kept.schedule_instance_id == _shard.c.id).correlate(_shard)),
+)
 has_open_shard = exists(
     read_by(select(_shard.c.id), _shard, "uq_schedule_instance_fire")
     .where(
         _shard.c.schedule_task_id == _instance.schedule_task_id,
         _shard.c.schedule_datetime == _instance.schedule_datetime,
         _shard.c.parent_id == _instance.id,
-        _shard.c.status.in_(_OPEN),
+        or_(_shard.c.status.in_(_OPEN), and_(_instance.overlap_slot.is_not(None), _is_kept)),
     )
     .correlate(schedule_instance)
 )
-"""Whether a shard of an instance has not ended."""
+"""Whether a shard of an instance has not ended, or its thread still runs and nothing of the task may run beside it."""
 
 End = tuple[int, int, Gathered]
 """An instance whose shards have all ended: its id, its attempt, and how it ends."""
