@@ -287,6 +287,22 @@ def test_what_waits_too_long_for_a_slot_is_handed_back_and_never_failed(rows: Sc
     assert rows.node_statuses(instances[0]) == []  # no handler was entered: it runs the list of its next worker
 
 
+def test_what_is_canceled_while_it_waits_for_a_slot_is_handed_back_at_once_and_ends(rows: Scenario) -> None:
+    worker, heir = rows.worker(), rows.worker()
+    canceled, other = rows.assigned(worker, rows.task(weight=2)), rows.assigned(worker, rows.task(weight=2))
+    puller = Puller(rows.database, worker)
+    puller.fetcher.fetch()
+    puller.claimer.claim()
+    assert set(rows.statuses().values()) == {"running"}
+    rows.sql("UPDATE schedule_instance SET gmt_cancel_requested = gmt_create WHERE id = :id", id=canceled)
+    puller.runner.stop(canceled, 1, "canceled", canceled=True)
+    puller.starter.give_back_late()
+    assert (rows.status(canceled), rows.status(other)) == ("pending", "running")
+    rows.give(heir, canceled)
+    assert rows.claim(heir, canceled).runs == []
+    assert (rows.status(canceled), rows.broken()) == ("canceled", {})
+
+
 def test_what_a_claim_won_when_its_worker_had_stopped_is_handed_back_and_never_failed(rows: Scenario) -> None:
     worker = rows.worker()
     instance = rows.assigned(worker, rows.task(on_worker_lost="fail"))

@@ -27,6 +27,9 @@ class Running:
     def accept(self, runs: Iterable[Run], slots: Slots, groups: Groups) -> list[Run]:
         return list(runs)
 
+    def is_to_stop(self, instance_id: int) -> bool:
+        return False
+
     def drop(self, instance_id: int) -> None:
         pass
 

@@ -243,6 +243,7 @@ class World:
         self.held: dict[int, Slot] = {}
         self.tries = 0
         self.handed_back: list[tuple[int, int]] = []
+        self.canceled: set[int] = set()
         self.starter = Starter(
             cast("WorkerRows", self),
             cast("Runner", self),
@@ -277,6 +278,9 @@ class World:
             self.slots.end(self.held[number])
             self.slots.leave(self.held[number])
         self.clock.advance(1)
+
+    def is_to_stop(self, instance_id: int) -> bool:
+        return instance_id in self.canceled
 
     def drop(self, instance_id: int) -> None:
         self.slots.leave(self.held[instance_id])
@@ -378,6 +382,14 @@ def test_one_that_takes_several_slots_waits_longer_for_them_and_each_time_twice_
     world.clock.advance(1.1)
     world.starter.give_back_late()
     assert world.handed_back == [(2, attempt)]
+
+
+def test_one_that_is_canceled_while_it_waits_for_its_slots_is_handed_back_at_once(world: World) -> None:
+    world.put({1: 20})
+    world.starter.put([run(id=2, weight=2, attempt=1), run(id=3, weight=2, attempt=1)], NOON, {})
+    world.canceled.add(2)
+    world.starter.give_back_late()
+    assert world.handed_back == [(2, 1)]
 
 
 def test_no_wait_is_longer_than_a_day_or_than_the_limit_of_the_run() -> None:

@@ -100,9 +100,16 @@ class Starter:
         return {instance_id: rank.group for instance_id, rank in ranks.items()} if self._crowds() else NO_GROUPS
 
     def give_back_late(self) -> None:
-        """Hand back the instances that no slot became free for in time: another worker may have one."""
+        """Hand back the instances that no slot became free for in time: another worker may have one.
+
+        Also those that are canceled while they wait: the next claim ends them.
+        """
         now = self._clock.now()
-        late = [run for _, run, _ in self._queue.remove(lambda moment, start: moment < now - patience(start[1]))]
+
+        def is_late(moment: datetime, start: Start) -> bool:
+            return moment < now - patience(start[1]) or self._runner.is_to_stop(start[1].id)
+
+        late = [run for _, run, _ in self._queue.remove(is_late)]
         if late:
             self._hand_back(late, "its worker had no slot for it")
             log.info("worker: handed back %d instances that it had no slot for", len(late))

@@ -118,6 +118,11 @@ class Runner:
         if active is not None and active.run.attempt == attempt:
             self.stopping.stop(active, Stop(reason, canceled))
 
+    def is_to_stop(self, instance_id: int) -> bool:
+        """Whether an instance that it holds is to stop: somebody has canceled it, or its time is over."""
+        active = self._active.get(instance_id)
+        return active is not None and active.stop is not None
+
     def detach_unfinished(self) -> list[Active]:
         """At the end of the grace time, stop all instances that have not ended, and return them.
 
