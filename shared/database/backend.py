@@ -93,6 +93,10 @@ class Backend(Protocol):
         """
         ...
 
+    def least_lock_wait(self, engine: Engine) -> float:
+        """How long a session that waits for no lock waits all the same, in seconds, by what the engine has met."""
+        ...
+
     def follow(self, engine: Engine, clock: Clock) -> None:
         """Make every session of the engine use the clock's time, in statements and in the defaults of columns."""
         ...

@@ -22,7 +22,7 @@ from rota.shared.database.mysql_connection import connect, send_together
 from rota.shared.database.mysql_constructs import compile_for, write_listed
 from rota.shared.database.mysql_hosts import DOUBT, Hosts, timed_out
 from rota.shared.database.mysql_prepared import Keeper, driver_of, is_listened_to
-from rota.shared.database.mysql_session import SETTING_REFUSED, prepare
+from rota.shared.database.mysql_session import MYSQLS_SHORTEST_WAIT_SECONDS, SETTING_REFUSED, prepare
 from rota.shared.database.servers import Servers
 from rota.shared.database.urls import addresses, has_several_hosts
 from rota.shared.database.words import WordType
@@ -103,6 +103,11 @@ class MySQL(Backend):
     def engine(self, url: URL, limits: Limits, servers: Servers) -> Engine:
         """A pool of READ COMMITTED sessions: each statement has its own snapshot, so a read needs no BEGIN."""
         return _engine(url, limits, servers)
+
+    def least_lock_wait(self, engine: Engine) -> float:
+        """None on MariaDB."""
+        dialect: Any = engine.dialect
+        return 0 if dialect.is_mariadb else MYSQLS_SHORTEST_WAIT_SECONDS
 
     def follow(self, engine: Engine, clock: Clock) -> None:
         """Set the session's ``timestamp`` to the clock's time before a transaction or a read begins."""

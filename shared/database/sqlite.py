@@ -108,6 +108,10 @@ class SQLite(Backend):
         event.listen(engine, "begin", _begin)
         return engine
 
+    def least_lock_wait(self, engine: Engine) -> float:
+        """None: there are no locks of rows."""
+        return 0
+
     def follow(self, engine: Engine, clock: Clock) -> None:
         """Give each connection another ``strftime``, which takes 'now' from the clock: SQLite has no such setting."""
         event.listen(engine, "connect", lambda connection, _: _override_strftime(connection, clock))

@@ -7,6 +7,9 @@ from rota.shared.clock import Timer
 
 log = logging.getLogger(__name__)
 
+MOST_SAID = 1_000
+"""How many names are remembered as said."""
+
 WARY_SECONDS = 60.0
 """So long after a lock was in the way, no batch waits for one."""
 
@@ -18,6 +21,8 @@ class Wariness:
     wariness.met()                              # a batch has waited for a lock in vain
     wariness.is_wary()                          # True, and so it stays for a minute
     wariness.passed_over(["task 'nightly'"])    # for a minute more; says so once
+
+    A lock that a session met which does not wait is no reason for more of that: most are Rota's own, and gone at once.
     """
 
     def __init__(self, timer: Timer) -> None:
@@ -41,5 +46,7 @@ class Wariness:
         for one in what:
             self.met()
             if one not in self._said:
+                if len(self._said) >= MOST_SAID:
+                    self._said.clear()
                 log.warning("%s waits: another session has locked it, or what is written with it", one)
                 self._said.add(one)

@@ -52,10 +52,13 @@ def test_one_locked_row_of_many_is_found_in_few_transactions(batch: Batch, caplo
     stuck = batch.tasks[617]
     with locked(batch.database, "schedule_task", "id = :id", id=stuck):
         assert batch.write() == [stuck]
-        assert len(batch.tried) == 1 + 1 + 2 * 10 + 1, "waiting, not waiting, two for each halving, and once more alone"
+        if batch.rows.on_mysql:
+            assert len(batch.tried) == 1 + 32 + 32, "waiting, and parts in two steps"
+        else:
+            assert len(batch.tried) == 1 + 1 + 2 * 10 + 1, "waiting, not waiting, halves, and once more alone"
         assert batch.left == [stuck]
         assert batch.write() == [stuck]
-        assert len(batch.tried) == 22, "and for a minute it does not wait"
+        assert len(batch.tried) == (65 if batch.rows.on_mysql else 22), "and for a minute it does not wait"
     assert batch.write() == []
     assert (batch.tried, batch.left) == ([NUMBER], [])
     said = [one.message for one in caplog.records if one.levelno == logging.WARNING]
