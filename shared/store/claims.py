@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from rota.shared.database.later import then_read
-from rota.shared.database.transactions import Database
+from rota.shared.database.transactions import Database, is_locked
 from rota.shared.domain.states import OverlapPolicy, WorkerLostPolicy
 from rota.shared.store import handing_on, large_values, limit_slots, overlap, passed_over, reports, runs, settling
 from rota.shared.store.limit_slots import NOTHING, Taking
@@ -164,13 +164,34 @@ class Claims:
         has_won = self._wins(slots, chosen, taking)
         if has_won:
             return chosen
-        if has_won is None and taking.allowed:  # somebody may have locked a limit, or a slot of one
-            in_order = sorted(chosen, key=lambda row: self._places[row.id])
-            taking = self._database.read(lambda c: limit_slots.choose(c, in_order))
-            for part in taking.parts([row.id for row in chosen if row.limit_name is None or row.id in taking.allowed]):
-                some = [row for row in chosen if row.id in part]
-                self._wins([slot for slot in slots if slot[0] in part], some, taking.only(part))
+        if has_won is None:
+            self._win_parts(slots, chosen)
         return _running(self._database.read(lambda c: self._read(c, sorted(wanted)))[0])
+
+    def _win_parts(self, slots: overlap.Slots, rows: Sequence[Wanted]) -> None:
+        """Claim what is left where somebody has locked a limit, or a slot of one: limit by limit.
+
+        Of a limit of which something is locked, and that has no rate, each instance is claimed alone, until a second
+        one meets a lock.
+        """
+        in_order = sorted(rows, key=lambda row: self._places[row.id])
+        taking = self._database.read(lambda c: limit_slots.choose(c, in_order))
+        by_limit: dict[str | None, list[Wanted]] = {}
+        for row in in_order:
+            if row.limit_name is None or row.id in taking.allowed:
+                by_limit.setdefault(row.limit_name, []).append(row)
+
+        def wins(part: Sequence[Wanted]) -> bool | None:
+            ids = {row.id for row in part}
+            return self._wins([slot for slot in slots if slot[0] in ids], part, taking.only(ids))
+
+        for name, part in by_limit.items():
+            if wins(part) is None and name is not None and name not in taking.starts:
+                locks = 0
+                for row in part:
+                    locks += wins([row]) is None
+                    if locks > 1:
+                        break
 
     def _within_room(self, slots: overlap.Slots, rows: Mapping[int, Wanted]) -> overlap.Slots:
         """Those of the instances for whose large params and results there is room."""
@@ -206,7 +227,7 @@ class Claims:
         return [row for row in rows if row.id in won], [row for row in rows if row.id not in won], time
 
     def _wins(self, slots: overlap.Slots, rows: Sequence[Wanted], taking: Taking = NOTHING) -> bool | None:
-        """Claim instances that were read; whether the worker has won all of them. None: nothing was answered."""
+        """Claim instances that were read; whether the worker has won all of them. None: something is locked."""
         if not slots:
             return True
         nodes: tuple[list[int], list[int]] = [], []
@@ -216,8 +237,17 @@ class Claims:
         attempts = {row.id: row.attempt for row in rows}
         tried = [(instance_id, slot, attempts[instance_id]) for instance_id, slot in slots]
         claim = partial(claiming.claim_read, worker_id=self._worker_id, slots=tried, taking=taking)
-        counts = self._database.write_undisturbed(lambda c: claim(c, nodes=nodes[0], nodes_to_begin=nodes[1]))
-        return None if counts is None else sum(count.rows for count in counts) == len(slots)
+        work = partial(claim, nodes=nodes[0], nodes_to_begin=nodes[1])
+        if not taking.allowed:
+            counts = self._database.write_undisturbed(work)
+        else:
+            try:
+                counts = self._database.write_unless_locked(work)
+            except DBAPIError as error:
+                if not is_locked(error):
+                    raise
+                return None
+        return counts is not None and sum(count.rows for count in counts) == len(slots)
 
     def _unread(self, ids: Sequence[int], tried: Sequence[int], slots: overlap.Slots | None) -> Claimed:
         """Claim in one packet with the reading; without those that somebody has locked, if that fails."""

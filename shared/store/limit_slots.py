@@ -108,7 +108,7 @@ class Taking:
     """The instances that wanted it: nothing else is in the way of those."""
 
     def only(self, instance_ids: Collection[int]) -> "Taking":
-        """The part of it that is of these instances: all of a limit that has a rate, or none."""
+        """The part of it that is of these instances: of a limit that has a rate, they must be all, or none."""
         wanted = set(instance_ids)
         return replace(
             self,
@@ -116,14 +116,6 @@ class Taking:
             starts={name: self.starts[name] for name in {self.allowed.get(i) for i in wanted} if name in self.starts},
             allowed={i: name for i, name in self.allowed.items() if i in wanted},
         )
-
-    def parts(self, instance_ids: Collection[int]) -> list[list[int]]:
-        """These instances in parts that take what no other part takes: each alone, but all of a limit with a rate."""
-        parts: dict[Any, list[int]] = {}
-        for instance_id in instance_ids:
-            name = self.allowed.get(instance_id)
-            parts.setdefault(name if name is None or name in self.starts else instance_id, []).append(instance_id)
-        return list(parts.values())
 
     def token_of(self, name: str) -> str | None:
         """What ``claim_token`` of a limit is when this claim has taken its starts."""

@@ -389,3 +389,17 @@ def test_a_lock_on_a_fire_that_is_to_be_skipped_keeps_no_other_from_starting(mar
         assert [one.id for claim in found for one in claim.waiting] == [skipped]
     claims(rows, worker, skipped)
     assert rows.status(skipped) == "canceled"
+
+
+@pytest.mark.parametrize("kind", ["max_running", "starts_per_minute"])
+def test_a_claim_whose_answer_was_lost_takes_no_more_of_its_limit(
+    rows: Scenario, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """It may have been committed. A second one would take another slot for the same run, or note a second start."""
+    worker = rows.worker()
+    rows.sql(f"INSERT INTO schedule_limit (name, {kind}) VALUES ('mine', 2)")
+    first, second = limited(rows, worker, "mine"), limited(rows, worker, "mine")
+    with monkeypatch.context() as patched:
+        patched.setattr(rows.database, "write_unless_locked", lambda work: (rows.database.write(work), None)[1])
+        assert ran(*claims(rows, worker, first)) == [first]
+    assert ran(*claims(rows, worker, second)) == [second]
