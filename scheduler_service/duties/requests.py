@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable
 
 from rota.shared.control import requests as control
+from rota.shared.control.requests import HeldUp
 from rota.shared.database.transactions import Database
-from rota.shared.domain.business_keys import Key
 from rota.shared.settings import Settings
 from rota.shared.store import requests
 from rota.shared.store.requests import Request, What
@@ -25,23 +25,21 @@ class Requests:
         self._database = database
         self._settings = settings
         self._surprises = Surprises("requests")
-        self._after = 0
-        self._held_up: set[tuple[str, Key]] = set()
-        """The types and keys of which this round does nothing, since somebody has locked what it would write."""
+        self._held_up = HeldUp()
+        """What this round leaves."""
 
     def step(self) -> float:
         """One page; returns the seconds to rest. After the last page, that is until the assigner sees more."""
-        batch = self._settings.batch
-        found = self._database.read(lambda c: requests.waiting(c, self._after, batch))
+        batch, left = self._settings.batch, self._held_up.ids
+        found = self._database.read(lambda c: requests.waiting(c, batch + len(left)))
+        found = [one for one in found if one.id not in left]
         if found:
             control.apply(self._database, found, self._refused, self._held_up)
             if any(one.what == What.ONCE for one in found):
                 self._assign()
-        if len(found) == batch:
-            self._after = found[-1].id
+        if len(found) >= batch:
             return 0
-        self._after = 0
-        self._held_up.clear()
+        self._held_up = HeldUp()
         return math.inf
 
     def _refused(self, request: Request, said: str) -> None:

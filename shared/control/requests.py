@@ -1,9 +1,10 @@
 """Requests: one-off work that a program asks for in a transaction of its own, and what the scheduler makes of it."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from sqlalchemy import Connection, Row
 from sqlalchemy.exc import DBAPIError
@@ -17,12 +18,35 @@ from rota.shared.database.callers import Insert
 from rota.shared.database.constructs import written
 from rota.shared.database.transactions import Database, is_locked, is_refusal, sentence
 from rota.shared.domain.business_keys import Asked, Key, checked_key, task_name
-from rota.shared.domain.errors import InvalidInput, NotFound
+from rota.shared.domain.errors import DatabaseAway, DatabaseProblem, InvalidInput, NotFound
 from rota.shared.domain.jsontext import UnreadableJson, json_value
 from rota.shared.domain.times import is_time, why_no_time
 from rota.shared.store import requests
 from rota.shared.store import tasks as task_rows
 from rota.shared.store.requests import Request, What
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class HeldUp:
+    """The requests that are left for later, since somebody has locked what they write, or what comes before them."""
+
+    ids: set[int] = field(default_factory=set)
+    keys: set[tuple[str, Key]] = field(default_factory=set)
+    """The type and the key of each."""
+
+    def add(self, one: Request) -> None:
+        """Leave this one."""
+        self.ids.add(one.id)
+        self.keys.add((one.type, one.key))
+
+    def without(self, some: Sequence[Request]) -> list[Request]:
+        """Those of some requests that are not behind one that is left; the others are left, too."""
+        for one in some:
+            if (one.type, one.key) in self.keys:
+                self.ids.add(one.id)
+        return [one for one in some if one.id not in self.ids]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +130,34 @@ def apply(
     database: Database,
     found: Sequence[Request],
     refused: Callable[[Request, str], object],
-    held_up: set[tuple[str, Key]],
+    held_up: HeldUp,
 ) -> None:
     """Do what requests ask for, in their order, and remove them: many in a transaction, where they are alike.
 
     One that can never be done is kept with the reason, and told to ``refused``. If somebody has locked what one writes,
-    its type and key are added to ``held_up``: it is left for later, and all that ask for something under a key that is
-    there. Raises what may pass, such as DatabaseProblem: then what is left is done later.
+    it is left for later, and so are those behind it under its key: ``held_up`` says which. Raises what may pass, such
+    as DatabaseAway: then what is left is done later.
     """
     for some in _alike(found):
-        _apply(database, [one for one in some if (one.type, one.key) not in held_up], refused, held_up)
+        try:
+            _apply(database, held_up.without(some), refused, held_up)
+        except DatabaseAway:
+            raise
+        except DatabaseProblem as error:  # such as for a lock where the task of their type is to be added
+            log.warning("requests of %s wait: %s", some[0].type, error)
+            for one in some:
+                held_up.add(one)
+
+
+def _refuse(database: Database, one: Request, said: str) -> bool:
+    """Keep a request with the reason why it can never be done; False if somebody has locked it."""
+    return not database.write_by_halves(
+        [one], lambda c, _: requests.refuse(c, one.id, said), _raise, lambda _: f"request {one.id}"
+    )
+
+
+def _raise(_: object, error: DBAPIError) -> NoReturn:
+    raise error
 
 
 def _alike(found: Sequence[Request]) -> list[list[Request]]:
@@ -152,33 +194,31 @@ def _apply(
     database: Database,
     some: Sequence[Request],
     refused: Callable[[Request, str], object],
-    held_up: set[tuple[str, Key]],
+    held_up: HeldUp,
 ) -> None:
     if not some:
         return
-    first, locked = some[0], False
+    first = some[0]
     actor = Actor(first.by, "code")
     try:
         perform(database, actor, first.why, _work(database, actor, some), waits=False)
     except InvalidInput as error:
-        said = str(error)
+        refusal: str | None = str(error)
     except DBAPIError as error:
-        locked = is_locked(error)
-        if not locked and not is_refusal(error):
+        if not is_locked(error) and not is_refusal(error):
             raise
-        said = sentence(error)
+        refusal = None if is_locked(error) else sentence(error)
     else:
         return
     if len(some) > 1:
         middle = len(some) // 2
         _apply(database, some[:middle], refused, held_up)
         _apply(database, some[middle:], refused, held_up)
-    elif locked:
-        held_up.add((first.type, first.key))
+    elif refusal is None or not _refuse(database, first, refusal):
+        held_up.add(first)
         database.wariness.passed_over([f"request {first.id}, key {first.key[1]!r} of {first.type},"])
     else:
-        database.write(lambda connection: requests.refuse(connection, first.id, said))
-        refused(first, said)
+        refused(first, refusal)
 
 
 def _wanted(one: Request) -> Wanted:

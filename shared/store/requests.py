@@ -63,7 +63,7 @@ _waiting = (
         schedule_request,
         "ix_schedule_request_open",
     )
-    .where(_request.is_deleted == 0, _request.id > bindparam("after"))
+    .where(_request.is_deleted == 0)
     .order_by(_request.id)
     .limit(bindparam("limit"))
 )
@@ -75,9 +75,9 @@ any_waiting = exists(
 """Whether there is a request; a part of what the scheduler asks once in a tick (``assignments.look``)."""
 
 
-def waiting(connection: Connection, after_id: int, limit: int) -> list[Request]:
-    """The oldest requests behind this id, at most so many."""
-    rows = connection.execute(_waiting, {"after": after_id, "limit": limit})
+def waiting(connection: Connection, limit: int) -> list[Request]:
+    """The oldest requests, at most so many."""
+    rows = connection.execute(_waiting, {"limit": limit})
     return [Request(i, what, kind, (code, number), *rest) for i, what, kind, code, number, *rest in rows]
 
 

@@ -192,11 +192,11 @@ def test_what_the_database_refuses_holds_up_no_other(rows: Scenario, client: Cli
 
 def test_of_two_schedulers_who_have_read_a_request_one_does_it(rows: Scenario, client: Client) -> None:
     rows.sql("INSERT INTO schedule_request (type, number, param) VALUES ('REPORT', 'a', '{}'), ('REPORT', 'b', '{}')")
-    found = rows.database.read(lambda c: requests.waiting(c, 0, 10))
+    found = rows.database.read(lambda c: requests.waiting(c, 10))
     assert len(found) == 2
     told: list[object] = []
     for _ in range(2):
-        control.apply(rows.database, found, lambda *given: told.append(given), set())
+        control.apply(rows.database, found, lambda *given: told.append(given), control.HeldUp())
     assert (told, len(client.instances.list())) == ([], 2)
 
 
@@ -205,9 +205,9 @@ def test_a_scheduler_that_has_read_more_does_what_the_other_has_left_in_order(ro
         "INSERT INTO schedule_request (what, type, number) VALUES"
         " ('once', 'REPORT', 'a'), ('once', 'REPORT', 'b'), ('cancel', 'REPORT', 'b'), ('cancel', 'REPORT', 'a')"
     )
-    found = rows.database.read(lambda c: requests.waiting(c, 0, 10))
+    found = rows.database.read(lambda c: requests.waiting(c, 10))
     for some in (found[:1], found):
-        control.apply(rows.database, some, lambda *_: None, set())
+        control.apply(rows.database, some, lambda *_: None, control.HeldUp())
     assert (keys(client), asked(rows)) == ([], 0)
     assert [one["status"] for one in client.instances.list()] == ["canceled", "canceled"]
 

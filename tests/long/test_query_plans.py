@@ -1053,7 +1053,7 @@ def test_requests_are_found_however_many_were_refused(big: Big) -> None:
     )
 
     def ask(connection: Connection) -> None:
-        assert len(requests.waiting(connection, 0, 100)) == 100
+        assert len(requests.waiting(connection, 100)) == 100
 
     statements = big.reads(ask, rows=100, by=set(), before=lambda c: c.execute(rows))
     assert [step.key for one in statements for step in one.plan] == ["ix_schedule_request_open"]
