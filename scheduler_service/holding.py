@@ -62,10 +62,9 @@ class Holder:
 
     def _take_back(self, pause: Pause) -> bool:
         given = self._database.read(lambda c: pauses.given(c, self._limit))
-        if given:
-            take_back = partial(_take_back, pause=pause)
-            self._database.write_by_halves(given, take_back, self._not_taken_back, _name_of_given)
-        return len(given) >= self._limit
+        take_back = partial(_take_back, pause=pause)
+        held_up = self._database.write_by_halves(given, take_back, self._not_taken_back, _name_of_given)
+        return len(held_up) < len(given) >= self._limit
 
     def _rewind(self, pause: Pause) -> bool:
         ids = self._database.read(lambda c: pauses.ahead(c, pause, AHEAD, self._limit))

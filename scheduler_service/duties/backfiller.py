@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
@@ -107,7 +108,8 @@ class Backfiller:
         dropped = waiting if step.status == BackfillStatus.CANCELED else []
         if step.changes(backfill) or dropped or found.is_by_sql:
             begun = self._fires(found, step)
-            self._database.write_undisturbed(lambda c: _write(c, found, step, begun, dropped))
+            if not self._database.write_undisturbed(lambda c: _write(c, found, step, begun, dropped)):
+                return False
         return step.status == BackfillStatus.RUNNING and bool(step.not_missing) and len(step.fires) < room
 
     def _adopt(self, found: Found, step: Step) -> bool:
@@ -125,8 +127,7 @@ class Backfiller:
             step.status, step.reason = BackfillStatus.CANCELED, str(error)[:REASON_LIMIT]
             return False
         first = fires.last if one.newest_first else fires.counted[0]
-        self._database.write_undisturbed(lambda c: backfills.adopt(c, found, first, fires.number))
-        return True
+        return bool(self._database.write_undisturbed(lambda c: _adopt(c, found, first, fires.number)))
 
     def _begin(self, found: Found, step: Step, room: int) -> None:
         """Decide which fires are written; a plan that SQL has spoiled pauses the backfill."""
@@ -149,10 +150,16 @@ class Backfiller:
         ]
 
 
-def _write(connection: Connection, found: Found, step: Step, begun: Sequence[Fire], dropped: Sequence[int]) -> None:
+def _write(connection: Connection, found: Found, step: Step, begun: Sequence[Fire], dropped: Sequence[int]) -> bool:
     backfills.advance(connection, found, step)
     fires.backfill(connection, found.backfill.id, begun)
     _drop(connection, found, dropped)
+    return True
+
+
+def _adopt(connection: Connection, found: Found, first: datetime, fires_total: int) -> bool:
+    backfills.adopt(connection, found, first, fires_total)
+    return True
 
 
 def _drop(connection: Connection, found: Found, waiting: Sequence[int]) -> None:

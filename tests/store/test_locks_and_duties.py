@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import text
 
 from rota.scheduler_service.duties.assigner import Assigner
+from rota.scheduler_service.duties.backfiller import Backfiller
 from rota.scheduler_service.duties.business_keys import BusinessKeys
 from rota.scheduler_service.duties.catch_up import Catcher
 from rota.scheduler_service.duties.chains import Chains
@@ -296,3 +297,47 @@ def test_a_lock_on_the_nodes_of_one_fire_lets_a_pause_take_back_the_others(maria
     with locked(rows.database, "schedule_task_node", "schedule_instance_id = :id", id=given[1]):
         assert in_steps(duty.step, lambda: [rows.status(i) for i in given] == ["pending", "assigned", "pending"])
     assert in_steps(duty.step, lambda: rows.status(given[1]) == "pending")
+
+
+def test_a_cancel_that_is_asked_for_behind_a_full_page_comes_after_what_it_cancels(mariadb_rows: Scenario) -> None:
+    """A smaller id may be committed later: the next page begins with the oldest request again."""
+    rows = mariadb_rows
+    duty = Requests(rows.database, Settings.load(batch=2))
+    ask = text("INSERT INTO schedule_request (what, type, number) VALUES (:what, 'REPORT', :number)")
+
+    def put(what: str, number: str) -> None:
+        rows.database.write(lambda c: c.execute(ask, {"what": what, "number": number}).rowcount)
+
+    with uncommitted(rows.database, lambda c: c.execute(ask, {"what": "once", "number": "late"}).rowcount):
+        for number in ("a", "b", "c"):
+            put("once", number)
+        assert duty.step() == 0
+    put("cancel", "late")
+    while duty.step() == 0:
+        pass
+    assert rows.sql("SELECT id FROM schedule_request") == []
+    assert [row[0] for row in rows.sql("SELECT number FROM schedule_business_key ORDER BY number")] == ["a", "b", "c"]
+
+
+def test_a_lock_on_one_request_that_is_refused_holds_up_no_other(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    rows.sql(
+        "INSERT INTO schedule_request (what, type, number) VALUES ('dance', 'REPORT', 'a'), ('once', 'REPORT', 'b')"
+    )
+    duty = Requests(rows.database, Settings.load())
+    with locked(rows.database, "schedule_request", "number = 'a'"):
+        assert in_steps(duty.step, lambda: len(rows.sql("SELECT id FROM schedule_business_key")) == 1)
+    assert in_steps(duty.step, lambda: rows.sql("SELECT is_deleted FROM schedule_request") == [(1,)])
+
+
+def test_a_backfill_that_somebody_has_locked_is_not_tried_again_at_once(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    task = rows.planned_task(rows.start + MINUTE)
+    rows.sql(
+        "INSERT INTO schedule_backfill (schedule_task_id, from_at, to_at) VALUES (:task, :begin, :end)",
+        task=task, begin=rows.start - 10 * MINUTE, end=rows.start,
+    )  # fmt: skip
+    duty = Backfiller(rows.database, Settings.load())
+    with locked(rows.database, "schedule_backfill"):
+        assert [duty.step() > 0 for _ in range(3)] == [True] * 3
+    assert in_steps(duty.step, lambda: by_tasks(rows, "schedule_instance") == {task})
