@@ -86,13 +86,13 @@ class WorkerRows:
         """Why somebody asked to cancel each of these instances, which run, as far as he has said so."""
         return self._database.read(lambda c: recovery.why_canceled(c, instance_ids))
 
-    def report(self, batch: Sequence[Report]) -> set[int]:
+    def report(self, batch: Sequence[Report], *, waits: bool = True) -> set[int]:
         """Write reports; returns the ids of instances that do not belong to the worker any more.
 
-        If somebody has locked what they write, it raises as ``Database.write_if_free`` does.
+        Unless it ``waits`` for what somebody has locked, it raises as ``Database.write_if_free`` does.
         """
         work = partial(reports.report, worker_id=self.worker_id, reports=batch)
-        lost = self._at_once(work, self._database.write_if_free)
+        lost = self._at_once(work, self._database.write if waits else self._database.write_if_free)
         self._wake_for_retries(batch)
         return lost
 
@@ -104,7 +104,7 @@ class WorkerRows:
         except Unexpected:
             started = None
         if started is None:  # somebody holds a row of what follows: the reports do not wait for that
-            return self.report(batch), set()
+            return self.report(batch, waits=False), set()
         self._wake_for_retries(batch)
         return set(), {row.id for row, node in zip(following, started, strict=True) if node.rows}
 

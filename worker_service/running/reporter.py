@@ -99,6 +99,9 @@ class Reporter:
         self._aside: Batch = []
         """The reports that were put aside, in their order. Only the thread that calls ``run`` changes it."""
 
+        self._alone: set[int] = set()
+        """The instances of those that were put aside for a lock that nobody can ask for: they are tried alone."""
+
         self._look_again = 0.0
         self._surprises = Surprises("reporter")
 
@@ -234,11 +237,15 @@ class Reporter:
         """Queue what was put aside and is no longer locked, before all others."""
         locked = self._locked(self._aside)
         free = [entry for entry in self._aside if entry[0].instance_id not in locked]
-        self._look_again = self._clock.monotonic() + RETRY_SECONDS
+        alone, self._alone = self._alone - locked, self._alone & locked
         with self._changed:
             self._aside = [entry for entry in self._aside if entry[0].instance_id in locked]
-            self._queue.extendleft(reversed(free))
-            self._urgent += sum(report.is_urgent for report, _ in free)
+            others = [entry for entry in free if entry[0].instance_id not in alone]
+            self._queue.extendleft(reversed(others))
+            self._urgent += sum(report.is_urgent for report, _ in others)
+        for instance_id in sorted(alone):
+            self._write([entry for entry in free if entry[0].instance_id == instance_id])
+        self._look_again = self._clock.monotonic() + RETRY_SECONDS
 
     def _locked(self, batch: Batch) -> set[int]:
         """The instances of these reports that somebody else has locked. None, if the database cannot say it."""
@@ -262,6 +269,7 @@ class Reporter:
             self._surprises.warn(f"instance {instance_id}", said)
             self._look_again = self._clock.monotonic() + RETRY_SECONDS
             self._aside += batch
+            self._alone.add(instance_id)
         elif refused:
             log.exception("reporter: not even the failure of instance %d is stored", batch[0][0].instance_id)
             _call_back(*batch[0], ours=False)
@@ -274,13 +282,13 @@ class Reporter:
         except DBAPIError as error:
             if is_locked(error):
                 raise
-            return self._rows.report(batch)
+            return self._rows.report(batch, waits=False)
 
     def _report(self, batch: list[Report]) -> set[int]:
         """Write a batch; runs that end in it hand their slots on."""
         following = self._successors.take(batch) if self._successors is not None else ()
         if self._successors is None or not following:
-            return self._rows.report(batch)
+            return self._rows.report(batch, waits=False)
         claimed: set[int] = set()
         try:
             lost, claimed = self._rows.report_and_hand_on(batch, [row for row, _ in following])
