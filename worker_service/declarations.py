@@ -167,7 +167,11 @@ class Declarations:
         return True
 
     def _declare(self, definitions: Sequence[TaskDefinition]) -> None:
-        self._yielding = [one for one in definitions if not self._is_declared(one)]
+        for one in definitions:
+            if self._locked or self._locked_limits:  # it may need one of those, and then waits for that
+                self._declare_again(one, None)
+            elif not self._is_declared(one):
+                self._yielding.append(one)
 
     def _declare_again(self, one: TaskDefinition, waited: InvalidInput | None) -> None:
         """Declare a task while the worker runs. One that is refused by what others have written holds up no other."""

@@ -19,7 +19,7 @@ from rota.shared.store.node_types import NodeTypeDeclaration
 from rota.worker_service.declarations import Declarations
 from tests.harness.databases import NO_JSON
 from tests.harness.scenario import Scenario
-from tests.harness.together import locked
+from tests.harness.together import gap_locked, locked
 
 LIMIT = 15
 OLD, NEW, NEWEST = "0 3 * * *", "0 4 * * *", "0 5 * * *"
@@ -272,3 +272,20 @@ def test_a_worker_starts_though_somebody_has_locked_what_it_declares_and_declare
     assert declared.look() == LIMIT
     assert cron_in_force(rows) == NEW
     assert rows.sql("SELECT max_running FROM schedule_limit") == [(5,)]
+
+
+def test_what_needs_a_new_task_or_limit_whose_place_somebody_has_locked_is_declared_after_it(
+    mariadb_rows: Scenario,
+) -> None:
+    rows = mariadb_rows
+    first = TaskDefinition.of(name="first", type="REPORT", cron=NEW, limit_name="mine")
+    second = TaskDefinition.of(name="second", type="REPORT", after="first")
+    limit = LimitDefinition.of(name="mine", max_running=5)
+    declared = Declarations(rows.database, [first, second], "w", Settings.load(), own_limits=[limit])
+    with gap_locked(rows.database, "schedule_task", "1 = 1"), gap_locked(rows.database, "schedule_limit", "1 = 1"):
+        declared.declare()
+        declared.look()
+    for _ in range(3):
+        declared.look()
+    names = {row.name for row in rows.sql("SELECT name FROM schedule_task")}
+    assert {"first", "second"} <= names
