@@ -161,7 +161,7 @@ def _advance(connection: Connection, advances: Sequence[plans.Advance]) -> None:
     """Advance the plans, after the fires are written and before they are marked for chains.
 
     Whoever lets another task follow one of these changes its row: one of the two transactions waits for the other here.
-    So either that one sees these fires, or this one sees the link.
+    So either that one sees these fires, or this one sees the link, if it marks any.
     """
     plans.advance(connection, advances)
     used = [a.task.calendar_use for a in advances if a.task.terms.new_edition is not None]

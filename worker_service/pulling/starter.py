@@ -105,11 +105,10 @@ class Starter:
         Also those that are canceled while they wait: the next claim ends them.
         """
         now = self._clock.now()
-
-        def is_late(moment: datetime, start: Start) -> bool:
-            return moment < now - patience(start[1]) or self._runner.is_to_stop(start[1].id)
-
-        late = [run for _, run, _ in self._queue.remove(is_late)]
+        canceled = [run for _, run, _ in self._queue.remove(lambda _, start: self._runner.is_to_stop(start[1].id))]
+        if canceled:
+            self._hand_back(canceled, "canceled while it waited for its slots")
+        late = [run for _, run, _ in self._queue.remove(lambda moment, start: moment < now - patience(start[1]))]
         if late:
             self._hand_back(late, "its worker had no slot for it")
             log.info("worker: handed back %d instances that it had no slot for", len(late))
