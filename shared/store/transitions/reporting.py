@@ -74,6 +74,9 @@ _done = json_rows(
     started="time", completed="time", failures="int", due="time", attempt_end="json",
 )  # fmt: skip
 _again = _done.c.status == _text(RETRY.target)
+_is_canceled = and_(_again, _instance.gmt_cancel_requested.is_not(None))
+"""Whoever has asked to cancel does not wait for the retry."""
+
 _is_noted = and_(_done.c.status == _text(BEGIN.target), _instance.reason == _done.c.reason)
 """This failure of a run that goes on was written before: the answer to that commit was lost."""
 
@@ -104,13 +107,7 @@ _write_instances = (
         (_instance.gmt_started, case((_again, None), else_=func.coalesce(_done.c.started, _instance.gmt_started))),
         (_instance.gmt_completed, _done.c.completed),
         (_instance.failures, func.coalesce(_done.c.failures, _instance.failures)),
-        (
-            _instance.due_at,
-            case(  # whoever has asked to cancel does not wait for the retry
-                (and_(_again, _instance.gmt_cancel_requested.is_not(None)), UtcNow()),
-                else_=func.coalesce(_done.c.due, _instance.due_at),
-            ),
-        ),
+        (_instance.due_at, case((_is_canceled, UtcNow()), else_=func.coalesce(_done.c.due, _instance.due_at))),
         (_instance.schedule_worker_node_id, case((_again, None), else_=_instance.schedule_worker_node_id)),
         (_instance.gmt_modified, UtcNow()),
         (_instance.modifier, "worker"),
