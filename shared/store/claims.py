@@ -174,18 +174,18 @@ class Claims:
         Of a limit of which something is locked, and that has no rate, each instance is claimed alone, until a second
         one meets a lock.
         """
-        in_order = sorted(rows, key=lambda row: self._places[row.id])
-        taking = self._database.read(lambda c: limit_slots.choose(c, in_order))
         by_limit: dict[str | None, list[Wanted]] = {}
-        for row in in_order:
-            if row.limit_name is None or row.id in taking.allowed:
-                by_limit.setdefault(row.limit_name, []).append(row)
+        for row in sorted(rows, key=lambda row: self._places[row.id]):
+            by_limit.setdefault(row.limit_name, []).append(row)
 
         def wins(part: Sequence[Wanted]) -> bool | None:
             ids = {row.id for row in part}
             return self._wins([slot for slot in slots if slot[0] in ids], part, taking.only(ids))
 
-        for name, part in by_limit.items():
+        for name, some in by_limit.items():
+            # What was read before the lock was waited for counts no more.
+            taking = self._database.read(partial(limit_slots.choose, rows=some))
+            part = [row for row in some if name is None or row.id in taking.allowed]
             if wins(part) is None and name is not None and name not in taking.starts:
                 locks = 0
                 for row in part:
