@@ -9,6 +9,7 @@ from functools import partial
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from rota.scheduler_service.notices import of_instance
 from rota.shared.database.transactions import Database
 from rota.shared.domain.spreading import MOST_SHARDS, gathered
 from rota.shared.store import params, spreading
@@ -46,9 +47,11 @@ def stop_shards(database: Database, parent_ids: Collection[int], surprises: Surp
     shards = database.read(lambda c: spreading.unstopped(c, parent_ids))
 
     def refused(shard_id: int, error: DBAPIError) -> None:
-        surprises.say(_name(shard_id), error)
+        surprises.say(of_instance(shard_id), error)
 
-    database.write_by_halves([*shards.waiting, *shards.running], partial(_stop_some, shards=shards), refused, _name)
+    database.write_by_halves(
+        [*shards.waiting, *shards.running], partial(_stop_some, shards=shards), refused, of_instance
+    )
     return shards.parents
 
 
@@ -70,10 +73,6 @@ def _end(database: Database, parents: Sequence[Running], surprises: Surprises) -
         surprises.say(f"the end of instance {end[0]}", error)
 
     database.write_by_halves(ends, moves.end, refused, lambda end: f"the end of instance {end[0]}")
-
-
-def _name(instance_id: int) -> str:
-    return f"instance {instance_id}"
 
 
 def _portions(parents: Iterable[Running]) -> Iterator[Sequence[Running]]:

@@ -9,6 +9,7 @@ from functools import partial
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from rota.scheduler_service.notices import of_instance
 from rota.shared.database.later import Unexpected
 from rota.shared.database.transactions import Database, sentence
 from rota.shared.domain.planning import PlannedTask
@@ -63,7 +64,7 @@ class Holder:
     def _take_back(self, pause: Pause) -> bool:
         given = self._database.read(lambda c: pauses.given(c, self._limit))
         take_back = partial(_take_back, pause=pause)
-        held_up = self._database.write_by_halves(given, take_back, self._not_taken_back, _name_of_given)
+        held_up = self._database.write_by_halves(given, take_back, self._not_taken_back, of_instance)
         return len(held_up) < len(given) >= self._limit
 
     def _rewind(self, pause: Pause) -> bool:
@@ -83,15 +84,11 @@ class Holder:
         log.warning("%s: its fires ahead could not be taken back: %s", _name(task), sentence(error))
 
     def _not_taken_back(self, instance_id: int, error: DBAPIError) -> None:
-        log.warning("%s could not be taken back: %s", _name_of_given(instance_id), sentence(error))
+        log.warning("%s could not be taken back: %s", of_instance(instance_id), sentence(error))
 
 
 def _name(task: PlannedTask) -> str:
     return f"task {task.name!r}"
-
-
-def _name_of_given(instance_id: int) -> str:
-    return f"instance {instance_id}"
 
 
 def _take_back(connection: Connection, instance_ids: Sequence[int], *, pause: Pause) -> None:

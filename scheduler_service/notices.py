@@ -6,6 +6,11 @@ from collections.abc import Iterable
 log = logging.getLogger(__name__)
 
 
+def of_instance(instance_id: int) -> str:
+    """An instance, as the log names it."""
+    return f"instance {instance_id}"
+
+
 class Notices:
     """The complaints of a duty. Each is logged when it first appears and when it is over.
 

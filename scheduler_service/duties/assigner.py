@@ -15,7 +15,7 @@ from rota.scheduler_service.fitting import binding, fits
 from rota.scheduler_service.fleet import SNAPSHOT_SECONDS, FleetCache
 from rota.scheduler_service.giving import Placed, write
 from rota.scheduler_service.limit_places import LimitPlaces, hand_on, unused_places
-from rota.scheduler_service.notices import Notices
+from rota.scheduler_service.notices import Notices, of_instance
 from rota.scheduler_service.out_of_reach import OutOfReach
 from rota.scheduler_service.paging import FarBack, Page, Pass
 from rota.scheduler_service.params import portions, with_lists, with_params
@@ -245,7 +245,7 @@ class Assigner:
 
         if changed:
             surprise = partial(adopting.note, self._surprises)
-            held_up = self._database.write_by_halves(sorted(changed), write, surprise, adopting.name)
+            held_up = self._database.write_by_halves(sorted(changed), write, surprise, of_instance)
             written.difference_update(held_up)
         return written
 
@@ -320,7 +320,7 @@ class Assigner:
 
 
 def _name(one: Placed) -> str:
-    return adopting.name(one.instance.id)
+    return of_instance(one.instance.id)
 
 
 def _facts(

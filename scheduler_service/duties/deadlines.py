@@ -8,6 +8,7 @@ from functools import partial
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from rota.scheduler_service.notices import of_instance
 from rota.shared.database.later import Unexpected
 from rota.shared.database.transactions import Database, database_time
 from rota.shared.domain.errors import DatabaseProblem
@@ -55,13 +56,13 @@ class Deadlines:
         self._check_clock()
         if not seen:
             return self._rest
-        ended = [run.id for run in seen if run.has_ended]
+        ended = {run.id for run in seen if run.has_ended}
         later: dict[int, datetime] = {}
         for run in seen:
             if not run.has_ended:
                 later[run.id] = self._next_look(run)
-        settle = partial(_settle, ended=set(ended), later=later)
-        held_up = self._database.write_by_halves([run.id for run in seen], settle, self._not_settled, _name)
+        settle = partial(_settle, ended=ended, later=later)
+        held_up = self._database.write_by_halves([run.id for run in seen], settle, self._not_settled, of_instance)
         for run in self._free([run for run in seen if run.id in later and self._is_overdue(run)]):
             self._end(run)
         return 0 if len(held_up) < len(seen) == self._settings.batch else self._rest
@@ -101,14 +102,14 @@ class Deadlines:
             self._database.write(partial(deadlines.end_overdue, run=run, node=node, report=report))
             said = None if report.instance is None else report.instance.reason
             log.warning("deadlines: instance %d, attempt %d: %s", run.id, report.attempt, said)
-            self._surprises.over(_name(run.id))
+            self._surprises.over(of_instance(run.id))
         except Unexpected:  # its worker has ended it, or gone on, since it was read
             return
         except (DatabaseProblem, DBAPIError) as error:  # the others should not wait for this one
-            self._surprises.say(_name(run.id), error)
+            self._surprises.say(of_instance(run.id), error)
 
     def _not_settled(self, instance_id: int, error: DBAPIError) -> None:
-        self._surprises.say(_name(instance_id), error)
+        self._surprises.say(of_instance(instance_id), error)
 
     def _check_clock(self) -> None:
         """Note whether the database was away, or its clock was set, since the last look."""
@@ -121,10 +122,6 @@ class Deadlines:
         if self._database.servers.moves != self._moves:
             self._moves, self._began_after = self._database.servers.moves, time
         self._heard, self._time = now, time
-
-
-def _name(instance_id: int) -> str:
-    return f"instance {instance_id}"
 
 
 def _settle(

@@ -6,8 +6,8 @@ fire and advanced its task, or neither. Its leases run out by themselves.
 
 Somebody else may have locked a row of a task: an operator's edit that is not committed, or a frozen process. Then the
 first write waits for that lock in vain. From then on each write first asks which tasks are locked, and passes over
-them; and of what cannot be asked, such as the place of a fire, it finds out by halves. A task that is passed over keeps
-its lease until it runs out, so the next batches contain other tasks.
+them. It cannot ask whether the place of a fire is locked: the batch is parted until that task is alone. A task that is
+passed over keeps its lease until it runs out, so the next batches contain other tasks.
 """
 
 import logging

@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from rota.scheduler_service.fitting import needed
 from rota.scheduler_service.fleet import FleetCache, FleetSnapshot
 from rota.scheduler_service.gathering import gather, stop_shards
+from rota.scheduler_service.notices import of_instance
 from rota.scheduler_service.params import with_lists
 from rota.scheduler_service.placing import why_never
 from rota.scheduler_service.waiting_parents import WaitingParents
@@ -215,13 +216,13 @@ class Spreader:
             giving.explain(connection, {i: why for i, why in unsaid.items() if i in free})
             canceling.refuse(connection, {i: why for i, why in decided.refused.items() if i in free})
 
-        for number in self._database.write_by_halves(sorted(changed), write, self._not_written, _name):
+        for number in self._database.write_by_halves(sorted(changed), write, self._not_written, of_instance):
             decided.refused.pop(number, None)
         if decided.replaced:
             self._database.write(lambda c: canceling.request_cancel_of_free(c, decided.replaced, settling.REPLACED))
 
     def _not_written(self, instance_id: int, error: DBAPIError) -> None:
-        self._surprises.say(_name(instance_id), error)
+        self._surprises.say(of_instance(instance_id), error)
 
     def _not_stopped(self, put_back: Sequence[int]) -> Sequence[int]:
         """Stop the shards of these instances, which SQL has put back and which are refused.
@@ -267,16 +268,12 @@ class Spreader:
 
         with suppress(Unexpected):  # another scheduler has taken a lease over: it spreads them
             mine = [one for one in parents if tasks[one.id] in got]
-            self._database.write_by_halves(mine, write, self._refuse, lambda one: _name(one.id))
+            self._database.write_by_halves(mine, write, self._refuse, lambda one: of_instance(one.id))
 
     def _refuse(self, parent: Parent, error: DBAPIError) -> None:
         reason = f"the database refuses the instance: {sentence(error)}"[:REASON_LIMIT]
         log.warning("spreader: instance %d: %s", parent.id, reason)
         self._database.write(lambda c: canceling.refuse(c, {parent.id: reason}))
-
-
-def _name(instance_id: int) -> str:
-    return f"instance {instance_id}"
 
 
 def _able(one: Pending, snapshot: FleetSnapshot) -> Able:
