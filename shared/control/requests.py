@@ -1,6 +1,5 @@
 """Requests: one-off work that a program asks for in a transaction of its own, and what the scheduler makes of it."""
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,8 +24,6 @@ from rota.shared.store import requests
 from rota.shared.store import tasks as task_rows
 from rota.shared.store.requests import Request, What
 
-log = logging.getLogger(__name__)
-
 
 @dataclass(slots=True)
 class HeldUp:
@@ -41,8 +38,8 @@ class HeldUp:
         self.ids.add(one.id)
         self.keys.add((one.type, one.key))
 
-    def without(self, some: Sequence[Request]) -> list[Request]:
-        """Those of some requests that are not behind one that is left; the others are left, too."""
+    def let_through(self, some: Sequence[Request]) -> list[Request]:
+        """Leave those of some requests that come behind one that is left; returns the others."""
         for one in some:
             if (one.type, one.key) in self.keys:
                 self.ids.add(one.id)
@@ -140,20 +137,22 @@ def apply(
     """
     for some in _alike(found):
         try:
-            _apply(database, held_up.without(some), refused, held_up)
+            _apply(database, held_up.let_through(some), refused, held_up)
         except DatabaseAway:
             raise
-        except DatabaseProblem as error:  # such as for a lock where the task of their type is to be added
-            log.warning("requests of %s wait: %s", some[0].type, error)
+        except DatabaseProblem:  # the task of their type is to be added, and somebody has locked its place
+            database.wariness.passed_over([f"the first request of {some[0].type}"])
             for one in some:
                 held_up.add(one)
 
 
 def _refuse(database: Database, one: Request, said: str) -> bool:
     """Keep a request with the reason why it can never be done; False if somebody has locked it."""
-    return not database.write_by_halves(
-        [one], lambda c, _: requests.refuse(c, one.id, said), _raise, lambda _: f"request {one.id}"
-    )
+    return not database.write_by_halves([one], lambda c, _: requests.refuse(c, one.id, said), _raise, _name)
+
+
+def _name(one: Request) -> str:
+    return f"request {one.id}, key {one.key[1]!r} of {one.type},"
 
 
 def _raise(_: object, error: DBAPIError) -> NoReturn:
@@ -216,7 +215,7 @@ def _apply(
         _apply(database, some[middle:], refused, held_up)
     elif refusal is None or not _refuse(database, first, refusal):
         held_up.add(first)
-        database.wariness.passed_over([f"request {first.id}, key {first.key[1]!r} of {first.type},"])
+        database.wariness.passed_over([_name(first)])
     else:
         refused(first, refusal)
 

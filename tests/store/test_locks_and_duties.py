@@ -29,6 +29,7 @@ from rota.shared.control.actor import Actor
 from rota.shared.control.business_keys import Wanted
 from rota.shared.database import callers
 from rota.shared.settings import Settings
+from rota.shared.store import node_types
 from tests.harness.databases import MariaDBServer
 from tests.harness.scenario import Scenario, ended
 from tests.harness.together import gap_locked, locked, uncommitted, wait_for_lock_wait
@@ -328,6 +329,19 @@ def test_a_lock_on_one_request_that_is_refused_holds_up_no_other(mariadb_rows: S
     with locked(rows.database, "schedule_request", "number = 'a'"):
         assert in_steps(duty.step, lambda: len(rows.sql("SELECT id FROM schedule_business_key")) == 1)
     assert in_steps(duty.step, lambda: rows.sql("SELECT is_deleted FROM schedule_request") == [(1,)])
+
+
+def test_a_lock_on_the_place_of_the_task_of_one_type_lets_requests_of_others_be_done(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    other = node_types.NodeTypeDeclaration("OTHER_RUN", "OTHER", 1)
+    rows.database.write(lambda c: node_types.register(c, [other], "test"))
+    business_keys.once(rows.database, ANN, "REPORT", Wanted("first"))
+    rows.sql("INSERT INTO schedule_request (type, number) VALUES ('OTHER', 'a'), ('REPORT', 'b'), ('OTHER', 'a')")
+    duty = Requests(rows.database, Settings.load())
+    with gap_locked(rows.database, "schedule_task", "id > 1000000"):
+        duty.step()
+        assert [row[0] for row in rows.sql("SELECT type FROM schedule_request")] == ["OTHER", "OTHER"]
+    assert in_steps(duty.step, lambda: rows.sql("SELECT id FROM schedule_request") == [], most=1)
 
 
 def test_a_backfill_that_somebody_has_locked_is_not_tried_again_at_once(mariadb_rows: Scenario) -> None:
