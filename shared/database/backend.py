@@ -94,7 +94,10 @@ class Backend(Protocol):
         ...
 
     def least_lock_wait(self, engine: Engine) -> float:
-        """How long a session that waits for no lock waits all the same, in seconds, by what the engine has met."""
+        """The shortest lock wait that the server takes, in seconds; 0: a statement can fail at once.
+
+        It is known when the engine has connected.
+        """
         ...
 
     def follow(self, engine: Engine, clock: Clock) -> None:

@@ -105,7 +105,7 @@ class MySQL(Backend):
         return _engine(url, limits, servers)
 
     def least_lock_wait(self, engine: Engine) -> float:
-        """None on MariaDB."""
+        """A second on MySQL."""
         dialect: Any = engine.dialect
         return 0 if dialect.is_mariadb else MYSQLS_SHORTEST_WAIT_SECONDS
 

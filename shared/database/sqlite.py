@@ -109,7 +109,7 @@ class SQLite(Backend):
         return engine
 
     def least_lock_wait(self, engine: Engine) -> float:
-        """None: there are no locks of rows."""
+        """0: there are no locks of rows."""
         return 0
 
     def follow(self, engine: Engine, clock: Clock) -> None:

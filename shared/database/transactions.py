@@ -41,6 +41,8 @@ CONNECTIONS_AHEAD = 4
 """How many connections a service opens ahead: about as many threads use one at the same time."""
 
 CROSSED = (ErrorKind.CONFLICT, ErrorKind.OUTAGE)
+"""The errors after which a transaction may soon succeed."""
+
 PASSING = (*CROSSED, ErrorKind.LOCKED)
 """The errors after which a transaction is run again."""
 

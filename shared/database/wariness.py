@@ -22,7 +22,7 @@ class Wariness:
     wariness.is_wary()                          # True, and so it stays for a minute
     wariness.passed_over(["task 'nightly'"])    # for a minute more; says so once
 
-    A lock that a session met which does not wait is no reason for more of that: most are Rota's own, and gone at once.
+    A session that waits for no lock meets many of Rota's own, which are gone at once. They do not prolong the minute.
     """
 
     def __init__(self, timer: Timer) -> None:

@@ -6,6 +6,7 @@ The locks are those of a console that was left open in a transaction. SQLite has
 
 import threading
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -187,6 +188,10 @@ def test_a_lock_on_what_goes_with_one_report_holds_up_no_other(mariadb_rows: Sce
     stuck, others = runs[4], [*runs[:4], *runs[5:]]
     reported = {run.id: ended(run) for run in runs}
     told: list[int] = []
+
+    def note(run_id: int, ours: bool) -> None:
+        told.append(run_id)
+
     if lock == "its kept slot":
         for report in reported.values():
             assert report.instance is not None
@@ -207,7 +212,7 @@ def test_a_lock_on_what_goes_with_one_report_holds_up_no_other(mariadb_rows: Sce
     try:
         with uncommitted(rows.database, lambda c: c.execute(text(insert), values).rowcount):
             for run_id, report in reported.items():
-                reporter.put(report, lambda ours, run_id=run_id: told.append(run_id))  # type: ignore[misc]
+                reporter.put(report, partial(note, run_id))
             thread.start()
             wait_until(lambda: len(told) == len(others), 20, "the others to be reported")
             assert rows.status(stuck.id) == "running"
