@@ -22,6 +22,7 @@ from sqlalchemy import (
     Connection,
     CursorResult,
     DateTime,
+    Delete,
     Integer,
     String,
     Table,
@@ -236,6 +237,7 @@ class _ByJson:
 
 _forms: dict[str, type[RowsForm]] = {}
 Form = TypeVar("Form", bound=RowsForm)
+Change = TypeVar("Change", Update, Delete)
 
 
 def updates_rows(*dialects: str) -> Callable[[type[Form]], type[Form]]:
@@ -323,25 +325,24 @@ def _plain_column(element: Any, compiler: Any, **kw: Any) -> str:
 
 
 def read_by(statement: Any, table: Any, index: str = "PRIMARY") -> Any:
-    """A SELECT that reads ``table`` by this index, whatever the database's optimizer estimates.
-
-    The index is a hint of SQLAlchemy. The compiler of a database without such hints ignores it.
-    """
+    """A SELECT that reads ``table`` by this index, whatever is estimated; ignored where the database has no hints."""
     return statement.with_hint(table, index)
 
 
 def by_index(statement: Any, table: Any, index: str = "PRIMARY") -> Any:
     """A SELECT that reads ``table`` by this index, and joins the tables in the order written.
 
-    It is for statements that lock, because they lock the rows in the order in which they read them, and for joins with
-    ``json_rows``. A database without such hints ignores both.
+    It is for statements that lock, which lock the rows in the order in which they read them, and for ``json_rows``.
     """
     return read_by(statement.prefix_with(InThisOrder()), table, index)
 
 
-def by_primary_key(statement: Update) -> Update:
-    """An UPDATE of one table that finds its rows by the primary key; ignored by a database without such hints."""
-    return statement.with_hint("PRIMARY")
+def found_by(statement: Change, index: str = "PRIMARY") -> Change:
+    """An UPDATE or DELETE of one table that finds its rows by this index, where the database has such hints.
+
+    Each DELETE by a list needs it: it waits for each locked row that it scans, and MariaDB likes to scan small tables.
+    """
+    return statement.with_hint(index)
 
 
 def ignore_conflicts(statement: Any) -> Any:

@@ -24,8 +24,8 @@ from rota.shared.database.constructs import (
     UtcNow,
     UtcTimeType,
     among,
-    by_primary_key,
     columns_of,
+    found_by,
     updates_rows,
 )
 from rota.shared.database.json_lists import Appended, HasText, TextAt
@@ -197,7 +197,7 @@ class ByLists:
         picks: dict[str, ColumnElement[Any]] = {
             name: _Pick(table.c.id, ids, bindparam(f"{name}_listed", type_=ListType())) for name in kinds
         }
-        self.statement = by_primary_key(build(Rows(among(table.c.id), picks)))
+        self.statement = found_by(build(Rows(among(table.c.id), picks)))
 
     def parameters(self, ids: Listed, columns: Sequence[Listed]) -> dict[str, Any]:
         """The ids, and a list for each kind."""
@@ -226,6 +226,10 @@ class RowsFirst(MySQLCompiler):
             return " STRAIGHT_JOIN ".join([*rows, *forced, self.process(from_table, **kw)])
         by = BY_PRIMARY if extra_froms else ""
         return " STRAIGHT_JOIN ".join([*rows, *(self.process(t, **kw) + by for t in (from_table, *joined))])
+
+    def delete_table_clause(self, delete_stmt: Any, from_table: Any, extra_froms: Any, **kw: Any) -> str:
+        table = super().delete_table_clause(delete_stmt, from_table, extra_froms, **kw)
+        return f"{table} USING {table}" if delete_stmt._hints else table  # noqa: SLF001 - no other DELETE takes hints
 
     def get_from_hint_text(self, table: Any, text: str | None) -> str | None:
         """The text of a hint; each of Rota's hints is the name of an index."""

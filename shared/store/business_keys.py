@@ -24,7 +24,16 @@ from sqlalchemy import (
     update,
 )
 
-from rota.shared.database.constructs import UtcNow, among, bound, by_index, ignore_conflicts, json_rows, read_by
+from rota.shared.database.constructs import (
+    UtcNow,
+    among,
+    bound,
+    by_index,
+    found_by,
+    ignore_conflicts,
+    json_rows,
+    read_by,
+)
 from rota.shared.database.later import execute_later
 from rota.shared.domain.business_keys import Asked, Done, Fire, Key, Standing, outcome
 from rota.shared.domain.states import Origin
@@ -209,7 +218,7 @@ def _change(connection: Connection, rows: Iterable[tuple[Any, ...]], by: str) ->
         execute_later(connection, _change_keys, {"rows": bound(ordered), "by": by}, expected=len(ordered))
 
 
-_remove = delete(schedule_business_key).where(among(_key.id), _key.revision == bindparam("revision"))
+_remove = found_by(delete(schedule_business_key).where(among(_key.id), _key.revision == bindparam("revision")))
 
 
 def remove(connection: Connection, standings: Iterable[Standing], *, expected: bool) -> None:

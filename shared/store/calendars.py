@@ -24,7 +24,16 @@ from sqlalchemy import (
     update,
 )
 
-from rota.shared.database.constructs import LongText, UtcNow, among, bound, ignore_conflicts, json_rows, read_by
+from rota.shared.database.constructs import (
+    LongText,
+    UtcNow,
+    among,
+    bound,
+    found_by,
+    ignore_conflicts,
+    json_rows,
+    read_by,
+)
 from rota.shared.database.json_lists import TextAt
 from rota.shared.database.later import execute_later, read_before
 from rota.shared.domain.calendars.definition import DAY_COLUMNS, read_calendar
@@ -177,8 +186,11 @@ _mark = (
     .where(among(_task.id), _task.plan_stale.is_(None))
     .values(planned_inputs=literal_column("' '", LongText).concat(_task.planned_inputs))
 )
-_forget = delete(schedule_calendar_use).where(
-    among(_use.schedule_task_id), _use.calendar == bindparam("calendar"), _use.edition != bindparam("edition")
+_forget = found_by(
+    delete(schedule_calendar_use).where(
+        among(_use.schedule_task_id), _use.calendar == bindparam("calendar"), _use.edition != bindparam("edition")
+    ),
+    "uq_schedule_calendar_use_task",
 )
 
 

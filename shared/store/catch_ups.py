@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, and_, bindparam, case, delete, exists, insert, literal_column, select, update
 
-from rota.shared.database.constructs import UtcNow, among, bound, by_index, ignore_conflicts, json_rows
+from rota.shared.database.constructs import UtcNow, among, bound, by_index, found_by, ignore_conflicts, json_rows
 from rota.shared.database.later import execute_later, read_before
 from rota.shared.domain.catching_up import CatchUp, CaughtUp
 from rota.shared.domain.planning import Missed, PlannedTask
@@ -120,7 +120,7 @@ _move = (
         next_fire=_moved.c.next, fires_left=_moved.c.remaining, written_fire=_moved.c.written, gmt_modified=UtcNow()
     )
 )
-_end = delete(schedule_catch_up).where(among(_catch_up.id))
+_end = found_by(delete(schedule_catch_up).where(among(_catch_up.id)))
 _counted = json_rows("counted", task="id", misfires="int", held_back="int")
 _count = (
     update(schedule_task)

@@ -31,6 +31,7 @@ from rota.shared.database.constructs import (
     among,
     bound,
     by_index,
+    found_by,
     ignore_conflicts,
     joined_ids,
     json_rows,
@@ -203,7 +204,7 @@ def page(connection: Connection, after_id: int, limit: int) -> Page:
     return Page(number, split_ids(ended), int(reached) if number == limit else 0)
 
 
-_remove = delete(schedule_chain_run).where(among(_run.id))
+_remove = found_by(delete(schedule_chain_run).where(among(_run.id)))
 
 
 def remove(connection: Connection, mark_ids: Sequence[int]) -> None:

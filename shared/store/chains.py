@@ -7,9 +7,22 @@ edit by SQL, when the scheduler makes the plan. They name tasks: one that is rem
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, String, Update, cast, delete, func, insert, literal_column, select, update
+from sqlalchemy import (
+    Connection,
+    Row,
+    String,
+    Update,
+    cast,
+    delete,
+    exists,
+    func,
+    insert,
+    literal_column,
+    select,
+    update,
+)
 
-from rota.shared.database.constructs import UtcNow, among, bound, ignore_conflicts, json_rows
+from rota.shared.database.constructs import UtcNow, among, bound, found_by, ignore_conflicts, json_rows
 from rota.shared.database.later import execute_later, read_before
 from rota.shared.domain.errors import InvalidInput, UnknownTask
 from rota.shared.domain.planning import PlanInputs
@@ -35,7 +48,21 @@ _columns = {
 _add = ignore_conflicts(insert(schedule_chain)).from_select(
     list(_columns), select(*_columns.values()), include_defaults=False
 )
-_unlink = delete(schedule_chain).where(among(_link.schedule_task_id))
+_unlink = found_by(
+    delete(schedule_chain).where(
+        among(_link.schedule_task_id),
+        ~exists(
+            select(_links.c.task).where(
+                _links.c.task == _link.schedule_task_id,
+                _links.c.after == _link.after_name,
+                _links.c.on_end == _link.on_end,
+            )
+        ),
+    ),
+    "uq_schedule_chain_link",
+)
+"""It leaves the links that stay. To delete and insert one again would wait for the link behind it in the index, if
+somebody has locked that: InnoDB, which still finds the deleted one there, looks whether that one is equal, too."""
 
 
 def link(connection: Connection, before: Mapping[int, Mapping[str, OnEnd]]) -> None:
@@ -44,8 +71,9 @@ def link(connection: Connection, before: Mapping[int, Mapping[str, OnEnd]]) -> N
     What of those is still to come is followed, though its fires may be written.
     """
     if before:
-        execute_later(connection, _unlink, {"ids": sorted(before)})
-        if rows := [(task, name, end.value) for task in sorted(before) for name, end in sorted(before[task].items())]:
+        rows = [(task, name, end.value) for task in sorted(before) for name, end in sorted(before[task].items())]
+        execute_later(connection, _unlink, {"ids": sorted(before), "rows": bound(rows)})
+        if rows:
             execute_later(connection, _add, {"rows": bound(rows)})
             chain_runs.mark_ahead(connection, {name for _, name, _ in rows})
 

@@ -24,7 +24,16 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import String
 
-from rota.shared.database.constructs import SecondsBefore, UtcNow, among, bound, by_index, ignore_conflicts, json_rows
+from rota.shared.database.constructs import (
+    SecondsBefore,
+    UtcNow,
+    among,
+    bound,
+    by_index,
+    found_by,
+    ignore_conflicts,
+    json_rows,
+)
 from rota.shared.database.later import execute_later
 from rota.shared.domain import lingering, times
 from rota.shared.domain.jsontext import json_text, object_in
@@ -209,7 +218,7 @@ _postpone = (
     .where(_deadline.schedule_instance_id == _later.c.id)
     .values(check_at=_later.c.check_at, gmt_modified=UtcNow())
 )
-_forget = delete(schedule_deadline).where(among(_deadline.schedule_instance_id))
+_forget = found_by(delete(schedule_deadline).where(among(_deadline.schedule_instance_id)))
 
 
 def settle(connection: Connection, ended: Collection[int], later: Mapping[int, datetime]) -> None:

@@ -26,7 +26,16 @@ from sqlalchemy import (
     select,
 )
 
-from rota.shared.database.constructs import UtcNow, among, bound, by_index, ignore_conflicts, json_rows, unindexed
+from rota.shared.database.constructs import (
+    UtcNow,
+    among,
+    bound,
+    by_index,
+    found_by,
+    ignore_conflicts,
+    json_rows,
+    unindexed,
+)
 from rota.shared.database.later import execute_later, read_before
 from rota.shared.domain.backfilling import fire_key
 from rota.shared.domain.jsontext import json_text
@@ -245,19 +254,22 @@ def pin_nodes(connection: Connection, nodes: Iterable[tuple[int, PlannedNode]]) 
         execute_later(connection, _insert_nodes_of_given, {"rows": bound(sorted(rows, key=itemgetter(0, 2)))})
 
 
-_unpin = delete(schedule_task_node).where(
-    among(_node.schedule_instance_id),
-    exists(
-        by_index(
-            select(_instance.id).where(
-                owns_node,
-                _instance.status == InstanceStatus.PENDING.value,
-                _instance.attempt == bindparam("attempt"),
-                _instance.from_sequence.is_(None),
-            ),
-            schedule_instance,
-        )
+_unpin = found_by(
+    delete(schedule_task_node).where(
+        among(_node.schedule_instance_id),
+        exists(
+            by_index(
+                select(_instance.id).where(
+                    owns_node,
+                    _instance.status == InstanceStatus.PENDING.value,
+                    _instance.attempt == bindparam("attempt"),
+                    _instance.from_sequence.is_(None),
+                ),
+                schedule_instance,
+            )
+        ),
     ),
+    "uq_schedule_task_node_order",
 )
 
 

@@ -27,6 +27,7 @@ from rota.shared.database.constructs import (
     among,
     bound,
     by_index,
+    found_by,
     ignore_conflicts,
     joined_ids,
     json_rows,
@@ -162,7 +163,10 @@ def plan(connection: Connection, fires: Iterable[tuple[int, datetime]]) -> None:
         execute_later(connection, _plan, {"rows": bound(rows)})
 
 
+_remove = found_by(delete(schedule_follow_up).where(among(_mark.id)))
+
+
 def remove(connection: Connection, mark_ids: Sequence[int]) -> None:
     """Remove marks."""
     if mark_ids:
-        execute_later(connection, delete(schedule_follow_up).where(among(_mark.id)), {"ids": sorted(mark_ids)})
+        execute_later(connection, _remove, {"ids": sorted(mark_ids)})

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case, delete, exists, func, or_, select
 
-from rota.shared.database.constructs import SecondsBefore, UtcNow, among, by_index, joined_ids, split_ids
+from rota.shared.database.constructs import SecondsBefore, UtcNow, among, by_index, found_by, joined_ids, split_ids
 from rota.shared.store.tables import (
     schedule_calendar_use,
     schedule_catch_up,
@@ -108,8 +108,10 @@ def remove_workers(connection: Connection, ids: Collection[int], seconds: int) -
     locked = set(connection.scalars(_lock_workers, {"ids": sorted(beats)}))
     gone = sorted(locked | (beats - present))  # SQL may have deleted the row, and left its heartbeats
     if gone:
-        connection.execute(delete(schedule_worker_node).where(among(_worker.id)), {"ids": gone})
-        connection.execute(delete(schedule_worker_beat).where(among(_beat.schedule_worker_node_id)), {"ids": gone})
+        connection.execute(found_by(delete(schedule_worker_node).where(among(_worker.id))), {"ids": gone})
+        connection.execute(
+            found_by(delete(schedule_worker_beat).where(among(_beat.schedule_worker_node_id))), {"ids": gone}
+        )
     return len(gone)
 
 
@@ -136,7 +138,7 @@ def remove_locks(connection: Connection, ids: Collection[int], seconds: int) -> 
     """Delete these locks."""
     gone = sorted(connection.scalars(_lock_locks, {"ids": sorted(ids), "seconds": seconds}))
     if gone:
-        connection.execute(delete(schedule_task_lock).where(among(_lock.schedule_task_id)), {"ids": gone})
+        connection.execute(found_by(delete(schedule_task_lock).where(among(_lock.schedule_task_id))), {"ids": gone})
     return len(gone)
 
 
@@ -160,7 +162,7 @@ def remove_uses(connection: Connection, ids: Collection[int], seconds: int) -> i
     """Delete these rows. A task that is undeleted gets another one when it is planned."""
     gone = sorted(connection.scalars(_lock_uses, {"ids": sorted(ids), "seconds": seconds}))
     if gone:
-        connection.execute(delete(schedule_calendar_use).where(among(_use.id)), {"ids": gone})
+        connection.execute(found_by(delete(schedule_calendar_use).where(among(_use.id))), {"ids": gone})
     return len(gone)
 
 
@@ -183,7 +185,7 @@ def remove_links(connection: Connection, ids: Collection[int], seconds: int) -> 
     """Delete these rows. A task that is undeleted gets them again when it is planned."""
     gone = sorted(connection.scalars(_lock_links, {"ids": sorted(ids), "seconds": seconds}))
     if gone:
-        connection.execute(delete(schedule_chain).where(among(_link.id)), {"ids": gone})
+        connection.execute(found_by(delete(schedule_chain).where(among(_link.id))), {"ids": gone})
     return len(gone)
 
 
@@ -215,7 +217,7 @@ def remove_versions(connection: Connection, ids: Collection[int], seconds: int) 
     """Delete these versions. A worker that registers one at this moment waits, and writes it anew."""
     gone = sorted(connection.scalars(_lock_versions, {"ids": sorted(ids), "seconds": seconds}))
     if gone:
-        connection.execute(delete(schedule_task_type_version).where(among(_version.id)), {"ids": gone})
+        connection.execute(found_by(delete(schedule_task_type_version).where(among(_version.id))), {"ids": gone})
     return len(gone)
 
 
@@ -261,7 +263,7 @@ def remove_skips(connection: Connection, ids: Collection[int], seconds: int) -> 
     """Delete these stretches."""
     gone = sorted(connection.scalars(_lock_skips, {"ids": sorted(ids), "seconds": seconds}))
     if gone:
-        connection.execute(delete(schedule_skip).where(among(_skip.id)), {"ids": gone})
+        connection.execute(found_by(delete(schedule_skip).where(among(_skip.id))), {"ids": gone})
     return len(gone)
 
 
@@ -275,7 +277,7 @@ def remove_catch_ups(connection: Connection, ids: Collection[int], seconds: int)
     del seconds  # no task of theirs comes back
     gone = sorted(connection.scalars(_lock_catch_ups, {"ids": sorted(ids)}))
     if gone:
-        connection.execute(delete(schedule_catch_up).where(among(_catch_up.id)), {"ids": gone})
+        connection.execute(found_by(delete(schedule_catch_up).where(among(_catch_up.id))), {"ids": gone})
     return len(gone)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, case, delete, func, insert, literal_column, or_, select, update
 
-from rota.shared.database.constructs import SecondsBefore, UtcNow, among, ignore_conflicts
+from rota.shared.database.constructs import SecondsBefore, UtcNow, among, found_by, ignore_conflicts
 from rota.shared.store.tables import schedule_listener
 
 _listener = schedule_listener.c
@@ -58,7 +58,7 @@ def add(connection: Connection, name: str, by: str) -> None:
     old = func.coalesce(_listener.held_at, _listener.gmt_modified) < SecondsBefore(UtcNow(), FORGET_SECONDS)
     ids = connection.scalars(select(_listener.id).where(old).limit(FORGET_LIMIT)).all()
     if ids:
-        connection.execute(delete(schedule_listener).where(_listener.id.in_(sorted(ids)), old))
+        connection.execute(found_by(delete(schedule_listener).where(_listener.id.in_(sorted(ids)), old)))
     connection.execute(ignore_conflicts(insert(schedule_listener)).values(name=name, creator=by, modifier=by))
 
 

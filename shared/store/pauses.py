@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, and_, bindparam, delete, insert, select, update
 
-from rota.shared.database.constructs import read_by, unindexed
+from rota.shared.database.constructs import found_by, read_by, unindexed
 from rota.shared.database.later import execute_later, read_before
 from rota.shared.domain.planning import PlannedTask
 from rota.shared.domain.states import PLANNED_ORIGINS, InstanceStatus
@@ -55,7 +55,7 @@ def begin(connection: Connection, reason: str | None, by: str) -> int:
 
 def end(connection: Connection, ids: Collection[int]) -> None:
     """End the pause whose rows were read. The transaction raises Unexpected if they are not all there any more."""
-    execute_later(connection, delete(schedule_pause).where(_pause.id.in_(sorted(ids))), {}, expected=len(ids))
+    execute_later(connection, found_by(delete(schedule_pause).where(_pause.id.in_(sorted(ids)))), {}, expected=len(ids))
 
 
 _keep = update(schedule_pause).where(_pause.id == bindparam("pause"), _pause.is_deleted == 0).values(is_deleted=0)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, and_, bindparam, case, delete, func, insert, literal_column, or_, select
 
-from rota.shared.database.constructs import among, bound, by_index, ignore_conflicts, json_rows
+from rota.shared.database.constructs import among, bound, by_index, found_by, ignore_conflicts, json_rows
 from rota.shared.database.later import execute_later, read_before
 from rota.shared.domain.errors import InvalidInput
 from rota.shared.domain.pools import sizes_in, unknown_pool
@@ -83,7 +83,7 @@ class PoolLoad(NamedTuple):
 
 _scheduler: Any = literal_column("'scheduler'")
 _given = json_rows("given", id="id", pool="str", weight="int")
-_forget = delete(schedule_pool_place).where(among(_place.schedule_instance_id))
+_forget = found_by(delete(schedule_pool_place).where(among(_place.schedule_instance_id)))
 _note = ignore_conflicts(insert(schedule_pool_place)).from_select(
     ["schedule_instance_id", "schedule_worker_node_id", "pool", "weight", "gmt_assigned", "creator", "modifier"],
     by_index(

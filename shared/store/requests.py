@@ -13,7 +13,7 @@ from enum import StrEnum
 from sqlalchemy import Connection, String, bindparam, delete, exists, select, type_coerce, update
 
 from rota.shared.database.callers import Insert
-from rota.shared.database.constructs import UtcNow, among, read_by, written
+from rota.shared.database.constructs import UtcNow, among, found_by, read_by, written
 from rota.shared.database.later import execute_later, read_before
 from rota.shared.database.transactions import Database
 from rota.shared.domain.business_keys import Key
@@ -82,7 +82,7 @@ def waiting(connection: Connection, limit: int) -> list[Request]:
 
 
 _left = select(_request.id).where(among(_request.id), _request.is_deleted == 0)
-_remove = delete(schedule_request).where(among(_request.id), _request.is_deleted == 0)
+_remove = found_by(delete(schedule_request).where(among(_request.id), _request.is_deleted == 0))
 _refuse = (
     update(schedule_request)
     .where(_request.id == bindparam("request"), _request.is_deleted == 0)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
-from rota.shared.database.constructs import SecondsBefore, UtcNow
+from rota.shared.database.constructs import SecondsBefore, UtcNow, found_by
 from rota.shared.database.transactions import Database
 from rota.shared.domain.states import SchedulerState
 from rota.shared.store.tables import schedule_scheduler_node
@@ -69,7 +69,7 @@ def _forget(connection: Connection) -> None:
     old = _scheduler.last_tick < SecondsBefore(UtcNow(), FORGET_SECONDS)
     ids = connection.scalars(select(_scheduler.id).where(old).order_by(_scheduler.last_tick).limit(FORGET_LIMIT)).all()
     if ids:
-        connection.execute(delete(schedule_scheduler_node).where(_scheduler.id.in_(sorted(ids)), old))
+        connection.execute(found_by(delete(schedule_scheduler_node).where(_scheduler.id.in_(sorted(ids)), old)))
 
 
 def tick(connection: Connection, scheduler_id: int, moment: datetime) -> bool:

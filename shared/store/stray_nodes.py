@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from sqlalchemy import Connection, and_, bindparam, case, delete, exists, func, select
 
-from rota.shared.database.constructs import among, joined_ids, split_ids
+from rota.shared.database.constructs import among, by_index, found_by, joined_ids, split_ids
 from rota.shared.store.tables import owns_node, schedule_instance, schedule_task_node
 
 _instance = schedule_instance.c
@@ -24,8 +24,10 @@ _find = select(func.count(), func.max(_page.c.id), joined_ids(case((_instance.id
     _page.outerjoin(schedule_instance, _its_instance)
 )
 
-_delete = delete(schedule_task_node).where(
-    among(_node.id), ~exists(select(_instance.id).where(owns_node).correlate(schedule_task_node))
+_delete = found_by(
+    delete(schedule_task_node).where(
+        among(_node.id), ~exists(by_index(select(_instance.id), schedule_instance).where(owns_node))
+    )
 )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, exists, or_, select
 
-from rota.shared.database.constructs import among, by_index, unindexed
+from rota.shared.database.constructs import among, by_index, found_by, unindexed
 from rota.shared.database.later import execute_later, read_before
 from rota.shared.domain.states import InstanceStatus, Origin
 from rota.shared.store.tables import schedule_instance, schedule_task_node
@@ -85,10 +85,13 @@ def _read(
     return [tuple(row) for row in read_before(connection, found, {})]
 
 
-_drop = delete(schedule_instance).where(among(_instance.id), _is_unclaimed(unindexed(_instance.status)))
-_drop_nodes = delete(schedule_task_node).where(
-    among(_node.schedule_instance_id),
-    ~exists(by_index(select(_instance.id).where(_instance.id == _node.schedule_instance_id), schedule_instance)),
+_drop = found_by(delete(schedule_instance).where(among(_instance.id), _is_unclaimed(unindexed(_instance.status))))
+_drop_nodes = found_by(
+    delete(schedule_task_node).where(
+        among(_node.schedule_instance_id),
+        ~exists(by_index(select(_instance.id).where(_instance.id == _node.schedule_instance_id), schedule_instance)),
+    ),
+    "uq_schedule_task_node_order",
 )
 
 

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row, and_, bindparam, case, delete, func, ins
 from sqlalchemy.exc import IntegrityError
 
 from rota.shared.database.causal import CAUSALLY
-from rota.shared.database.constructs import SecondsBefore, UtcNow, among, bound, by_index, by_primary_key, json_rows
+from rota.shared.database.constructs import SecondsBefore, UtcNow, among, bound, by_index, found_by, json_rows
 from rota.shared.database.later import execute_later, read_before
 from rota.shared.domain.errors import NameTaken
 from rota.shared.domain.states import InstanceStatus, WorkerState
@@ -160,7 +160,7 @@ def namesake(connection: Connection, name: str) -> Row[Any] | None:
 
 
 _heartbeat = (
-    by_primary_key(update(schedule_worker_beat))
+    found_by(update(schedule_worker_beat))
     .where(_beat.schedule_worker_node_id == bindparam("worker"), LIVES)
     .ordered_values(  # MariaDB and MySQL assign from left to right: the progress must be seen before it is written
         (_beat.gmt_progress, case((_beat.started != bindparam("starts"), UtcNow()), else_=_beat.gmt_progress)),
@@ -278,7 +278,7 @@ def _bury(
     is_known = reason == CONDEMNED or culprits is not None
     why = reason if is_known else func.coalesce(_beat.reason, reason)
     death = {"gmt_dead": UtcNow(), "reason": why, "culprits": culprits, "modifier": by, "gmt_modified": UtcNow()}
-    bury = by_primary_key(update(schedule_worker_beat)).where(_beat.schedule_worker_node_id.in_(ids), LIVES, *condition)
+    bury = found_by(update(schedule_worker_beat)).where(_beat.schedule_worker_node_id.in_(ids), LIVES, *condition)
     buried = execute_later(connection, bury.values(death), {})
     execute_later(connection, text("COMMIT"), {})
     show(connection, ids, by)

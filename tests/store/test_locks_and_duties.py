@@ -29,10 +29,10 @@ from rota.shared.control.actor import Actor
 from rota.shared.control.business_keys import Wanted
 from rota.shared.database import callers
 from rota.shared.settings import Settings
-from rota.shared.store import node_types
-from tests.harness.databases import MariaDBServer
+from rota.shared.store import chains, node_types
+from tests.harness.databases import MariaDBServer, is_mysql, run_sql
 from tests.harness.scenario import Scenario, ended
-from tests.harness.together import gap_locked, locked, uncommitted, wait_for_lock_wait
+from tests.harness.together import gap_locked, impatient, locked, uncommitted, wait_for_lock_wait
 
 ANN = Actor("ann", "cli")
 
@@ -106,7 +106,9 @@ def planned(rows: Scenario) -> set[int]:
     return {row[0] for row in rows.sql("SELECT id FROM schedule_task WHERE next_fire_at > :now", now=rows.now())}
 
 
-def test_a_lock_on_a_link_of_one_task_holds_back_that_task_alone(mariadb_rows: Scenario) -> None:
+def test_a_lock_on_a_link_of_one_task_holds_back_that_task_alone(
+    mariadb_rows: Scenario, mariadb_server: MariaDBServer
+) -> None:
     rows = mariadb_rows
     for name in ("first", "second"):
         rows.task(name)
@@ -115,9 +117,22 @@ def test_a_lock_on_a_link_of_one_task_holds_back_that_task_alone(mariadb_rows: S
     duty.step()
     for one in range(3):
         tasks.edit(rows.database, ANN, f"follower {one}", {"after": "second"})
+    if not is_mysql(mariadb_server.admin_url()):
+        run_sql(mariadb_server.admin_url(), "SET GLOBAL innodb_max_purge_lag_wait = 0")  # what was deleted is gone
     with locked(rows.database, "schedule_chain", "schedule_task_id = :task", task=followers[1]):
         stale = "SELECT id FROM schedule_task WHERE plan_stale = 1 AND name LIKE 'follower %'"
         assert in_steps(duty.step, lambda: [row[0] for row in rows.sql(stale)] == [followers[1]])
+
+
+def test_links_are_deleted_while_that_of_another_task_is_locked(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    rows.task("first")
+    followers = [rows.task(f"follower {n}", cron=None, after="first") for n in range(10)]
+    *others, last = followers
+    another = locked(rows.database, "schedule_chain", "schedule_task_id = :task", task=last)
+    with another, impatient(rows.database) as database:
+        database.write(lambda c: chains.link(c, {task: {} for task in others}))
+    assert by_tasks(rows, "schedule_chain") == {last}
 
 
 def test_the_first_link_that_is_added_while_a_write_waits_for_a_lock_is_seen(

@@ -327,6 +327,18 @@ def instances_and_nodes_are_updated_by_their_moves_alone(module: Module) -> list
     ]
 
 
+def what_is_deleted_is_found_by_an_index(module: Module) -> list[str]:
+    """MariaDB scans a small table for a list of keys, and a DELETE waits for each locked row that it scans."""
+    found = [node for node in ast.walk(module.tree) if isinstance(node, ast.Call)]
+    hinted = {id(one) for node in found if ast.unparse(node.func) == "found_by" for one in ast.walk(node)}
+    return [
+        f"{module.name}:{node.lineno} deletes what it may scan for"
+        for node in found
+        if ast.unparse(node.func).startswith("delete(") and id(node) not in hinted
+        if re.search(r"\bamong\(|\bin_\(", ast.unparse(node))
+    ]
+
+
 Rule = Callable[[Module], list[str]]
 
 # Each rule, and a module that breaks it.
@@ -365,6 +377,10 @@ RULES: dict[Rule, tuple[str, str]] = {
     instances_and_nodes_are_updated_by_their_moves_alone: (
         "rota.shared.store.overlap",
         "cancel = update(schedule_instance).where(_instance.id == 1).values(status='canceled')",
+    ),
+    what_is_deleted_is_found_by_an_index: (
+        "rota.shared.store.deadlines",
+        "_forget = delete(schedule_deadline).where(among(_deadline.schedule_instance_id))",
     ),
 }
 

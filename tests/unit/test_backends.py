@@ -7,7 +7,7 @@ from sqlalchemy.engine.default import DefaultDialect
 
 from rota.shared.database.backend import Backend, Limits
 from rota.shared.database.backends import BACKENDS, Entry, all_backends, backend_of
-from rota.shared.database.constructs import RowsUpdate, by_index, by_primary_key, read_by, unindexed
+from rota.shared.database.constructs import RowsUpdate, by_index, found_by, read_by, unindexed
 from rota.shared.database.servers import Servers
 from rota.shared.database.sqlite import SQLite
 from rota.shared.database.transactions import Database, normalised
@@ -70,7 +70,7 @@ def test_a_database_that_cannot_be_told_how_to_read_is_not_told() -> None:
     dialect = DefaultDialect()
     assert str(read_by(told, schedule_task).compile(dialect=dialect)) == str(plain.compile(dialect=dialect))
     change = update(schedule_task).where(task.id == 1).values(priority=2)
-    assert str(by_primary_key(change).compile(dialect=dialect)) == str(change.compile(dialect=dialect))
+    assert str(found_by(change).compile(dialect=dialect)) == str(change.compile(dialect=dialect))
 
 
 def test_rows_are_updated_by_json_where_a_database_has_no_form_of_its_own() -> None:

@@ -24,7 +24,7 @@ from rota.shared.database.constructs import (
     UtcNow,
     among,
     by_index,
-    by_primary_key,
+    found_by,
     ignore_conflicts,
     read_by,
     unindexed,
@@ -182,7 +182,7 @@ _start_first_nodes = (
 
 def _claim_of_read(*condition: ColumnElement[bool], of_task: ColumnElement[bool]) -> Update:
     """Claim instances that were read, if they are as they were read and their task is on."""
-    return by_primary_key(
+    claim: Update = found_by(
         ignore_conflicts(
             update(schedule_instance)
             .where(
@@ -197,6 +197,7 @@ def _claim_of_read(*condition: ColumnElement[bool], of_task: ColumnElement[bool]
             .values(**_claimed(bindparam("slot")))
         )
     )
+    return claim
 
 
 _has_this_limit = _task.limit_name == bindparam("limit")
@@ -233,7 +234,7 @@ _is_claimed = exists(
 
 
 def _start(moment: Any) -> Update:
-    return by_primary_key(
+    return found_by(
         update(schedule_task_node)
         .where(among(_node.id, "nodes"), _is_claimed)
         .values(status=CLAIM.first_node, gmt_started=moment, gmt_completed=None)

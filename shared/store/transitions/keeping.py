@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from sqlalchemy import Connection, bindparam, delete, exists, insert, literal_column, or_, select, update
 
-from rota.shared.database.constructs import UtcNow, among
+from rota.shared.database.constructs import UtcNow, among, found_by
 from rota.shared.database.later import execute_later, read_before
 from rota.shared.domain.states import FAIL
 from rota.shared.store.tables import schedule_instance, schedule_kept_slot, schedule_limit_slot
@@ -41,7 +41,7 @@ _free = (
     .where(among(_instance.id), _instance.slot_kept == 1)
     .values(slot_kept=0, gmt_modified=UtcNow())
 )
-_forget = delete(schedule_kept_slot).where(among(_kept.schedule_instance_id))
+_forget = found_by(delete(schedule_kept_slot).where(among(_kept.schedule_instance_id)))
 _of_worker = select(_kept.schedule_instance_id).where(_kept.schedule_worker_node_id == bindparam("worker"))
 _free_own = _free.where(exists(_of_worker.where(_kept.schedule_instance_id == _instance.id)))
 _forget_own = _forget.where(_kept.schedule_worker_node_id == bindparam("worker"))

@@ -18,7 +18,7 @@ from sqlalchemy import (
     update,
 )
 
-from rota.shared.database.constructs import BigId, Json, UtcNow, among, bound, by_primary_key, json_rows, unindexed
+from rota.shared.database.constructs import BigId, Json, UtcNow, among, bound, found_by, json_rows, unindexed
 from rota.shared.database.later import execute_later
 from rota.shared.domain.jsontext import json_text
 from rota.shared.domain.states import CANCEL_LOST, CLEAN_UP, FAIL_LOST, RECOVER, InstanceStatus, Move, NodeStatus
@@ -116,7 +116,7 @@ class Verdict:
     """Whether the node that ran has not ended: another worker runs it once more, since it runs always."""
 
 
-_hold = by_primary_key(update(schedule_instance).where(among(_instance.id)).values(attempt=_instance.attempt))
+_hold = found_by(update(schedule_instance).where(among(_instance.id)).values(attempt=_instance.attempt))
 """It changes nothing: it locks the rows, so that the next statement sees which handlers were entered before."""
 
 _ran = _node.status == NodeStatus.RUNNING.value

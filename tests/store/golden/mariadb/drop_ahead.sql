@@ -14,7 +14,7 @@ WHERE schedule_instance.schedule_task_id IN (:schedule_task_id_1, …)
 
 -- unclaimed.drop
 DELETE
-FROM schedule_instance
+FROM schedule_instance USING schedule_instance FORCE INDEX (PRIMARY)
 WHERE (schedule_instance.id IN (:ids))
   AND schedule_instance.run_number = :run_number_1
   AND schedule_instance.origin = :origin_1
@@ -23,7 +23,7 @@ WHERE (schedule_instance.id IN (:ids))
 
 -- unclaimed.drop
 DELETE
-FROM schedule_task_node
+FROM schedule_task_node USING schedule_task_node FORCE INDEX (uq_schedule_task_node_order)
 WHERE (schedule_task_node.schedule_instance_id IN (:ids))
   AND NOT (
       EXISTS (
