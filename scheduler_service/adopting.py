@@ -8,7 +8,8 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from rota.scheduler_service.notices import of_instance
-from rota.shared.database.transactions import Database, sentence
+from rota.shared.database.refusals import sentence
+from rota.shared.database.transactions import Database
 from rota.shared.domain.states import REASON_LIMIT
 from rota.shared.domain.times import is_time, why_no_time
 from rota.shared.store import assignments

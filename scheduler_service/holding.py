@@ -11,7 +11,8 @@ from sqlalchemy.exc import DBAPIError
 
 from rota.scheduler_service.notices import of_instance
 from rota.shared.database.later import Unexpected
-from rota.shared.database.transactions import Database, sentence
+from rota.shared.database.refusals import sentence
+from rota.shared.database.transactions import Database
 from rota.shared.domain.planning import PlannedTask
 from rota.shared.domain.times import is_time
 from rota.shared.settings import Settings

@@ -9,7 +9,8 @@ from sqlalchemy.exc import DBAPIError
 
 from rota.shared.control import limits, tasks
 from rota.shared.control.actor import Actor
-from rota.shared.database.transactions import Database, is_locked
+from rota.shared.database.refusals import is_locked
+from rota.shared.database.transactions import Database
 from rota.shared.domain.errors import InvalidInput, TooHeavy, UnknownTask, UnknownType
 from rota.shared.domain.limits import LimitDefinition, unknown_limit
 from rota.shared.domain.pools import unknown_pool

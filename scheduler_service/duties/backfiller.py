@@ -11,7 +11,8 @@ from sqlalchemy.exc import DBAPIError
 from rota.scheduler_service import plan_calendars
 from rota.shared.clock import TICK_PHASE_SECONDS, seconds_to_next
 from rota.shared.database.later import Unexpected
-from rota.shared.database.transactions import Database, is_refusal
+from rota.shared.database.refusals import is_refusal
+from rota.shared.database.transactions import Database
 from rota.shared.domain.backfilling import Step, finish, fires_in, go_on, settled, to_look_at, why_not_only_missing
 from rota.shared.domain.errors import DatabaseProblem, InvalidInput, RotaError
 from rota.shared.domain.planning import TICK

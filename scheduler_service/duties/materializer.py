@@ -29,7 +29,8 @@ from rota.scheduler_service.urgent import URGENT_PRIORITY, Given, wake_workers
 from rota.scheduler_service.writing import TaskWrite, WriteTimes, aside, portions, without_param, write_tasks
 from rota.shared.clock import TICK_PHASE_SECONDS, seconds_to_next
 from rota.shared.database.later import Unexpected, then_read
-from rota.shared.database.transactions import Database, sentence
+from rota.shared.database.refusals import sentence
+from rota.shared.database.transactions import Database
 from rota.shared.domain.after_ends import Flight
 from rota.shared.domain.errors import RotaError, UnknownKind
 from rota.shared.domain.planning import PlannedTask

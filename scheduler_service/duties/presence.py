@@ -5,7 +5,8 @@ from datetime import datetime
 
 from sqlalchemy.exc import DBAPIError
 
-from rota.shared.database.transactions import Database, sentence
+from rota.shared.database.refusals import sentence
+from rota.shared.database.transactions import Database
 from rota.shared.domain.errors import DatabaseProblem
 from rota.shared.store import schedulers
 from rota.shared.store.schedulers import SchedulerDeclaration

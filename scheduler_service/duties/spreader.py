@@ -18,7 +18,8 @@ from rota.scheduler_service.params import with_lists
 from rota.scheduler_service.placing import why_never
 from rota.scheduler_service.waiting_parents import WaitingParents
 from rota.shared.database.later import Unexpected, then_read
-from rota.shared.database.transactions import Database, sentence
+from rota.shared.database.refusals import sentence
+from rota.shared.database.transactions import Database
 from rota.shared.domain.errors import InvalidInput, RotaError, UnknownType
 from rota.shared.domain.spreading import PARAM_BYTES, check_size, workers_of
 from rota.shared.domain.states import REASON_LIMIT, TaskStatus

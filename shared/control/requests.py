@@ -15,7 +15,8 @@ from rota.shared.control.business_keys import Wanted
 from rota.shared.control.documents import Document, plain
 from rota.shared.database.callers import Insert
 from rota.shared.database.constructs import written
-from rota.shared.database.transactions import Database, is_locked, is_refusal, sentence
+from rota.shared.database.refusals import is_locked, is_refusal, sentence
+from rota.shared.database.transactions import Database
 from rota.shared.domain.business_keys import Asked, Key, checked_key, task_name
 from rota.shared.domain.errors import DatabaseAway, DatabaseProblem, InvalidInput, NotFound
 from rota.shared.domain.jsontext import UnreadableJson, json_value

@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as NoneFree
 
 from rota.shared.database.backends import backend_of
-from rota.shared.database.transactions import sentence
+from rota.shared.database.refusals import sentence
 from rota.shared.database.urls import named
 from rota.shared.domain.errors import DatabaseProblem
 

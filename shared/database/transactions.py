@@ -21,9 +21,10 @@ from tenacity import RetryError, Retrying, retry_if_exception, stop_after_delay,
 
 from rota.shared.clock import FAR_SECONDS, Clock, DatabaseClock
 from rota.shared.database.backend import ErrorKind, Limits
-from rota.shared.database.backends import all_backends, backend_of
+from rota.shared.database.backends import backend_of
 from rota.shared.database.constructs import UtcNow
 from rota.shared.database.outage import Outage
+from rota.shared.database.refusals import is_locked, is_refusal, sentence
 from rota.shared.database.servers import Servers
 from rota.shared.database.urls import named, parsed, shown
 from rota.shared.database.wariness import Wariness
@@ -306,23 +307,6 @@ def database_time(connection: Connection) -> datetime:
     """The time of the database's clock, naive UTC."""
     moment: Any = connection.execute(select(UtcNow())).scalar_one()
     return moment if isinstance(moment, datetime) else datetime.fromisoformat(moment)
-
-
-def is_refusal(error: DBAPIError) -> bool:
-    """Whether the database refuses the data of a statement. Then a row is at fault, otherwise the server."""
-    return any(one.kind_of(error) is ErrorKind.REFUSAL for one in all_backends())
-
-
-def is_locked(error: DBAPIError) -> bool:
-    """Whether a statement could not wait for as long as somebody else has a row locked."""
-    return any(one.kind_of(error) is ErrorKind.LOCKED for one in all_backends())
-
-
-def sentence(error: BaseException | None) -> str:
-    """The database's own error text, without the statement and its values, because they may hold secrets."""
-    original = getattr(error, "orig", error)
-    arguments = getattr(original, "args", ())
-    return str(arguments[-1] if arguments else original)
 
 
 def normalised(url: str) -> URL:

@@ -17,7 +17,8 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from rota.shared.database.later import then_read
-from rota.shared.database.transactions import Database, is_locked
+from rota.shared.database.refusals import is_locked
+from rota.shared.database.transactions import Database
 from rota.shared.domain.states import OverlapPolicy, WorkerLostPolicy
 from rota.shared.store import handing_on, large_values, limit_slots, overlap, passed_over, reports, runs, settling
 from rota.shared.store.limit_slots import NOTHING, Taking

@@ -13,7 +13,8 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from rota.shared.database.backend import ErrorKind
 from rota.shared.database.mysql import MYSQL, code
 from rota.shared.database.outage import Outage
-from rota.shared.database.transactions import database_time, is_refusal, opened
+from rota.shared.database.refusals import is_refusal
+from rota.shared.database.transactions import database_time, opened
 from rota.shared.settable_clock import SettableClock
 from rota.shared.store.tables import schedule_task_lock
 from tests.harness.databases import PrivateMariaDB, connect, private_is_mysql, run_sql

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from sqlalchemy.exc import DBAPIError
 
 from rota.shared.clock import FAR_SECONDS, Clock
-from rota.shared.database.transactions import is_refusal, sentence
+from rota.shared.database.refusals import is_refusal, sentence
 from rota.shared.domain.errors import RotaError
 from rota.shared.store.overlap import Waiting
 from rota.shared.store.runs import Skip, Wanted

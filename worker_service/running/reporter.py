@@ -15,7 +15,7 @@ from typing import Protocol
 from sqlalchemy.exc import DBAPIError
 
 from rota.shared.clock import Clock
-from rota.shared.database.transactions import is_locked, is_refusal, sentence
+from rota.shared.database.refusals import is_locked, is_refusal, sentence
 from rota.shared.domain.errors import DatabaseAway, DatabaseProblem, RotaError
 from rota.shared.store.reports import Report
 from rota.shared.surprises import Surprises
