@@ -35,6 +35,9 @@ R = TypeVar("R")
 
 FIRST_RETRY_SECONDS = 0.02
 
+LAST_TRY_SECONDS = 0.1
+"""A row that is locked is tried once more within this time: Rota's own locks last for less."""
+
 PARTS = 32
 """Into so many parts a batch is parted where each lock is waited for, instead of halves: 1,000 rows in two steps."""
 
@@ -166,32 +169,37 @@ class Database:
         self,
         rows: Sequence[R],
         work: Callable[[Connection, Sequence[R]], object],
-        refused: Callable[[R, DBAPIError], object],
+        refused: Callable[[R, DBAPIError], object] | None,
         named: Callable[[R], str],
     ) -> list[R]:
         """Run ``work`` on the rows in one transaction. If the database refuses that, or if somebody else has locked
         what it writes, run it on each half of them.
 
         So one row that SQL wrote, or that an open transaction has locked, cannot stop the others. A row that is refused
-        alone is given to ``refused`` with the error. The rows of which nothing is written, since something of each is
-        locked, are returned, and logged by the names that ``named`` gives. After the first lock, no transaction waits
-        for one for a minute.
+        alone is given to ``refused`` with the error (None: that is raised). The rows of which nothing is written, since
+        something of each is locked, are returned, and logged by the names that ``named`` gives. After the first lock,
+        no transaction waits for one for a minute.
 
             held_up = database.write_by_halves([3, 4], cancel, log_refusal, lambda row: f"instance {row}")
 
         Raises DatabaseProblem as ``write`` does, and whatever ``work`` raises that is no refusal of data.
         """
         held_up = list(self._by_halves(rows, work, refused)) if rows else []
-        if not self._least_wait:  # a lock of Rota's own is gone by now
+        if held_up and not self._least_wait:  # a lock of Rota's own is gone after that
+            self.clock.sleep(random.uniform(FIRST_RETRY_SECONDS, LAST_TRY_SECONDS))  # noqa: S311 - no two at once
             held_up = [one for one in held_up if self._by_halves([one], work, refused)]
         self.wariness.passed_over(map(named, held_up))
         return held_up
+
+    def write_what_is_free(self, rows: Sequence[R], work: Callable[[Connection, Sequence[R]], object]) -> Sequence[R]:
+        """``write_by_halves`` for who tries again soon: what is held up is not tried once more, nor logged."""
+        return self._by_halves(rows, work, None) if rows else ()
 
     def _by_halves(
         self,
         rows: Sequence[R],
         work: Callable[[Connection, Sequence[R]], object],
-        refused: Callable[[R, DBAPIError], object],
+        refused: Callable[[R, DBAPIError], object] | None,
     ) -> Sequence[R]:
         try:
             self.write_if_free(lambda connection: work(connection, rows))
@@ -201,16 +209,19 @@ class Database:
             if len(rows) == 1 and is_locked(error):
                 return rows
             if len(rows) == 1:
+                if refused is None:
+                    raise
                 refused(rows[0], error)
                 return ()
             size = math.ceil(len(rows) / (PARTS if self._least_wait and is_locked(error) else 2))
-            parts = (rows[at : at + size] for at in range(0, len(rows), size))
+            parts = [rows[at : at + size] for at in range(0, len(rows), size)]
+            if self._least_wait:  # there the time may be over before the last part: it is not always the same one
+                random.shuffle(parts)
             return [one for part in parts for one in self._by_halves(part, work, refused)]
         return ()
 
     def write_if_free(self, work: Callable[[Connection], T]) -> T:
-        """``write``, but it waits for a lock once at most, and not at all for a minute after one. Then it raises
-        DBAPIError, of which ``is_locked`` is true."""
+        """``write``, but a lock raises DBAPIError (``is_locked``): after one wait, and for a minute then at once."""
         if not self.wariness.is_wary():
             try:
                 return self._run(self._writer, work, CROSSED)

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import datetime
 
 import pytest
@@ -101,3 +102,17 @@ def test_wariness_is_over_a_minute_after_the_last_lock(caplog: pytest.LogCapture
     assert len(caplog.records) == 1
     wariness.passed_over(["task 'nightly'"])
     assert len(caplog.records) == 2
+
+
+def test_a_row_that_a_lock_of_milliseconds_held_up_is_written_all_the_same(
+    batch: Batch, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if batch.rows.on_mysql:
+        pytest.skip("there each try waits for a second")
+    batch.database.wariness.met()
+    with ExitStack() as held:
+        held.enter_context(locked(batch.database, "schedule_task", "id = :id", id=batch.tasks[0]))
+        monkeypatch.setattr(batch.database.clock, "sleep", lambda seconds: held.close())
+        assert batch.write() == []
+    assert batch.left == []
+    assert "waits" not in caplog.text
