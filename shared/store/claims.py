@@ -16,7 +16,7 @@ from typing import NoReturn
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from rota.shared.database.later import then_read
+from rota.shared.database.later import Later, then_read
 from rota.shared.database.refusals import is_locked
 from rota.shared.database.transactions import Database
 from rota.shared.domain.states import OverlapPolicy, WorkerLostPolicy
@@ -187,7 +187,13 @@ class Claims:
             # What was read before the lock was waited for counts no more.
             taking = self._database.read(partial(limit_slots.choose, rows=some))
             part = [row for row in some if name is None or row.id in taking.allowed]
-            if wins(part) is None and name is not None and name not in taking.starts:
+            if wins(part) is not None:
+                continue
+            if name is None:
+                ids = {row.id for row in part}
+                self._win_halves([slot for slot in slots if slot[0] in ids], part)
+                continue
+            if name not in taking.starts:
                 locks = 0
                 for row in part:
                     locks += wins([row]) is None
@@ -221,7 +227,10 @@ class Claims:
 
         rows, time, ready, chosen = self._database.read(choose)
         won = {instance_id for instance_id, _ in chosen}
-        if not self._wins(chosen, [ready[i] for i in won]):
+        has_won = self._wins(chosen, [ready[i] for i in won])
+        if has_won is None:
+            self._win_halves(chosen, [ready[i] for i in won])
+        if not has_won:
             rows, _ = self._database.read(lambda c: self._read(c, ids))
             won = set()
         won.update(row.id for row in _running(rows))
@@ -231,6 +240,27 @@ class Claims:
         """Claim instances that were read; whether the worker has won all of them. None: something is locked."""
         if not slots:
             return True
+        try:
+            counts = self._database.write_unless_locked(self._claim_of_read(slots, rows, taking))
+        except DBAPIError as error:
+            if not is_locked(error):
+                raise
+            return None
+        return counts is not None and sum(count.rows for count in counts) == len(slots)
+
+    def _win_halves(self, slots: overlap.Slots, rows: Sequence[Wanted]) -> None:
+        """Claim instances without limits, of which somebody has locked something, but those that he has locked."""
+        by_id = {row.id: row for row in rows}
+
+        def claim(connection: Connection, some: Sequence[tuple[int, int | None]]) -> None:
+            self._claim_of_read(list(some), [by_id[instance_id] for instance_id, _ in some])(connection)
+
+        self._database.write_what_is_free(slots, claim)
+
+    def _claim_of_read(
+        self, slots: overlap.Slots, rows: Sequence[Wanted], taking: Taking = NOTHING
+    ) -> Callable[[Connection], Sequence[Later]]:
+        """The transaction that claims instances as they were read, for these slots."""
         nodes: tuple[list[int], list[int]] = [], []
         for row in rows:
             if (first := row.first_node) is not None:
@@ -238,17 +268,7 @@ class Claims:
         attempts = {row.id: row.attempt for row in rows}
         tried = [(instance_id, slot, attempts[instance_id]) for instance_id, slot in slots]
         claim = partial(claiming.claim_read, worker_id=self._worker_id, slots=tried, taking=taking)
-        work = partial(claim, nodes=nodes[0], nodes_to_begin=nodes[1])
-        if not taking.allowed:
-            counts = self._database.write_undisturbed(work)
-        else:
-            try:
-                counts = self._database.write_unless_locked(work)
-            except DBAPIError as error:
-                if not is_locked(error):
-                    raise
-                return None
-        return counts is not None and sum(count.rows for count in counts) == len(slots)
+        return partial(claim, nodes=nodes[0], nodes_to_begin=nodes[1])
 
     def _unread(self, ids: Sequence[int], tried: Sequence[int], slots: overlap.Slots | None) -> Claimed:
         """Claim in one packet with the reading; without those that somebody has locked, if that fails."""
@@ -264,6 +284,13 @@ class Claims:
                 locked = self._database.read(partial(reports.locked, instance_ids=tried))
                 tried = [i for i in tried if i not in locked]
                 slots = None if slots is None else [slot for slot in slots if slot[0] not in locked]
+        if tried and found is None:
+            slot_of = None if slots is None else dict(slots)
+
+            def claim(connection: Connection, some: Sequence[int]) -> None:
+                self._claiming(some, None if slot_of is None else [(i, slot_of[i]) for i in some])(connection)
+
+            self._database.write_what_is_free(tried, claim)
         rows, time = found or self._database.read(lambda c: self._read(c, ids))
         return _running(rows), [row for row in rows if row.terms.status == ASSIGNED], time
 

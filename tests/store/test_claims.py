@@ -18,7 +18,7 @@ from rota.shared.store.overlap import SkipCandidate, Waiting
 from rota.shared.store.runs import NO_SKIP_CANDIDATES, Claim
 from rota.shared.store.transitions import canceling
 from tests.harness.scenario import Scenario, succeeded
-from tests.harness.together import locked, together
+from tests.harness.together import locked, together, uncommitted
 
 HOUR = timedelta(hours=1)
 SOON = timedelta(minutes=1)
@@ -268,7 +268,7 @@ def test_a_claim_whose_answer_was_lost_is_found_by_the_next_one(
         write(transaction)
 
     with monkeypatch.context() as patched:
-        patched.setattr(rows.database, "write_undisturbed", write_and_lose)
+        patched.setattr(rows.database, "write_unless_locked", write_and_lose)
         found = claims(rows, worker, *ids)
     assert [(run.id, run.attempt) for claim in found for run in claim.runs] == [(i, 1) for i in ids]
 
@@ -313,13 +313,13 @@ def test_a_run_that_another_worker_had_since_it_was_read_has_its_own_attempt(
     """A worker may be frozen between the read and the write. With an old attempt its reports would count as lost."""
     worker = rows.worker()
     instance, other = rows.assigned(worker), rows.assigned(worker)
-    write = rows.database.write_undisturbed
+    write = rows.database.write_unless_locked
 
     def come_late(transaction: Callable[[Connection], Any]) -> Any:
         rows.sql("UPDATE schedule_instance SET attempt = 1 WHERE id = :id AND attempt = 0", id=instance)
         return write(transaction)
 
-    monkeypatch.setattr(rows.database, "write_undisturbed", come_late)
+    monkeypatch.setattr(rows.database, "write_unless_locked", come_late)
     claimed = {run.id: run.attempt for one in claims(rows, worker, instance, other) for run in one.runs}
     assert claimed == {instance: 2, other: 1}
     assert (rows.row(instance).attempt, rows.row(other).attempt) == (2, 1)
@@ -334,7 +334,7 @@ def test_a_claim_that_fails_for_its_data_raises(rows: Scenario, monkeypatch: pyt
         with database.engine.begin() as connection:
             connection.execute(text("SELECT no_such_column FROM schedule_task"))
 
-    monkeypatch.setattr(Database, "write_undisturbed", refuse)
+    monkeypatch.setattr(Database, "write_unless_locked", refuse)
     with pytest.raises(DBAPIError):
         claims(rows, worker, instance)
 
@@ -403,3 +403,15 @@ def test_a_claim_whose_answer_was_lost_takes_no_more_of_its_limit(
         patched.setattr(rows.database, "write_unless_locked", lambda work: (rows.database.write(work), None)[1])
         assert ran(*claims(rows, worker, first)) == [first]
     assert ran(*claims(rows, worker, second)) == [second]
+
+
+def test_a_slot_that_another_session_is_taking_holds_up_its_task_alone(mariadb_rows: Scenario) -> None:
+    """Such a session is another worker that is frozen in its claim, or a console."""
+    rows = mariadb_rows
+    worker, one, other = rows.worker(), rows.task(), rows.task()
+    takes, stuck = rows.assigned(worker, one), rows.assigned(worker, one)
+    free = [rows.assigned(worker, other), rows.assigned(worker, rows.task(overlap_policy="allow"))]
+    take = text("UPDATE schedule_instance SET status = 'running', overlap_slot = 0 WHERE id = :id")
+    with uncommitted(rows.database, lambda c: c.execute(take, {"id": takes}).rowcount):
+        assert ran(*claims(rows, worker, stuck, *free)) == free
+        assert rows.status(stuck) == "assigned"
