@@ -117,7 +117,7 @@ def write_tasks(
     """Write some tasks; returns the names of those that it passed over, because somebody else has locked them.
 
     Raises Unexpected if another scheduler takes a lease over meanwhile. ``at_once``: it relies on ``token``'s holding
-    all of the leases, and does not ask. ``marks``: some task follows another, so the runs that are followed are marked.
+    all of the leases, and does not ask. ``marks``: runs that are followed are marked; False relies on that none is.
     """
     tasks = {w.advance.task.id: w.advance.task for w in writes}
     terms_of = {i: task.terms for i, task in tasks.items()}
@@ -161,7 +161,7 @@ def _advance(connection: Connection, advances: Sequence[plans.Advance]) -> None:
     """Advance the plans, after the fires are written and before they are marked for chains.
 
     Whoever lets another task follow one of these changes its row: one of the two transactions waits for the other here.
-    So either that one sees these fires, or this one sees the link, if it marks any.
+    So either that one sees these fires, or this one sees the link.
     """
     plans.advance(connection, advances)
     used = [a.task.calendar_use for a in advances if a.task.terms.new_edition is not None]
@@ -175,8 +175,11 @@ def _write_chains(
 ) -> None:
     links = {w.advance.task.id: before for w in stale if (before := _links(w)) is not None}
     chains.link(connection, links)
+    fired = [(fire.task_id, fire.schedule_datetime) for w in writes for fire in w.fires]
     if marks or links:
-        chain_runs.mark_fires(connection, [(f.task_id, f.schedule_datetime) for w in writes for f in w.fires])
+        chain_runs.mark_fires(connection, fired)
+    elif fired:
+        chain_runs.rely_on_no_link(connection)
 
 
 def _links(write: TaskWrite) -> Mapping[str, OnEnd] | None:

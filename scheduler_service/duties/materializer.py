@@ -213,8 +213,8 @@ class Materializer:
         by_halves = self._database.write_by_halves
         try:
             by_halves(writes, partial(write, at_once=True), refused, _name)
-        except Unexpected:  # another scheduler has taken a lease over; and if one does so again, it writes the rest
-            with suppress(Unexpected):
+        except Unexpected:  # another scheduler has taken a lease over, or a task follows another now
+            with suppress(Unexpected):  # if that comes again, the rest is written when its leases are over
                 by_halves(writes, partial(write, at_once=False), refused, _name)
 
 

@@ -1,7 +1,8 @@
 """The runs that other tasks follow: a row for each, until its end has been followed up.
 
 The transaction that writes a fire, or that gives an instance to a worker, writes the row, if a task follows its task.
-Where no task follows another, none of these statements is executed (``any_chain``).
+Where no task follows another (``any_chain``), of these statements one is executed, with each batch of fires: it looks
+whether that is still so.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -99,6 +100,7 @@ _mark_fires = marking(
         "uq_schedule_instance_fire",
     )
 )
+_mark_if_any_link = marking(select(_link.id, UtcNow()).limit(1))
 _named = select(_task.id).where(_task.live_name == bindparam("name")).scalar_subquery()
 _mark_ahead = marking(
     by_index(
@@ -139,6 +141,11 @@ def mark_fires(connection: Connection, fires: Iterable[tuple[int, datetime]]) ->
     """Mark the runs of these fires, (task id, time), that this transaction has inserted, where others follow them."""
     if rows := sorted(fires):
         execute_later(connection, _mark_fires, {"rows": bound(rows)})
+
+
+def rely_on_no_link(connection: Connection) -> None:
+    """Let this transaction raise Unexpected if any task follows another by now: then it has to mark its fires."""
+    execute_later(connection, _mark_if_any_link, {}, expected=0)
 
 
 def mark_ahead(connection: Connection, names: Collection[str]) -> None:

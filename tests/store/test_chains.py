@@ -531,16 +531,22 @@ class TestBySql:
         assert chained.marks == 0
 
 
-def test_without_a_chain_no_statement_marks_anything(chained: Chained) -> None:
+def test_without_a_chain_one_statement_of_a_batch_of_fires_looks_whether_that_is_still_so(chained: Chained) -> None:
     chained.rows.planned_task(name="ticks", cron="@yearly")
     chained.add("asked")
     chained.start("asked")
+
+    def writing(statements: list[str]) -> list[str]:
+        return [one for one in statements if "schedule_chain" in one and not one.lstrip().startswith("SELECT")]
+
     with executed(chained.database.engine) as statements:
         Materializer(chained.database, chained.settings).step()
-        chained.give()
-    writing = [one for one in statements if "schedule_chain" in one and not one.lstrip().startswith("SELECT")]
-    assert statements
-    assert writing == []
+    [looks] = writing(statements)
+    assert "schedule_instance" not in looks.split("FROM")[1]
+    with executed(chained.database.engine) as statements:
+        assert len(chained.give()) == 2
+    assert writing(statements) == []
+    assert chained.marks == 0
 
 
 def test_show_has_the_chain_of_each_of_its_runs(chained: Chained) -> None:
@@ -618,6 +624,24 @@ def test_fires_to_come_that_are_written_already_are_followed_by_a_task_that_is_a
     chained.rows.sql("UPDATE schedule_instance SET status = 'succeed' WHERE id = :id", id=fire)
     chained.follow()
     assert len(chained.of("next")) == 1
+
+
+def test_the_first_link_that_is_added_between_the_look_and_the_write_is_seen(
+    chained: Chained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = chained.rows.planned_task(name="ticks", cron="@yearly")
+    duty = Materializer(chained.database, chained.settings)
+    decide = duty._decide
+
+    def decide_and_link(*given: Any, **also: Any) -> Any:
+        decided = decide(*given, **also)
+        chained.add("next", "ticks")
+        return decided
+
+    monkeypatch.setattr(duty, "_decide", decide_and_link)
+    duty.step()
+    [(fired,)] = chained.rows.sql("SELECT id FROM schedule_instance WHERE schedule_task_id = :task", task=task)
+    assert chained.rows.sql("SELECT schedule_instance_id FROM schedule_chain_run") == [(fired,)]
 
 
 def test_a_status_that_sql_has_spoiled_is_no_run_that_goes_on(chained: Chained) -> None:
