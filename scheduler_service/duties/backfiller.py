@@ -101,8 +101,8 @@ class Backfiller:
             step.status, step.reason = BackfillStatus.CANCELED, "its task was deleted"
         elif step.status == BackfillStatus.RUNNING:
             if found.inputs_text is not None:
-                if self._adopt(found, step):
-                    return True
+                if (first := self._first(found, step)) is not None:
+                    return bool(self._database.write_undisturbed(lambda c: _adopt(c, found, *first)))
             else:
                 self._begin(found, step, room)
         finish(step)
@@ -113,8 +113,11 @@ class Backfiller:
                 return False
         return step.status == BackfillStatus.RUNNING and bool(step.not_missing) and len(step.fires) < room
 
-    def _adopt(self, found: Found, step: Step) -> bool:
-        """Plan what SQL has inserted; one that cannot be planned is canceled, with the reason."""
+    def _first(self, found: Found, step: Step) -> tuple[datetime, int] | None:
+        """Of what SQL has inserted the first fire that is to run, and how many there are.
+
+        One that cannot be planned is to be canceled, with the reason: None.
+        """
         one, inputs = found.backfill, plan_calendars.on(self._database, plans.inputs_in(found.inputs_text or ""))
         try:
             if found.param_is_odd:
@@ -126,9 +129,8 @@ class Backfiller:
                 raise InvalidInput(unknown)
         except RotaError as error:
             step.status, step.reason = BackfillStatus.CANCELED, str(error)[:REASON_LIMIT]
-            return False
-        first = fires.last if one.newest_first else fires.counted[0]
-        return bool(self._database.write_undisturbed(lambda c: _adopt(c, found, first, fires.number)))
+            return None
+        return fires.last if one.newest_first else fires.counted[0], fires.number
 
     def _begin(self, found: Found, step: Step, room: int) -> None:
         """Decide which fires are written; a plan that SQL has spoiled pauses the backfill."""

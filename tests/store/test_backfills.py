@@ -498,3 +498,23 @@ def test_a_backfill_that_sql_inserts_with_a_param_that_is_no_object_is_canceled(
     reason = "its param is no JSON object" if status == "canceled" else None
     assert shown(rows, number, "status", "reason") == (status, reason)
     assert len(written(rows)) == (status == "running")
+
+
+def test_a_backfill_by_sql_whose_adoption_fails_is_adopted_later(
+    rows: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = rows.planned_task(rows.start + timedelta(minutes=1), overlap_policy="allow")
+    begin = rows.start.replace(second=0, microsecond=0) - timedelta(minutes=10)
+    rows.sql(
+        "INSERT INTO schedule_backfill (schedule_task_id, from_at, to_at) VALUES (:task, :begin, :end)",
+        task=task, begin=begin, end=begin + timedelta(minutes=2),
+    )  # fmt: skip
+    duty = Backfiller(rows.database, Settings.load())
+    with monkeypatch.context() as patched:
+        write, failures = rows.database.write_undisturbed, [None]
+        patched.setattr(rows.database, "write_undisturbed", lambda work: failures.pop() if failures else write(work))
+        duty.step()
+    assert [row[0] for row in rows.sql("SELECT status FROM schedule_backfill")] == ["running"]
+    for _ in range(3):
+        duty.step()
+    assert rows.sql("SELECT count(*) FROM schedule_instance WHERE schedule_task_id = :task", task=task)[0][0] > 0
