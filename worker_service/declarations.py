@@ -105,10 +105,14 @@ class Declarations:
         fitting = self._fitting() if waited else self._definitions
         is_gone = bool(self._carried - carried)
         undeclared = {one.name for one in (*self._yielding, *self._locked)} | waited.keys()
-        self._declare_limits()
-        for one in fitting:
-            if is_gone or one.name in undeclared:
-                self._declare_again(one, waited.get(one.name))
+        try:
+            self._declare_limits()
+            for one in fitting:
+                if is_gone or one.name in undeclared:
+                    self._declare_again(one, waited.get(one.name))
+        except BaseException:  # of none may be forgotten that it is still to be declared
+            self._waiting = waited | self._waiting
+            raise
         self._carried = carried
         return self._again if self._yielding or self._locked or self._locked_limits else self._limit
 
@@ -185,6 +189,9 @@ class Declarations:
             if str(waited) != str(error):
                 log.warning("worker: task %r cannot be declared: %s", one.name, error)
             self._waiting[one.name] = error
+        except BaseException:
+            self._locked.append(one)
+            raise
 
     def _is_declared(self, one: TaskDefinition) -> bool:
         """Declare a task; False if it yields. One that somebody has locked is noted."""

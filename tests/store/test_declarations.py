@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from rota.shared.control import tasks
+from rota.shared.control import limits, tasks
 from rota.shared.control.actor import Actor
 from rota.shared.database.constructs import written
-from rota.shared.domain.errors import InvalidInput
+from rota.shared.domain.errors import DatabaseProblem, InvalidInput
 from rota.shared.domain.limits import LimitDefinition
 from rota.shared.domain.task import TaskDefinition
 from rota.shared.domain.versions import version_of
@@ -289,3 +289,29 @@ def test_what_needs_a_new_task_or_limit_whose_place_somebody_has_locked_is_decla
         declared.look()
     names = {row.name for row in rows.sql("SELECT name FROM schedule_task")}
     assert {"first", "second"} <= names
+
+
+@pytest.mark.parametrize("fails", ["the task", "a limit"])
+@pytest.mark.parametrize("after", [None, "first"])
+def test_what_is_to_be_declared_later_is_not_forgotten_when_that_fails(
+    mariadb_rows: Scenario, monkeypatch: pytest.MonkeyPatch, after: str | None, fails: str
+) -> None:
+    """It waits for a lock, or for the task that it follows."""
+    rows = mariadb_rows
+    one = TaskDefinition.of(name="one", type="REPORT", **({"after": after} if after else {"cron": NEW}))
+    limit = LimitDefinition.of(name="mine", max_running=5)
+    declared = Declarations(rows.database, [one], "w", Settings.load(), own_limits=[limit])
+    with gap_locked(rows.database, "schedule_task", "1 = 1"), gap_locked(rows.database, "schedule_limit", "1 = 1"):
+        declared.declare()
+    rows.task("first")
+
+    def fail(*_: Any, **__: Any) -> bool:
+        raise DatabaseProblem("too many conflicts")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tasks if fails == "the task" else limits, "declare", fail)
+        for _ in range(2):
+            with pytest.raises(DatabaseProblem):
+                declared.look()
+    declared.look()
+    assert [row.name for row in rows.sql("SELECT name FROM schedule_task WHERE name = 'one'")] == ["one"]
