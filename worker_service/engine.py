@@ -203,10 +203,11 @@ class Engine:
         """Free the overlap slots that ended runs kept while their handlers ran, and end a worker that is stuck."""
         if returned := self._runner.lingering.returned():
             try:
-                self._rows.free_slots(returned)
+                left = self._rows.free_slots(returned)
             except BaseException:
                 self._runner.lingering.put_back(returned)
                 raise
+            self._runner.lingering.put_back(left)
         if self._runner.lingering.longest > self._abandoned_seconds and not self._is_stuck:
             self._is_stuck = True
             log.error(
@@ -259,13 +260,13 @@ class Engine:
         over = {a for a in left if not a.is_called}  # what ends from now on counts as still running
         self._reporter.flush(QUEUED_SECONDS)  # what comes after an earlier report must not be written before it
         kept = [report for a in over for report in a.unwritten]
-        are_kept = not kept or attempt(lambda: self._report_last(kept))
+        unwritten = self._report_last(kept)
         left = [a for a in left if a not in over or a.last is None or not a.last.is_over]
         others = [a for a in left if not self._runner.outcomes.is_to_be_canceled(a)]
         once = [a for a in others if a.run.on_worker_lost == WorkerLostPolicy.FAIL and a.begun]
         again = [(a.run.id, a.run.attempt) for a in others if a not in once and a in over]
-        attempt(lambda: self._rows.hand_back(again, "its worker stopped"))
-        self._fail([a for a in once if are_kept or not a.unwritten], over)
+        attempt(lambda: self._rows.hand_back(again, "its worker stopped", waits=True))
+        self._fail([a for a in once if a.run.id not in unwritten and (a in over or not a.unwritten)], over)
         return not any(a.is_called for a in left)
 
     def _fail(self, once: Collection[Active], over: Collection[Active]) -> None:
@@ -275,14 +276,22 @@ class Engine:
         failures = [(a, end) for a in once if (end := failed_at_grace_end(a, still_runs=a not in over)) is not None]
         for active, failure in failures:
             log_failure(active.run, next(iter(active.run.nodes[active.done :]), None), failure)
-        if failures:
-            attempt(lambda: self._report_last([failure for _, failure in failures]))
+        self._report_last([failure for _, failure in failures])
 
-    def _report_last(self, last: Sequence[Report]) -> None:
-        lost = self._rows.report(last)
-        for report in last:
-            if report.instance_id not in lost:
-                self._listeners.reported(report)
+    def _report_last(self, last: Sequence[Report]) -> set[int]:
+        """Write the last reports; returns the instances whose reports could not be written."""
+        unwritten = {report.instance_id for report in last}
+
+        def write() -> None:
+            lost, left = self._rows.report_last(last)
+            unwritten.intersection_update(left)
+            for report in last:
+                if report.instance_id not in lost | left:
+                    self._listeners.reported(report)
+
+        if last:
+            attempt(write)
+        return unwritten
 
     def _let_end(self, left: list[Active], seconds: float, stop_now: threading.Event) -> None:
         """Wait until these handlers have ended, for so long at most."""

@@ -1,16 +1,19 @@
 """The rows of one worker. Every write is fenced by the worker's id: each start of a worker gets a new id."""
 
+import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TypeVar
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from rota.shared.clock import FAR_SECONDS
 from rota.shared.database.later import Unexpected
+from rota.shared.database.refusals import is_locked, sentence
 from rota.shared.database.transactions import Database
+from rota.shared.domain.errors import DatabaseProblem
 from rota.shared.domain.states import REASON_LIMIT
 from rota.shared.store import assignments, crowds, handing_on, polling, recovery, reports, runs
 from rota.shared.store.claims import Claims
@@ -23,7 +26,8 @@ from rota.shared.store.runs import Claim, Wanted
 from rota.shared.store.transitions import canceling, keeping
 from rota.shared.waking.schedulers import wake_schedulers
 
-T = TypeVar("T")
+log = logging.getLogger(__name__)
+
 
 CLAIM_LIMIT = timedelta(seconds=0.25)
 CLAIM_LIMIT_ROUND_TRIPS = 10
@@ -74,9 +78,16 @@ class WorkerRows:
         claims = Claims(self._database, self.worker_id, self._types, ahead, from_afar=is_far, room=room)
         return claims.claim(ids, now, skip_candidates)
 
-    def skip(self, instance_id: int, reason: str) -> None:
-        """Cancel an instance that is assigned to the worker and that no claim can start."""
-        self._database.write(lambda c: canceling.skip(c, self.worker_id, {instance_id: reason[:REASON_LIMIT]}))
+    def skip(self, instance_id: int, reason: str) -> bool:
+        """Cancel an instance that is assigned to the worker and that no claim can start.
+
+        Returns whether that is done: it is not while somebody has locked the instance.
+        """
+
+        def work(connection: Connection, instance_ids: Sequence[int]) -> None:
+            canceling.skip(connection, self.worker_id, dict.fromkeys(instance_ids, reason[:REASON_LIMIT]))
+
+        return not self._by_halves([instance_id], work)
 
     def held(self) -> list[tuple[int, int, bool]]:
         """The instances ``running`` under the worker: id, attempt, whether somebody asked to cancel it."""
@@ -92,9 +103,48 @@ class WorkerRows:
         Unless it ``waits`` for what somebody has locked, it raises as ``Database.write_if_free`` does.
         """
         work = partial(reports.report, worker_id=self.worker_id, reports=batch)
-        lost = self._at_once(work, self._database.write if waits else self._database.write_if_free)
+        write = self._database.write if waits else self._database.write_if_free
+        try:  # in one packet, relying on the worker's holding all of its runs; else in several steps
+            lost = write(partial(work, at_once=True))
+        except Unexpected:
+            lost = write(work)
         self._wake_for_retries(batch)
         return lost
+
+    def report_last(self, batch: Sequence[Report]) -> tuple[set[int], set[int]]:
+        """Write the last reports of a worker that ends; returns the ids of ``report``, and those of the instances of
+        which nothing could be written.
+
+        It waits for what somebody has locked when the others are written.
+        """
+        of_runs: dict[int, list[Report]] = {}
+        for report in batch:
+            of_runs.setdefault(report.instance_id, []).append(report)
+        lost: set[int] = set()
+        refused: set[int] = set()
+
+        def write(connection: Connection, some: Sequence[int]) -> None:
+            lost.difference_update(some)
+            lost.update(reports.report(connection, self.worker_id, [one for i in some for one in of_runs[i]]))
+
+        def refuse(instance_id: int, error: DBAPIError) -> None:
+            log.error("the last report of instance %d could not be stored: %s", instance_id, sentence(error))
+            refused.add(instance_id)
+
+        left = self._database.write_by_halves(sorted(of_runs), write, refuse, "the last report of instance {}".format)
+        lost.difference_update(left, refused)
+        if left:
+            try:
+                self._database.write(partial(write, some=left))
+                left = []
+            except (DatabaseProblem, DBAPIError) as error:
+                log.warning("the last reports of instances %s could not be written: %s", left, sentence(error))
+        self._wake_for_retries(batch)
+        return lost, refused.union(left)
+
+    def note_lock(self) -> None:
+        """Somebody has still locked what a report writes: for another minute no report waits for a lock."""
+        self._database.wariness.met()
 
     def report_and_hand_on(self, batch: Sequence[Report], following: Sequence[Wanted]) -> tuple[set[int], set[int]]:
         """Write reports, and claim what follows their runs; returns the ids of ``report``, and of what it claimed."""
@@ -118,32 +168,59 @@ class WorkerRows:
         """Those of the instances whose rows, or whose nodes' rows, somebody else has locked now."""
         return self._database.read(lambda c: reports.locked(c, instance_ids))
 
-    def hand_back(self, held: Sequence[Held], reason: str, *, unstarted: bool = False) -> int:
+    def hand_back(self, held: Sequence[Held], reason: str, *, unstarted: bool = False, waits: bool = False) -> int:
         """Make these pending again, with a reason; returns how many of them still belonged to the worker.
 
-        ``unstarted``: the worker has entered no handler of theirs.
+        ``unstarted``: the worker has entered no handler of theirs. Unless it ``waits`` for what somebody has locked,
+        that stays ``running``, and ``held`` tells it.
         """
         if not held:
             return 0
-        work = partial(reports.hand_back, worker_id=self.worker_id, held=held, reason=reason, unstarted=unstarted)
-        return self._at_once(work, self._database.write)
+        back = partial(reports.hand_back, worker_id=self.worker_id, reason=reason, unstarted=unstarted)
+        try:
+            return self._database.write_if_free(partial(back, held=held, at_once=True))
+        except Unexpected:  # the worker has lost some of them
+            pass
+        except DBAPIError as error:
+            if not is_locked(error):
+                raise
+        attempts, done = dict(sorted(held)), dict[int, int]()
 
-    def free_slots(self, instance_ids: Collection[int]) -> None:
-        """Free the overlap slots that these ended instances kept while this worker's threads ran."""
-        self._database.write(lambda c: keeping.free_own(c, self.worker_id, instance_ids))
+        def work(connection: Connection, some: Sequence[int]) -> None:
+            done[some[0]] = back(connection, held=[(i, attempts[i]) for i in some])
+
+        left = self._by_halves(list(attempts), work)
+        for one in left:
+            done.pop(one, None)
+        if left and waits:
+            self._database.write(partial(work, some=left))
+        return sum(done.values())
+
+    def free_slots(self, instance_ids: Collection[int]) -> Collection[int]:
+        """Free the overlap slots that these ended instances kept while this worker's threads ran.
+
+        Returns those of which somebody has locked something: they keep theirs.
+        """
+        return self._by_halves(sorted(instance_ids), lambda c, some: keeping.free_own(c, self.worker_id, some))
 
     def disown(self, strangers: Sequence[Held], reason: str) -> tuple[int, int]:
-        """Fail the strangers that may run at most once, and hand back the others; returns how many of each."""
-        ended = self._database.write(lambda c: recovery.disown(c, self.worker_id, strangers, reason))
-        return len(ended), self.hand_back([one for one in strangers if one[0] not in ended], reason)
+        """Fail the strangers that may run at most once, and hand back the others; returns how many of each.
 
-    @staticmethod
-    def _at_once(work: Callable[..., T], write: Callable[[Callable[[Connection], T]], T]) -> T:
-        """Write in one packet, relying on the worker's holding all of its runs; else in several steps."""
-        try:
-            return write(partial(work, at_once=True))
-        except Unexpected:
-            return write(partial(work, at_once=False))
+        What somebody has locked stays ``running``.
+        """
+        attempts, ended = dict(sorted(strangers)), set[int]()
+
+        def work(connection: Connection, some: Sequence[int]) -> None:
+            ended.difference_update(some)
+            ended.update(recovery.disown(connection, self.worker_id, [(i, attempts[i]) for i in some], reason))
+
+        left = self._by_halves(list(attempts), work)
+        ended.difference_update(left)
+        return len(ended), self.hand_back([one for one in strangers if one[0] not in {*ended, *left}], reason)
+
+    def _by_halves(self, instance_ids: Sequence[int], work: Callable[[Connection, Sequence[int]], object]) -> list[int]:
+        """Write of these instances; returns those of which somebody has locked something, and nothing is written."""
+        return self._database.write_by_halves(instance_ids, work, None, "instance {}".format)
 
     def hand_back_assigned(self, batch: int) -> None:
         """Hand back all instances that are assigned to the worker and not claimed, a batch at a time."""

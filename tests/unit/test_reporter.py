@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import cast
 
+import pymysql
 import pytest
 from sqlalchemy.exc import DataError, OperationalError
 
@@ -13,7 +14,7 @@ from rota.shared.domain.states import InstanceStatus, NodeStatus
 from rota.shared.settable_clock import SettableClock
 from rota.shared.store.reports import InstanceReport, NodeReport, Report
 from rota.worker_service.rows import WorkerRows
-from rota.worker_service.running.reporter import BATCH_ROWS, LONGEST_REST_SECONDS, PACE_SECONDS, Reporter
+from rota.worker_service.running.reporter import BATCH_ROWS, LONGEST_REST_SECONDS, PACE_SECONDS, RETRY_SECONDS, Reporter
 
 NOON = datetime.fromisoformat("2026-11-19T12:00:00")
 TOO_LONG = DataError("INSERT …", {}, Exception(1406, "Data too long"))
@@ -56,6 +57,7 @@ class World:
         self.began: list[float] = []
         self.answer: Answer = lambda batch: set()
         self.held_by_others: set[int] = set()
+        self.locks_noted = 0
         self.inside, self.go_on = self.clock.event(), self.clock.event()
         self.go_on.set()
         self.told: dict[int, Told] = {}
@@ -70,6 +72,9 @@ class World:
 
     def locked(self, instance_ids: set[int]) -> set[int]:
         return self.held_by_others & instance_ids
+
+    def note_lock(self) -> None:
+        self.locks_noted += 1
 
     def lock(self, *instance_ids: int) -> None:
         """Let each batch with one of these wait in vain for their rows."""
@@ -385,6 +390,29 @@ def test_what_somebody_has_locked_holds_up_no_other_report(world: World) -> None
         world.held_by_others.clear()
         assert world.result(2)
     assert world.ids() == [[1, 2, 3], [1, 3], [4], [2]]
+
+
+def test_a_lock_that_nobody_can_ask_for_is_noted_as_long_as_it_stands(world: World) -> None:
+    locks: list[Exception] = [
+        OperationalError("", {}, pymysql.err.OperationalError(1205, "Lock wait timeout exceeded"))
+    ]
+
+    def answer(batch: list[Report]) -> set[int]:
+        if locks and any(one.instance_id == 2 for one in batch):
+            raise locks[0]
+        return set()
+
+    world.answer = answer
+    world.put(report(1), report(2))
+    with world.running():
+        assert world.result(1)
+        world.clock.advance(0)  # until it rests
+        assert world.locks_noted == 0, "it may have been a lock of milliseconds"
+        for _ in range(3):
+            world.clock.advance(RETRY_SECONDS)
+        assert world.locks_noted > 1
+        locks.clear()
+        assert world.result(2)
 
 
 def test_the_reports_of_one_instance_keep_their_order_when_it_is_locked(world: World) -> None:

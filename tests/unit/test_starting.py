@@ -59,8 +59,9 @@ class World:
 
 
 class _Nothing:
-    def hand_back(self, held: Sequence[Any], reason: str, *, unstarted: bool) -> int:
+    def hand_back(self, held: Sequence[Any], reason: str, *, unstarted: bool, waits: bool) -> int:
         assert not held
+        assert waits
         return 0
 
 
@@ -70,7 +71,7 @@ class _HandedBack:
     def __init__(self) -> None:
         self.seen: list[tuple[list[Any], bool]] = []
 
-    def hand_back(self, held: Sequence[Any], reason: str, *, unstarted: bool = False) -> int:
+    def hand_back(self, held: Sequence[Any], reason: str, *, unstarted: bool = False, waits: bool = False) -> int:
         self.seen.append((list(held), unstarted))
         return len(held)
 

@@ -54,11 +54,12 @@ class Rows:
         self.written: list[Report] = []
         self.handed_back: list[tuple[int, int]] = []
 
-    def report(self, batch: Sequence[Report]) -> set[int]:
+    def report_last(self, batch: Sequence[Report]) -> tuple[set[int], set[int]]:
         self.written += batch
-        return set()
+        return set(), set()
 
-    def hand_back(self, held: Sequence[tuple[int, int]], reason: str) -> int:
+    def hand_back(self, held: Sequence[tuple[int, int]], reason: str, *, waits: bool) -> int:
+        assert waits
         self.handed_back += held
         return len(held)
 

@@ -285,7 +285,7 @@ class World:
     def drop(self, instance_id: int) -> None:
         self.slots.leave(self.held[instance_id])
 
-    def hand_back(self, held: Sequence[tuple[int, int]], reason: str, *, unstarted: bool) -> int:
+    def hand_back(self, held: Sequence[tuple[int, int]], reason: str, *, unstarted: bool, waits: bool = False) -> int:
         self.handed_back += held
         return len(held)
 

@@ -141,7 +141,8 @@ class Claimer:
         if isinstance(error, DBAPIError):
             reason = f"the database refuses its claim: {sentence(error)}"
             log.warning("claim: instance %d: %s", instance_id, reason)
-            self._rows.skip(instance_id, reason)
-            return
-        self._surprises.say(f"instance {instance_id}", error)
+            if self._rows.skip(instance_id, reason):
+                return
+        else:
+            self._surprises.say(f"instance {instance_id}", error)
         self._backlog.put_off(taken, self._clock.now() + PUT_OFF)

@@ -110,13 +110,13 @@ class Starter:
             self._hand_back(canceled, "canceled while it waited for its slots")
         late = [run for _, run, _ in self._queue.remove(lambda moment, start: moment < now - patience(start[1]))]
         if late:
-            self._hand_back(late, "its worker had no slot for it")
-            log.info("worker: handed back %d instances that it had no slot for", len(late))
+            number = self._hand_back(late, "its worker had no slot for it")
+            log.info("worker: handed back %d instances that it had no slot for", number)
 
     def close(self, *, hurries: bool = False) -> None:
         """Start no more instances, and hand back those that have not started, unless it ``hurries``."""
         unstarted = [run for _, run, _ in self._queue.close()]
-        self._hand_back([] if hurries else unstarted, "its worker stopped")
+        self._hand_back([] if hurries else unstarted, "its worker stopped", waits=True)
 
     def _start(self, due: Sequence[Run]) -> set[int]:
         """Start these; returns the ids of those that wait for a slot."""
@@ -128,12 +128,12 @@ class Starter:
 
     def _put(self, starts: Sequence[Start]) -> None:
         if not self._queue.put_all((start[0], start, start[2]) for start in starts):
-            self._hand_back([run for _, run, _ in starts], "its worker stopped")
+            self._hand_back([run for _, run, _ in starts], "its worker stopped", waits=True)
 
-    def _hand_back(self, unstarted: Sequence[Run], reason: str) -> None:
+    def _hand_back(self, unstarted: Sequence[Run], reason: str, *, waits: bool = False) -> int:
         for run in unstarted:
             self._runner.drop(run.id)
-        self._rows.hand_back([(run.id, run.attempt) for run in unstarted], reason, unstarted=True)
+        return self._rows.hand_back([(run.id, run.attempt) for run in unstarted], reason, unstarted=True, waits=waits)
 
 
 def patience(run: Run) -> timedelta:

@@ -7,7 +7,7 @@ slot until then.
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from rota.shared.clock import Timer
 from rota.worker_service.pulling.slot import Slot
@@ -76,10 +76,10 @@ class Lingering:
             returned, self._returned = self._returned - open_still, open_still
         return returned
 
-    def put_back(self, instance_ids: set[int]) -> None:
+    def put_back(self, instance_ids: Collection[int]) -> None:
         """Let ``returned`` tell these once more: their slots could not be freed."""
         with self._lock:
-            self._returned |= instance_ids
+            self._returned.update(instance_ids)
 
     def _pair(self, run: Slot, instance_id: int) -> None:
         """The second of the two events, commit and return, whichever that is, lets the slot be freed."""

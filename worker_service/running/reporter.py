@@ -245,6 +245,8 @@ class Reporter:
             self._urgent += sum(report.is_urgent for report, _ in others)
         for instance_id in sorted(alone):
             self._write([entry for entry in free if entry[0].instance_id == instance_id])
+            if instance_id in self._alone:
+                self._rows.note_lock()
         self._look_again = self._clock.monotonic() + RETRY_SECONDS
 
     def _locked(self, batch: Batch) -> set[int]:
