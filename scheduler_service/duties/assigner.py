@@ -309,6 +309,8 @@ class Assigner:
         def give_all(*, at_once: bool) -> None:
             held_up = self._database.write_by_halves(placed, partial(give, at_once=at_once), refused, _name)
             given.difference_update(one.instance.id for one in held_up)
+            if held_up:  # the next fires of their tasks need not wait for that lock, too
+                self._database.write(lambda c: locks.drop(c, token, {one.instance.task_id for one in held_up}))
 
         if got:
             try:

@@ -80,7 +80,9 @@ class Catcher:
         if not steps:
             return
         with suppress(Unexpected):  # another scheduler has taken a lease over: the next step looks again
-            self._database.write_by_halves(steps, partial(_write, token=token), self._refused, _name)
+            held_up = self._database.write_by_halves(steps, partial(_write, token=token), self._refused, _name)
+            if held_up:  # the next fires of their tasks need not wait for that lock, too
+                self._database.write(lambda c: locks.drop(c, token, {task.id for task, *_ in held_up}))
 
     def _refused(self, step: Step, error: DBAPIError) -> None:
         """The database refuses what SQL has made of a task: the others go on."""

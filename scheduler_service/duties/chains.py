@@ -135,6 +135,7 @@ class Chains:
         token, lease = locks.new_token(), self._settings.lock_lease_seconds
         repeated = {link.task_id for one in decided for link in one.again}
         held: set[int] = set()
+        locked: list[Followed] = []
         if repeated:
             held = self._database.write(
                 then_read(lambda c: locks.take_new(c, token, repeated, lease), lambda c: locks.held(c, token, repeated))
@@ -142,13 +143,13 @@ class Chains:
         mine = [one for one in decided if all(link.task_id in held for link in one.again)]
         self._drop(token, held - {link.task_id for one in mine for link in one.again})
         try:
-            refused = partial(self._refused, token=token)
+            refused = partial(self._refused, token=token, locked=locked)
             held_up = self._database.write_by_halves(mine, partial(_write, token=token), refused, _name)
         except Unexpected:  # another scheduler has followed some of them up: the next step looks again
             self._drop(token, held)
             return False
         self._drop(token, {link.task_id for one in held_up for link in one.again})
-        written = [one for one in mine if one not in held_up]
+        written = [one for one in mine if one not in held_up and one not in locked]
         if any(one.fires or one.again for one in written):
             self._written()
         return bool(written)
@@ -158,15 +159,27 @@ class Chains:
         if task_ids:
             self._database.write(lambda c: locks.drop(c, token, task_ids))
 
-    def _refused(self, one: Followed, error: DBAPIError, *, token: str) -> None:
-        """The database refuses what SQL has made of a task: the others that follow this end are fired one by one."""
+    def _refused(self, one: Followed, error: DBAPIError, *, token: str, locked: list[Followed]) -> None:
+        """The database refuses what SQL has made of a task: the others that follow this end are fired one by one.
+
+        If somebody has locked something of it, the mark stays, for a later step.
+        """
         self._surprises.say(_name(one), error)
-        for fire, links in ((chain_fires.fire, one.fires), (chain_fires.fire_again, one.again)):
-            for link in links:
-                with suppress(DBAPIError):
-                    self._database.write(partial(fire, links=[link]))
+        given = ((chain_fires.fire, one.fires), (chain_fires.fire_again, one.again))
+
+        def fire(connection: Connection, some: Sequence[tuple[Callable[..., object], Link]]) -> None:
+            locks.release(connection, token, {link.task_id for _, link in some if link.again_of is not None})
+            for write, link in some:
+                write(connection, links=[link])
+
+        def end(connection: Connection, _: object) -> None:
+            chain_runs.remove(connection, [one.mark_id])
+
+        rows = [(write, link) for write, links in given for link in links]
         with suppress(Unexpected):
-            self._database.write(lambda c: chain_runs.remove(c, [one.mark_id]))
+            is_locked = bool(self._database.write_by_halves(rows, fire, lambda *_: None, lambda _: _name(one)))
+            if is_locked or bool(self._database.write_by_halves([one], end, None, _name)):
+                locked.append(one)
         self._drop(token, {link.task_id for link in one.again})
 
     def _decide(self, portion: Mapping[int, Sequence[Follower]], ends: Ends) -> list[Followed]:

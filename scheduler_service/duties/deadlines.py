@@ -62,7 +62,7 @@ class Deadlines:
             if not run.has_ended:
                 later[run.id] = self._next_look(run)
         settle = partial(_settle, ended=ended, later=later)
-        held_up = self._database.write_by_halves([run.id for run in seen], settle, self._not_settled, of_instance)
+        held_up = self._database.write_by_halves([run.id for run in seen], settle, self._not_written, of_instance)
         for run in self._free([run for run in seen if run.id in later and self._is_overdue(run)]):
             self._end(run)
         return 0 if len(held_up) < len(seen) == self._settings.batch else self._rest
@@ -99,16 +99,19 @@ class Deadlines:
             if node is None or node.always:
                 return
             report = deadlines.overdue(run, node, self._grace, cleanup)
-            self._database.write(partial(deadlines.end_overdue, run=run, node=node, report=report))
+            if self._database.write_by_halves(
+                [run.id], lambda c, _: deadlines.end_overdue(c, run=run, node=node, report=report), None, of_instance
+            ):
+                return
             said = None if report.instance is None else report.instance.reason
             log.warning("deadlines: instance %d, attempt %d: %s", run.id, report.attempt, said)
             self._surprises.over(of_instance(run.id))
         except Unexpected:  # its worker has ended it, or gone on, since it was read
             return
         except (DatabaseProblem, DBAPIError) as error:  # the others should not wait for this one
-            self._surprises.say(of_instance(run.id), error)
+            self._not_written(run.id, error)
 
-    def _not_settled(self, instance_id: int, error: DBAPIError) -> None:
+    def _not_written(self, instance_id: int, error: DatabaseProblem | DBAPIError) -> None:
         self._surprises.say(of_instance(instance_id), error)
 
     def _check_clock(self) -> None:

@@ -1,7 +1,7 @@
 """Edited calendars: have the plans of the tasks that use them made anew."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from sqlalchemy import Connection
 
@@ -44,14 +44,23 @@ class EditedCalendars:
     def _look_at(self, name: str, edition: str) -> bool:
         """Mark some plans; returns whether there may be more. Tasks that others have locked are left for later."""
         using, others = self._database.read(lambda c: calendars.outdated(c, name, edition, self._limit))
-        if others:
-            self._database.write(lambda c: calendars.forget(c, others, name, edition))
+        left = self._forget(others, name, edition)
         if not using:
-            return len(others) >= self._limit
+            return len(left) < len(others) >= self._limit
         free = self._database.write(lambda c: _mark(c, using))
         if free:
             log.info("calendar %r was edited; plans that are made anew: %d", name, len(free))
         return bool(free) and len(using) + len(others) >= self._limit
+
+    def _forget(self, task_ids: Sequence[int], calendar: str, edition: str) -> Collection[int]:
+        """Forget that these tasks used it; returns those of which somebody has locked that."""
+
+        def work(connection: Connection, some: Sequence[int]) -> None:
+            calendars.forget(connection, some, calendar, edition)
+
+        return self._database.write_by_halves(
+            task_ids, work, None, lambda task: f"task {task}, of calendar {calendar!r},"
+        )
 
 
 def _mark(connection: Connection, task_ids: Collection[int]) -> set[int]:

@@ -80,7 +80,9 @@ class Follower:
         now = self._database.clock.now()
         found = [FollowUp(task, *follow_up(task, runs.get(task.id, []), now)) for task in tasks]
         with suppress(Unexpected):  # another scheduler has taken a lease over: the next step looks again
-            self._database.write_by_halves(found, partial(_write, token=token), self._refused, _name)
+            held_up = self._database.write_by_halves(found, partial(_write, token=token), self._refused, _name)
+            if held_up:  # the next fires of their tasks need not wait for that lock, too
+                self._database.write(lambda c: locks.drop(c, token, {one.task.id for one in held_up}))
 
     def _not_removed(self, mark_id: int, error: DBAPIError) -> None:
         self._surprises.say(_name_of_orphan(mark_id), error)

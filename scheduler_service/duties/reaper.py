@@ -4,7 +4,7 @@ On every pass, not only when a worker is declared dead, because another schedule
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -13,6 +13,7 @@ from typing import TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from rota.scheduler_service.notices import of_instance
 from rota.shared.database.transactions import Database, database_time
 from rota.shared.domain.errors import DatabaseAway, DatabaseProblem
 from rota.shared.domain.states import WorkerState
@@ -171,15 +172,15 @@ class Reaper:
             is_dead = worker_id not in seen.alive and worker_id not in seen.condemned
             try:
                 self._recover_from(worker_id, is_gone=is_dead and self._is_gone(worker_id))
-                self._surprises.over(f"what worker {worker_id} holds")
-            except DatabaseProblem as error:  # the others' instances should not wait for a lock on this one's
-                if not isinstance(error, DatabaseAway):  # it has answered all the time that somebody has the lock
+                self._surprises.over(_holding(worker_id))
+            except DatabaseProblem as error:  # the others' instances should not wait for this one's
+                if not isinstance(error, DatabaseAway):  # it has answered all the time
                     self._heard = self._clock.monotonic()
                 log.warning(
                     "reaper: worker %d is not live; what it holds could not be taken back: %s", worker_id, error
                 )
             except DBAPIError as error:  # nor for a row of this one's that the database refuses
-                self._surprises.say(f"what worker {worker_id} holds", error)
+                self._surprises.say(_holding(worker_id), error)
 
     def _is_gone(self, worker_id: int) -> bool:
         """Whether a dead worker runs nothing any more. Who is dead by SQL alone may run on until its lease is over."""
@@ -191,20 +192,41 @@ class Reaper:
 
     def _recover_from(self, worker_id: int, *, is_gone: bool) -> None:
         limit = self._settings.batch
-        taken = self._all(partial(assignments.take_back_assigned, worker_id=worker_id, limit=limit))
-        lost = self._all(partial(recovery.recover, worker_id=worker_id, limit=limit)) if is_gone else 0
+        taken = self._all(worker_id, partial(assignments.take_back_assigned, worker_id=worker_id, limit=limit))
+        lost = self._all(worker_id, partial(recovery.recover, worker_id=worker_id, limit=limit)) if is_gone else 0
         if is_gone:
-            self._all(partial(keeping.free_of, worker_id=worker_id, limit=limit))
+            self._free_slots(worker_id)
         if taken or lost:
             log.info("reaper: worker %d is not live: took back %d assigned, %d running", worker_id, taken, lost)
 
-    def _all(self, work: Callable[[Connection], int]) -> int:
-        total = 0
+    def _all(self, worker_id: int, work: Callable[[Connection], int]) -> int:
+        """Page after page of what a worker holds, up to one of which somebody has locked something."""
+        total, done = 0, [0]
+
+        def page(connection: Connection, _: object) -> None:
+            done[0] = work(connection)
+
         while True:
-            done = self._change(work)
-            total += done
-            if done < self._settings.batch:
+            held_up = self._database.write_by_halves([worker_id], page, None, _holding)
+            self._hear()
+            if held_up:
                 return total
+            total += done[0]
+            if done[0] < self._settings.batch:
+                return total
+
+    def _free_slots(self, worker_id: int) -> None:
+        """Free the slots that were kept for a dead worker's threads."""
+        of_worker = partial(keeping.of_worker, worker_id=worker_id, limit=self._settings.batch)
+
+        def free(connection: Connection, some: Sequence[int]) -> None:
+            keeping.free_own(connection, worker_id, some)
+
+        while kept := self._ask(of_worker):
+            held_up = self._database.write_by_halves(kept, free, None, of_instance)
+            self._hear()
+            if held_up or len(kept) < self._settings.batch:
+                return
 
     def _take_back_unstarted(self, alive: Collection[int]) -> None:
         """Take back what was not started in time, from workers that start nothing, and where another has free slots.
@@ -230,6 +252,10 @@ class Reaper:
             taken, self._looked_to[queue] = self._change(partial(look, limit=self._settings.batch))
             if taken:
                 log.info("reaper: took back %d assignments that worker %d did not start in time", taken, queue.worker)
+
+
+def _holding(worker_id: int) -> str:
+    return f"what worker {worker_id} holds"
 
 
 def _most_free(slots: Mapping[int, int], but: int) -> int:

@@ -11,6 +11,9 @@ from rota.shared.store import requests
 from rota.shared.store.requests import Request, What
 from rota.shared.surprises import Surprises
 
+ROUND_SECONDS = 5.0
+"""After so long what was locked is tried again, though there is always a page of others."""
+
 
 class Requests:
     """The duty: read the requests in their order, do each and remove it in one transaction.
@@ -28,8 +31,12 @@ class Requests:
         self._held_up = HeldUp()
         """What this round leaves."""
 
+        self._round_began = database.clock.monotonic()
+
     def step(self) -> float:
         """One page; returns the seconds to rest. After the last page, that is until the assigner sees more."""
+        if self._database.clock.monotonic() - self._round_began > ROUND_SECONDS:
+            self._begin_round()
         batch, left = self._settings.batch, self._held_up.ids
         found = self._database.read(lambda c: requests.waiting(c, batch + len(left)))
         found = [one for one in found if one.id not in left]
@@ -39,8 +46,11 @@ class Requests:
                 self._assign()
         if len(found) >= batch:
             return 0
-        self._held_up = HeldUp()
+        self._begin_round()
         return math.inf
+
+    def _begin_round(self) -> None:
+        self._held_up, self._round_began = HeldUp(), self._database.clock.monotonic()
 
     def _refused(self, request: Request, said: str) -> None:
         told = f"request {request.id} is refused, key {request.key[1]!r}: {said}"

@@ -269,12 +269,18 @@ class Spreader:
 
         with suppress(Unexpected):  # another scheduler has taken a lease over: it spreads them
             mine = [one for one in parents if tasks[one.id] in got]
-            self._database.write_by_halves(mine, write, self._refuse, lambda one: of_instance(one.id))
+            held_up = self._database.write_by_halves(mine, write, self._refuse, lambda one: of_instance(one.id))
+            if held_up:  # the next fires of their tasks need not wait for that lock, too
+                self._database.write(lambda c: locks.drop(c, token, {tasks[one.id] for one in held_up}))
 
     def _refuse(self, parent: Parent, error: DBAPIError) -> None:
         reason = f"the database refuses the instance: {sentence(error)}"[:REASON_LIMIT]
         log.warning("spreader: instance %d: %s", parent.id, reason)
-        self._database.write(lambda c: canceling.refuse(c, {parent.id: reason}))
+
+        def refuse(connection: Connection, instance_ids: Sequence[int]) -> None:
+            canceling.refuse(connection, dict.fromkeys(instance_ids, reason))
+
+        self._database.write_by_halves([parent.id], refuse, self._not_written, of_instance)
 
 
 def _able(one: Pending, snapshot: FleetSnapshot) -> Able:

@@ -1,6 +1,9 @@
 """Sweeping: delete the nodes that are left when SQL has deleted their instances, a page at a time."""
 
 import logging
+from collections.abc import Sequence
+
+from sqlalchemy import Connection
 
 from rota.shared.database.transactions import Database
 from rota.shared.settings import Settings
@@ -40,7 +43,7 @@ class Sweeper:
         """One page; returns the seconds to rest."""
         began = self._clock.monotonic()
         strays, following = self._database.read(lambda c: stray_nodes.find(c, self._after, self._last, self._limit))
-        removed = self._database.write(lambda c: stray_nodes.remove(c, strays)) if strays else 0
+        removed = self._remove(strays)
         if following and self._after == 0:
             self._begin_round(following)
         if not following:
@@ -50,6 +53,16 @@ class Sweeper:
             log.info("sweeper: deleted %d nodes whose instances are gone", removed)
         shortest = (self._clock.monotonic() - began) * (1 / SWEEP_SHARE - 1)
         return shortest if strays and following else max(shortest, self._rest)
+
+    def _remove(self, strays: Sequence[int]) -> int:
+        """Delete these, but those that somebody has locked, which are for the next round; returns how many."""
+        removed: dict[int, int] = {}
+
+        def work(connection: Connection, some: Sequence[int]) -> None:
+            removed[some[0]] = stray_nodes.remove(connection, some)
+
+        self._database.write_by_halves(strays, work, None, "node {}".format)
+        return sum(removed.values())
 
     def _begin_round(self, following: int) -> None:
         """The first page was full: note where this round ends, and share the time among its pages."""

@@ -34,6 +34,9 @@ class HeldUp:
     keys: set[tuple[str, Key]] = field(default_factory=set)
     """The type and the key of each."""
 
+    types: set[str] = field(default_factory=set)
+    """The types whose task is to be added, and of which somebody has locked the place."""
+
     def add(self, one: Request) -> None:
         """Leave this one."""
         self.ids.add(one.id)
@@ -42,8 +45,8 @@ class HeldUp:
     def let_through(self, some: Sequence[Request]) -> list[Request]:
         """Leave those of some requests that come behind one that is left; returns the others."""
         for one in some:
-            if (one.type, one.key) in self.keys:
-                self.ids.add(one.id)
+            if (one.type, one.key) in self.keys or (one.what == What.ONCE and one.type in self.types):
+                self.add(one)
         return [one for one in some if one.id not in self.ids]
 
 
@@ -141,8 +144,10 @@ def apply(
             _apply(database, held_up.let_through(some), refused, held_up)
         except DatabaseAway:
             raise
-        except DatabaseProblem:  # the task of their type is to be added, and somebody has locked its place
+        except DatabaseProblem:  # mostly: the task of their type is to be added, and somebody has locked its place
             database.wariness.passed_over([f"the first request of {some[0].type}"])
+            if some[0].what == What.ONCE:
+                held_up.types.add(some[0].type)
             for one in some:
                 held_up.add(one)
 

@@ -5,6 +5,7 @@ The locks are those of a console that was left open in a transaction. SQLite has
 """
 
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -343,3 +344,22 @@ def test_a_fire_is_skipped_when_the_lock_is_gone_and_the_run_goes_on(behind: Beh
         behind.look()
     behind.look()
     assert (behind.look(), behind.rows.status(behind.fire)) == ([], "canceled")
+
+
+def test_a_lock_on_one_slot_that_a_dead_workers_thread_kept_lets_the_others_be_freed(
+    mariadb_rows: Scenario, reaper: Reaper
+) -> None:
+    rows, worker = mariadb_rows, mariadb_rows.worker()
+    runs = [rows.running(worker) for _ in range(3)]
+    for run in runs:
+        report = ended(run, InstanceStatus.FAILED)
+        assert report.instance is not None
+        rows.report(worker, replace(report, instance=replace(report.instance, lingers=True)))
+    kept = "SELECT schedule_instance_id FROM schedule_kept_slot"
+    assert len(rows.sql(kept)) == 3
+    silence(rows, worker)
+    with locked(rows.database, "schedule_instance", "id = :id", id=runs[1].id):
+        reaper.step()
+        assert rows.sql(kept) == [(runs[1].id,)]
+    reaper.step()
+    assert rows.sql(kept) == []

@@ -3,15 +3,17 @@
 The locks are those of a console that was left open in a transaction. SQLite has no locks of rows.
 """
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from rota.scheduler_service.duties.assigner import Assigner
 from rota.scheduler_service.duties.backfiller import Backfiller
@@ -19,17 +21,24 @@ from rota.scheduler_service.duties.business_keys import BusinessKeys
 from rota.scheduler_service.duties.catch_up import Catcher
 from rota.scheduler_service.duties.chains import Chains
 from rota.scheduler_service.duties.deadlines import Deadlines
+from rota.scheduler_service.duties.edited_calendars import EditedCalendars
 from rota.scheduler_service.duties.follower import Follower
 from rota.scheduler_service.duties.materializer import Materializer
+from rota.scheduler_service.duties.reaper import Reaper
 from rota.scheduler_service.duties.requests import Requests
 from rota.scheduler_service.duties.spreader import Spreader
+from rota.scheduler_service.duties.strays import Strays
+from rota.scheduler_service.duties.sweeper import Sweeper
 from rota.scheduler_service.fleet import FleetCache
-from rota.shared.control import business_keys, requests, schedulers, tasks
+from rota.shared.control import business_keys, calendars, requests, schedulers, tasks
 from rota.shared.control.actor import Actor
 from rota.shared.control.business_keys import Wanted
 from rota.shared.database import callers
+from rota.shared.domain.calendars.defining import Changes
+from rota.shared.domain.chains import Link
+from rota.shared.domain.states import InstanceStatus
 from rota.shared.settings import Settings
-from rota.shared.store import chains, node_types
+from rota.shared.store import chain_fires, chains, node_types
 from tests.harness.databases import MariaDBServer, is_mysql, run_sql
 from tests.harness.scenario import Scenario, ended
 from tests.harness.together import gap_locked, impatient, locked, uncommitted, wait_for_lock_wait
@@ -83,6 +92,10 @@ def test_a_lock_on_the_place_of_a_fire_holds_back_that_task_alone(
         assert stuck not in fired(rows, rows.start)
     rows.sql("UPDATE schedule_task_lock SET is_locked = 0")
     assert in_steps(duty.step, lambda: stuck in fired(rows, rows.start), most=1)
+
+
+def leased(rows: Scenario) -> list[Any]:
+    return list(rows.sql("SELECT schedule_task_id FROM schedule_task_lock WHERE is_locked = 1"))
 
 
 def by_tasks(rows: Scenario, table: str) -> set[int]:
@@ -171,6 +184,7 @@ def test_a_lock_on_what_is_written_when_one_is_given_holds_up_no_other(mariadb_r
     with uncommitted(rows.database, lambda c: c.execute(text(COPIES[table]), {"id": stuck}).rowcount):
         assert in_steps(assigner.step, lambda: {rows.status(one) for one in others} == {"assigned"})
         assert rows.status(stuck) == "pending"
+        assert leased(rows) == []
 
 
 def test_a_lock_on_the_mark_of_one_end_holds_up_no_other_chain(mariadb_rows: Scenario) -> None:
@@ -254,7 +268,7 @@ def test_a_lock_on_the_mark_of_one_run_with_a_delay_holds_up_no_other(mariadb_ro
     with locked(rows.database, "schedule_follow_up", "schedule_task_id = :task", task=stuck):
         assert in_steps(duty.step, lambda: by_tasks(rows, "schedule_follow_up") == {stuck})
         assert planned(rows) == {first, last}
-    rows.sql("UPDATE schedule_task_lock SET is_locked = 0")
+        assert leased(rows) == []
     assert in_steps(duty.step, lambda: by_tasks(rows, "schedule_follow_up") == set())
 
 
@@ -269,6 +283,7 @@ def test_a_lock_on_the_stretch_of_one_task_holds_up_no_other_catch_up(mariadb_ro
     with locked(rows.database, "schedule_catch_up", "schedule_task_id = :task", task=tasks[1]):
         caught_up = {tasks[0], tasks[2]}
         assert in_steps(duty.step, lambda: by_tasks(rows, "schedule_instance") == caught_up)
+        assert leased(rows) == []
 
 
 def test_a_lock_on_one_task_lets_others_be_spread(mariadb_rows: Scenario) -> None:
@@ -284,7 +299,7 @@ def test_a_lock_on_one_task_lets_others_be_spread(mariadb_rows: Scenario) -> Non
         assert in_steps(
             spreader.step, lambda: [rows.status(one) for one in parents] == ["running", "pending", "running"]
         )
-    rows.sql("UPDATE schedule_task_lock SET is_locked = 0")
+        assert leased(rows) == []
     assert in_steps(spreader.step, lambda: rows.status(parents[1]) == "running")
 
 
@@ -359,6 +374,75 @@ def test_a_lock_on_the_place_of_the_task_of_one_type_lets_requests_of_others_be_
     assert in_steps(duty.step, lambda: rows.sql("SELECT id FROM schedule_request") == [], most=1)
 
 
+def test_a_type_whose_task_cannot_be_added_is_tried_once_in_a_round(
+    mariadb_rows: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = mariadb_rows
+    other = node_types.NodeTypeDeclaration("OTHER_RUN", "OTHER", 1)
+    rows.database.write(lambda c: node_types.register(c, [other], "test"))
+    business_keys.once(rows.database, ANN, "REPORT", Wanted("first"))
+    for number in range(5):
+        rows.sql("INSERT INTO schedule_request (type, number) VALUES ('OTHER', :n), ('REPORT', :n)", n=number)
+    tried: list[str] = []
+    add = tasks.add
+
+    def counted(*given: Any, **also: Any) -> Any:
+        tried.append("add")
+        return add(*given, **also)
+
+    monkeypatch.setattr(tasks, "add", counted)
+    with gap_locked(rows.database, "schedule_task", "id > 1000000"):
+        Requests(rows.database, Settings.load()).step()
+        assert {row[0] for row in rows.sql("SELECT type FROM schedule_request")} == {"OTHER"}
+    assert tried == ["add"]
+
+
+def test_a_request_is_tried_again_after_a_lock_though_there_is_always_a_page_of_others(
+    mariadb_rows: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = mariadb_rows
+    business_keys.once(rows.database, ANN, "REPORT", Wanted("held", rows.now().isoformat()))
+    duty = Requests(rows.database, Settings.load(batch=2))
+    monkeypatch.setattr("rota.scheduler_service.duties.requests.ROUND_SECONDS", 0)
+    numbers = itertools.count()
+
+    def ask(*keys: Any) -> None:
+        for key in keys:
+            rows.sql("INSERT INTO schedule_request (type, number) VALUES ('REPORT', :key)", key=str(key))
+
+    ask("held", next(numbers))
+    with locked(rows.database, "schedule_business_key", "number = 'held'"):
+        assert duty.step() == 0
+    for _ in range(3):
+        ask(next(numbers), next(numbers))
+        assert duty.step() == 0
+    assert rows.sql("SELECT id FROM schedule_request WHERE number = 'held'") == []
+
+
+def test_the_slots_that_another_worker_keeps_by_now_are_not_freed_with_those_of_a_dead_one(
+    mariadb_rows: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = mariadb_rows
+    dead, alive = rows.worker(), rows.worker()
+    run = rows.running(dead)
+    report = ended(run, InstanceStatus.FAILED)
+    assert report.instance is not None
+    rows.report(dead, replace(report, instance=replace(report.instance, lingers=True)))
+    reaper = Reaper(rows.database, Settings.load(), "test")
+    ask = reaper._ask
+
+    def ask_and_move(work: Any) -> Any:
+        found = ask(work)
+        rows.sql("UPDATE schedule_instance SET schedule_worker_node_id = :alive", alive=alive)
+        rows.sql("UPDATE schedule_kept_slot SET schedule_worker_node_id = :alive", alive=alive)
+        return found
+
+    monkeypatch.setattr(reaper, "_ask", ask_and_move)
+    reaper._free_slots(dead)
+    assert rows.sql("SELECT slot_kept FROM schedule_instance") == [(1,)]
+    assert rows.sql("SELECT schedule_worker_node_id FROM schedule_kept_slot") == [(alive,)]
+
+
 def test_a_backfill_that_somebody_has_locked_is_not_tried_again_at_once(mariadb_rows: Scenario) -> None:
     rows = mariadb_rows
     task = rows.planned_task(rows.start + MINUTE)
@@ -370,3 +454,105 @@ def test_a_backfill_that_somebody_has_locked_is_not_tried_again_at_once(mariadb_
     with locked(rows.database, "schedule_backfill"):
         assert [duty.step() > 0 for _ in range(3)] == [True] * 3
     assert in_steps(duty.step, lambda: by_tasks(rows, "schedule_instance") == {task})
+
+
+def test_a_lock_on_one_stray_lets_others_be_ended(mariadb_rows: Scenario, caplog: pytest.LogCaptureFixture) -> None:
+    rows = mariadb_rows
+    by_sql = [rows.by_sql(rows.task()) for _ in range(3)]
+    rows.sql("UPDATE schedule_instance SET status = 'running', attempt = 1, gmt_started = gmt_create")
+    duty = Strays(rows.database, 15)
+    with locked(rows.database, "schedule_instance", "id = :id", id=by_sql[0]):
+        duty.step()
+        assert [rows.status(one) for one in by_sql] == ["running", "failed", "failed"]
+    duty.step()
+    assert rows.status(by_sql[0]) == "failed"
+    assert "not expected" not in caplog.text
+
+
+def test_a_lock_on_one_stray_slot_lets_others_be_freed(mariadb_rows: Scenario) -> None:
+    rows, worker = mariadb_rows, mariadb_rows.worker()
+    over = [rows.ended("failed", worker, rows.task()) for _ in range(3)]
+    rows.sql("UPDATE schedule_instance SET slot_kept = 1, overlap_slot = 0")
+    duty = Strays(rows.database, 15)
+    kept = "SELECT id FROM schedule_instance WHERE slot_kept = 1"
+    with locked(rows.database, "schedule_instance", "id = :id", id=over[1]):
+        assert in_steps(duty.step, lambda: rows.sql(kept) == [(over[1],)], most=1)
+    assert in_steps(duty.step, lambda: rows.sql(kept) == [], most=1)
+
+
+def test_a_lock_on_one_stray_node_lets_others_be_swept(mariadb_rows: Scenario) -> None:
+    rows, worker = mariadb_rows, mariadb_rows.worker()
+    for _ in range(3):
+        rows.assigned(worker)
+    rows.sql("DELETE FROM schedule_instance")
+    [first, *_] = nodes = [row[0] for row in rows.sql("SELECT id FROM schedule_task_node ORDER BY id")]
+    assert len(nodes) >= 3
+    duty = Sweeper(rows.database, Settings.load())
+    left = "SELECT id FROM schedule_task_node"
+    with locked(rows.database, "schedule_task_node", "id = :id", id=first):
+        assert in_steps(duty.step, lambda: rows.sql(left) == [(first,)], most=1)
+    assert in_steps(duty.step, lambda: rows.sql(left) == [], most=1)
+
+
+def test_a_lock_on_the_use_of_a_calendar_by_one_task_holds_up_no_other(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    calendars.add(rows.database, ANN, "days", Changes(off=["2031-02-03"]))
+    used = [rows.task(calendar="days") for _ in range(3)]
+    Materializer(rows.database, Settings.load()).step()
+    assert by_tasks(rows, "schedule_calendar_use") == set(used)
+    rows.sql("DELETE FROM schedule_task")
+    rows.sql("UPDATE schedule_calendar_use SET edition = 'an old one'")
+    duty = EditedCalendars(rows.database, Settings.load(batch=3))
+    with locked(rows.database, "schedule_calendar_use", "schedule_task_id = :task", task=used[1]):
+        assert in_steps(duty.step, lambda: by_tasks(rows, "schedule_calendar_use") == {used[1]}, most=1)
+        assert duty.step() > 0
+    assert in_steps(duty.step, lambda: by_tasks(rows, "schedule_calendar_use") == set(), most=1)
+
+
+def test_a_run_that_is_locked_when_it_is_ended_as_overdue_is_ended_later(
+    mariadb_rows: Scenario, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = mariadb_rows
+    worker = rows.worker()
+    given = [rows.by_sql(rows.task(run_timeout_seconds=60)) for _ in range(3)]
+    Assigner(rows.database, Settings.load()).step()
+    assert len(rows.claim(worker, *given).runs) == 3
+    rows.sql("UPDATE schedule_instance SET gmt_started = '2020-01-01'")
+    duty = Deadlines(rows.database, Settings.load())
+    duty._wait_until, duty._report_seconds = float("-inf"), 0
+    monkeypatch.setattr(duty, "_free", lambda overdue: overdue)  # the lock comes after this look
+    for still_locked in (True, False):
+        rows.sql("UPDATE schedule_deadline SET check_at = '2020-01-01'")
+        with locked(rows.database, "schedule_instance", "id = :id", id=given[0] if still_locked else 0):
+            duty.step()
+        ends = ["running" if still_locked else "failed", "failed", "failed"]
+        assert [rows.status(one) for one in given] == ends
+    assert f"instance {given[0]} waits" in caplog.text
+    assert "not expected" not in caplog.text
+
+
+def test_an_end_that_one_task_cannot_follow_and_another_is_locked_is_followed_later(
+    mariadb_rows: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, worker = mariadb_rows, mariadb_rows.worker()
+    first = rows.planned_task(name="first")
+    spoiled, stuck, free = [rows.task(name, cron=None, after="first") for name in ("spoiled", "stuck", "free")]
+    Materializer(rows.database, Settings.load()).step()
+    [run] = rows.claim(worker, *[row[0] for row in rows.sql("SELECT id FROM schedule_instance")]).runs
+    rows.report(worker, ended(run))
+    fire = chain_fires.fire
+
+    def refusing(connection: Connection, links: Sequence[Link]) -> object:
+        if any(link.task_id == spoiled for link in links):
+            connection.execute(text("INSERT INTO schedule_task (id, name, type) VALUES (1, NULL, NULL)"))
+        return fire(connection, links)
+
+    monkeypatch.setattr(chain_fires, "fire", refusing)
+    duty = Chains(rows.database, Settings.load())
+    with half_written(rows, stuck):
+        for _ in range(2):
+            assert duty.step() > 0
+        assert by_tasks(rows, "schedule_instance") == {first, free}
+        assert len(rows.sql("SELECT id FROM schedule_chain_run")) == 1
+    assert in_steps(duty.step, lambda: rows.sql("SELECT id FROM schedule_chain_run") == [])
+    assert by_tasks(rows, "schedule_instance") == {first, stuck, free}

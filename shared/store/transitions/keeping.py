@@ -6,12 +6,12 @@ thread has returned, the scheduler when the worker is dead. A shard keeps the sl
 meanwhile.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from sqlalchemy import Connection, bindparam, delete, exists, insert, literal_column, or_, select, update
 
 from rota.shared.database.constructs import UtcNow, among, found_by
-from rota.shared.database.later import execute_later, read_before
+from rota.shared.database.later import execute_later
 from rota.shared.domain.states import FAIL
 from rota.shared.store.tables import schedule_instance, schedule_kept_slot, schedule_limit_slot
 from rota.shared.store.transitions.guards import leaves
@@ -74,8 +74,6 @@ def free_own(connection: Connection, worker_id: int, instance_ids: Collection[in
         execute_later(connection, _forget_own, values)
 
 
-def free_of(connection: Connection, worker_id: int, limit: int) -> int:
-    """Free at most ``limit`` slots that were kept for a dead worker's threads; returns how many."""
-    ids = read_before(connection, _of_worker.limit(limit), {"worker": worker_id}).scalars().all()
-    free(connection, ids)
-    return len(ids)
+def of_worker(connection: Connection, worker_id: int, limit: int) -> Sequence[int]:
+    """At most ``limit`` of the instances that keep slots for a worker's threads."""
+    return connection.execute(_of_worker.limit(limit), {"worker": worker_id}).scalars().all()
