@@ -174,6 +174,7 @@ def _write_chains(
     connection: Connection, writes: Sequence[TaskWrite], stale: Sequence[TaskWrite], *, marks: bool
 ) -> None:
     links = {w.advance.task.id: before for w in stale if (before := _links(w)) is not None}
+    chains.hold(connection, {name for before in links.values() for name in before})
     chains.link(connection, links)
     fired = [(fire.task_id, fire.schedule_datetime) for w in writes for fire in w.fires]
     if marks or links:

@@ -78,6 +78,21 @@ def link(connection: Connection, before: Mapping[int, Mapping[str, OnEnd]]) -> N
             chain_runs.mark_ahead(connection, {name for _, name, _ in rows})
 
 
+_hold = found_by(
+    update(schedule_task).where(among(_task.live_name)).values(gmt_modified=_task.gmt_modified),
+    "uq_schedule_task_live_name",
+)
+
+
+def hold(connection: Connection, names: Collection[str]) -> None:
+    """Lock the tasks of these names until the commit, before others are linked to them after an edit by SQL.
+
+    Who writes a fire of one changes its row, too. So either he sees the link, or ``link`` sees the fire.
+    """
+    if names:
+        execute_later(connection, _hold, {"ids": sorted(names)})
+
+
 def link_new(connection: Connection, task_id: int, inputs: PlanInputs) -> None:
     """Write which tasks a new task follows."""
     if inputs.follows_tasks:

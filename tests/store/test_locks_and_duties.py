@@ -556,3 +556,44 @@ def test_an_end_that_one_task_cannot_follow_and_another_is_locked_is_followed_la
         assert len(rows.sql("SELECT id FROM schedule_chain_run")) == 1
     assert in_steps(duty.step, lambda: rows.sql("SELECT id FROM schedule_chain_run") == [])
     assert by_tasks(rows, "schedule_instance") == {first, stuck, free}
+
+
+def test_a_fire_that_is_written_while_sql_lets_a_task_follow_it_is_followed(
+    mariadb_rows: Scenario, mariadb_server: MariaDBServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another scheduler writes it, between the link and the commit of the one that plans the task that follows."""
+    rows = mariadb_rows
+    rows.worker()
+    parent = rows.planned_task(rows.start + MINUTE, name="parent")
+    rows.task("other", cron=None)
+    rows.task("child", cron=None, after="other")
+    first, second = (Materializer(rows.database, Settings.load()) for _ in range(2))
+    first.step()
+    spec = '{"after": {"parent": "success"}}'
+    rows.sql("UPDATE schedule_task SET trigger_spec = :spec WHERE name = 'child'", spec=spec)
+    rows.sql("UPDATE schedule_task SET next_fire_at = :at WHERE id = :id", at=rows.start, id=parent)
+    rows.sql(
+        "INSERT INTO schedule_task_lock (schedule_task_id, is_locked, locked_by, locked_at)"
+        " VALUES (:id, 1, 'another', :now)",
+        now=rows.now(), id=parent,
+    )  # fmt: skip
+    link = chains.link
+
+    with ThreadPoolExecutor(1) as pool:
+
+        def link_and_fire(connection: Connection, before: Any) -> None:
+            link(connection, before)
+            connection.execute(text("SELECT 1"))  # it takes along what waits to be sent
+            monkeypatch.undo()
+            rows.sql("UPDATE schedule_task_lock SET is_locked = 0 WHERE schedule_task_id = :id", id=parent)
+            step = pool.submit(second.step)
+            wait_for_lock_wait(mariadb_server, step)
+            steps.append(step)
+
+        steps: list[Any] = []
+        monkeypatch.setattr(chains, "link", link_and_fire)
+        first.step()
+        [step] = steps
+        step.result(30)
+    fired = rows.sql("SELECT id FROM schedule_instance WHERE schedule_task_id = :id", id=parent)
+    assert rows.sql("SELECT schedule_instance_id FROM schedule_chain_run") == fired != []
