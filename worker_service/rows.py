@@ -97,17 +97,16 @@ class WorkerRows:
         """Why somebody asked to cancel each of these instances, which run, as far as he has said so."""
         return self._database.read(lambda c: recovery.why_canceled(c, instance_ids))
 
-    def report(self, batch: Sequence[Report], *, waits: bool = True) -> set[int]:
+    def report(self, batch: Sequence[Report]) -> set[int]:
         """Write reports; returns the ids of instances that do not belong to the worker any more.
 
-        Unless it ``waits`` for what somebody has locked, it raises as ``Database.write_if_free`` does.
+        It raises for what somebody has locked, as ``Database.write_if_free`` does.
         """
         work = partial(reports.report, worker_id=self.worker_id, reports=batch)
-        write = self._database.write if waits else self._database.write_if_free
         try:  # in one packet, relying on the worker's holding all of its runs; else in several steps
-            lost = write(partial(work, at_once=True))
+            lost = self._database.write_if_free(partial(work, at_once=True))
         except Unexpected:
-            lost = write(work)
+            lost = self._database.write_if_free(work)
         self._wake_for_retries(batch)
         return lost
 
@@ -154,7 +153,7 @@ class WorkerRows:
         except Unexpected:
             started = None
         if started is None:  # somebody holds a row of what follows: the reports do not wait for that
-            return self.report(batch, waits=False), set()
+            return self.report(batch), set()
         self._wake_for_retries(batch)
         return set(), {row.id for row, node in zip(following, started, strict=True) if node.rows}
 

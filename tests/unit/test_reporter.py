@@ -63,7 +63,7 @@ class World:
         self.told: dict[int, Told] = {}
         self.reporter = Reporter(cast("WorkerRows", self), self.clock)
 
-    def report(self, batch: list[Report], *, waits: bool = True) -> set[int]:
+    def report(self, batch: list[Report]) -> set[int]:
         self.batches.append(batch)
         self.began.append(self.clock.monotonic())
         self.inside.set()

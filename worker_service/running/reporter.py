@@ -284,13 +284,13 @@ class Reporter:
         except DBAPIError as error:
             if is_locked(error):
                 raise
-            return self._rows.report(batch, waits=False)
+            return self._rows.report(batch)
 
     def _report(self, batch: list[Report]) -> set[int]:
         """Write a batch; runs that end in it hand their slots on."""
         following = self._successors.take(batch) if self._successors is not None else ()
         if self._successors is None or not following:
-            return self._rows.report(batch, waits=False)
+            return self._rows.report(batch)
         claimed: set[int] = set()
         try:
             lost, claimed = self._rows.report_and_hand_on(batch, [row for row, _ in following])
