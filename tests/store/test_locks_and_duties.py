@@ -535,7 +535,7 @@ def test_an_end_that_one_task_cannot_follow_and_another_is_locked_is_followed_la
     mariadb_rows: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows, worker = mariadb_rows, mariadb_rows.worker()
-    first = rows.planned_task(name="first")
+    first = rows.planned_task(name="first", cron="@yearly")
     spoiled, stuck, free = [rows.task(name, cron=None, after="first") for name in ("spoiled", "stuck", "free")]
     Materializer(rows.database, Settings.load()).step()
     [run] = rows.claim(worker, *[row[0] for row in rows.sql("SELECT id FROM schedule_instance")]).runs
@@ -564,7 +564,7 @@ def test_a_fire_that_is_written_while_sql_lets_a_task_follow_it_is_followed(
     """Another scheduler writes it, between the link and the commit of the one that plans the task that follows."""
     rows = mariadb_rows
     rows.worker()
-    parent = rows.planned_task(rows.start + MINUTE, name="parent")
+    parent = rows.planned_task(rows.start + MINUTE, name="parent", cron="@yearly")
     rows.task("other", cron=None)
     rows.task("child", cron=None, after="other")
     first, second = (Materializer(rows.database, Settings.load()) for _ in range(2))
