@@ -160,7 +160,7 @@ class Chains:
             self._database.write(lambda c: locks.drop(c, token, task_ids))
 
     def _refused(self, one: Followed, error: DBAPIError, *, token: str, locked: list[Followed]) -> None:
-        """The database refuses what SQL has made of a task: the others that follow this end are fired one by one.
+        """The database refuses what SQL has made of a task: the others that follow this end are fired without it.
 
         If somebody has locked something of it, the mark stays, for a later step.
         """

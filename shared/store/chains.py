@@ -14,7 +14,6 @@ from sqlalchemy import (
     Update,
     cast,
     delete,
-    exists,
     func,
     insert,
     literal_column,
@@ -48,21 +47,14 @@ _columns = {
 _add = ignore_conflicts(insert(schedule_chain)).from_select(
     list(_columns), select(*_columns.values()), include_defaults=False
 )
+_as_text = _link.on_end.concat(_link.schedule_task_id).concat(literal_column("':'")).concat(_link.after_name)
+"""A link as one text, ``success12:nightly``. Rows of JSON would be read anew for each link."""
+
 _unlink = found_by(
-    delete(schedule_chain).where(
-        among(_link.schedule_task_id),
-        ~exists(
-            select(_links.c.task).where(
-                _links.c.task == _link.schedule_task_id,
-                _links.c.after == _link.after_name,
-                _links.c.on_end == _link.on_end,
-            )
-        ),
-    ),
-    "uq_schedule_chain_link",
+    delete(schedule_chain).where(among(_link.schedule_task_id), ~among(_as_text, "kept")), "uq_schedule_chain_link"
 )
-"""It leaves the links that stay. To delete and insert one again would wait for the link behind it in the index, if
-somebody has locked that: InnoDB, which still finds the deleted one there, looks whether that one is equal, too."""
+"""It leaves the links that stay. If one were deleted and inserted again, InnoDB would still find the deleted one in the
+index. It would look whether the link behind that is equal, too, and wait for it if somebody has locked it."""
 
 
 def link(connection: Connection, before: Mapping[int, Mapping[str, OnEnd]]) -> None:
@@ -72,7 +64,8 @@ def link(connection: Connection, before: Mapping[int, Mapping[str, OnEnd]]) -> N
     """
     if before:
         rows = [(task, name, end.value) for task in sorted(before) for name, end in sorted(before[task].items())]
-        execute_later(connection, _unlink, {"ids": sorted(before), "rows": bound(rows)})
+        kept = [f"{end}{task}:{name}" for task, name, end in rows] or [""]
+        execute_later(connection, _unlink, {"ids": sorted(before), "kept": kept})
         if rows:
             execute_later(connection, _add, {"rows": bound(rows)})
             chain_runs.mark_ahead(connection, {name for _, name, _ in rows})
@@ -87,7 +80,8 @@ _hold = found_by(
 def hold(connection: Connection, names: Collection[str]) -> None:
     """Lock the tasks of these names until the commit, before others are linked to them after an edit by SQL.
 
-    Who writes a fire of one changes its row, too. So either he sees the link, or ``link`` sees the fire.
+    A scheduler that writes a fire of one changes its row, too. So one of the two waits: either that scheduler sees the
+    link, or ``link`` sees the fire.
     """
     if names:
         execute_later(connection, _hold, {"ids": sorted(names)})

@@ -12,6 +12,7 @@ Tasks are of type REPORT, whose nodes are REPORT_EXTRACT and REPORT_SEND. Times 
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -268,6 +269,13 @@ def ended(run: runs.Run, status: InstanceStatus = InstanceStatus.SUCCEED, result
     nodes = [reports.NodeReport(n.id, NodeStatus(status.value), result, moment, moment) for n in run.nodes]
     instance = reports.InstanceReport(status, result, None, moment, moment, run.failures)
     return reports.Report(run.id, run.attempt, nodes, instance)
+
+
+def failed_while_its_thread_runs(run: runs.Run) -> reports.Report:
+    """A report that ends a run as failed, whose thread has not returned: the run keeps its overlap slot."""
+    report = ended(run, InstanceStatus.FAILED)
+    assert report.instance is not None
+    return replace(report, instance=replace(report.instance, lingers=True))
 
 
 def stepped(run: runs.Run) -> reports.Report:

@@ -16,7 +16,7 @@ from rota.shared.control.actor import Actor
 from rota.shared.control.replays import Again
 from rota.shared.database.transactions import Database
 from rota.shared.domain.errors import InvalidInput, RotaError
-from rota.shared.domain.states import InstanceStatus
+from rota.shared.domain.states import InstanceStatus, OnEnd
 from rota.shared.domain.task import TaskDefinition
 from rota.shared.settings import Settings
 from rota.shared.store import chain_runs, chains, locks, skips
@@ -624,6 +624,31 @@ def test_fires_to_come_that_are_written_already_are_followed_by_a_task_that_is_a
     chained.rows.sql("UPDATE schedule_instance SET status = 'succeed' WHERE id = :id", id=fire)
     chained.follow()
     assert len(chained.of("next")) == 1
+
+
+def test_of_the_links_of_several_tasks_those_that_stay_are_not_written_anew(chained: Chained) -> None:
+    for name in ("first", "second"):
+        chained.add(name)
+    ids = {
+        name: chained.add(name, {"first": "success", "second": "always"}) for name in ("one", "two", "three", "four")
+    }
+    found = "SELECT id, schedule_task_id, after_name, on_end FROM schedule_chain"
+    old = {(row.schedule_task_id, row.after_name): row.id for row in chained.rows.sql(found)}
+    changed = {
+        ids["one"]: {"first": OnEnd.SUCCESS, "second": OnEnd.ALWAYS},
+        ids["two"]: {"first": OnEnd.FAILURE, "second": OnEnd.ALWAYS},
+        ids["three"]: {"second": OnEnd.ALWAYS},
+        ids["four"]: {},
+    }
+    chained.database.write(lambda c: chains.link(c, changed))
+    links = chained.rows.sql(found)
+    assert {(row.schedule_task_id, row.after_name, row.on_end) for row in links} == {
+        (task, name, end.value) for task, before in changed.items() for name, end in before.items()
+    }
+    new = {(row.schedule_task_id, row.after_name) for row in links if row.id not in old.values()}
+    assert new == {(ids["two"], "first")}
+    chained.database.write(lambda c: chains.link(c, {ids["one"]: {}}))
+    assert len(chained.links) == 3
 
 
 def test_the_first_link_that_is_added_between_the_look_and_the_write_is_seen(

@@ -1,6 +1,5 @@
 """A run that has ended, but whose thread still runs, keeps its task's overlap slot."""
 
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -10,17 +9,9 @@ from rota.scheduler_service.duties.strays import Strays
 from rota.shared.domain.states import InstanceStatus
 from rota.shared.settings import Settings
 from rota.shared.store import strays, workers
-from rota.shared.store.reports import Report
-from rota.shared.store.runs import Run
 from rota.shared.store.transitions import keeping
 from rota.worker_service.rows import WorkerRows
-from tests.harness.scenario import Scenario, ended
-
-
-def failed_while_its_thread_runs(run: Run) -> Report:
-    report = ended(run, InstanceStatus.FAILED)
-    assert report.instance is not None
-    return replace(report, instance=replace(report.instance, lingers=True))
+from tests.harness.scenario import Scenario, ended, failed_while_its_thread_runs
 
 
 def free(rows: Scenario, *instances: int) -> None:

@@ -5,7 +5,6 @@ The locks are those of a console that was left open in a transaction. SQLite has
 """
 
 import threading
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -27,7 +26,7 @@ from rota.worker_service import registration
 from rota.worker_service.rows import WorkerRows
 from rota.worker_service.running.reporter import Reporter
 from tests.harness.processes import wait_until
-from tests.harness.scenario import Scenario, ended
+from tests.harness.scenario import Scenario, ended, failed_while_its_thread_runs
 from tests.harness.together import locked, uncommitted
 
 LIVE, DEAD = "live", "dead"
@@ -352,9 +351,7 @@ def test_a_lock_on_one_slot_that_a_dead_workers_thread_kept_lets_the_others_be_f
     rows, worker = mariadb_rows, mariadb_rows.worker()
     runs = [rows.running(worker) for _ in range(3)]
     for run in runs:
-        report = ended(run, InstanceStatus.FAILED)
-        assert report.instance is not None
-        rows.report(worker, replace(report, instance=replace(report.instance, lingers=True)))
+        rows.report(worker, failed_while_its_thread_runs(run))
     kept = "SELECT schedule_instance_id FROM schedule_kept_slot"
     assert len(rows.sql(kept)) == 3
     silence(rows, worker)

@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -36,11 +35,10 @@ from rota.shared.control.business_keys import Wanted
 from rota.shared.database import callers
 from rota.shared.domain.calendars.defining import Changes
 from rota.shared.domain.chains import Link
-from rota.shared.domain.states import InstanceStatus
 from rota.shared.settings import Settings
 from rota.shared.store import chain_fires, chains, node_types
 from tests.harness.databases import MariaDBServer, is_mysql, run_sql
-from tests.harness.scenario import Scenario, ended
+from tests.harness.scenario import Scenario, ended, failed_while_its_thread_runs
 from tests.harness.together import gap_locked, impatient, locked, uncommitted, wait_for_lock_wait
 
 ANN = Actor("ann", "cli")
@@ -236,13 +234,19 @@ def test_a_lock_on_what_one_request_changes_holds_up_that_key_alone(mariadb_rows
     assert in_steps(duty.step, lambda: rows.sql(left) == [])
 
 
-def test_a_lock_on_the_deadline_of_one_run_lets_others_be_ended(mariadb_rows: Scenario) -> None:
-    rows = mariadb_rows
+def overdue(rows: Scenario) -> list[int]:
+    """Three runs that are over their limit."""
     worker = rows.worker()
     given = [rows.by_sql(rows.task(run_timeout_seconds=60)) for _ in range(3)]
     Assigner(rows.database, Settings.load()).step()
     assert len(rows.claim(worker, *given).runs) == 3
     rows.sql("UPDATE schedule_instance SET gmt_started = '2020-01-01'")
+    return given
+
+
+def test_a_lock_on_the_deadline_of_one_run_lets_others_be_ended(mariadb_rows: Scenario) -> None:
+    rows = mariadb_rows
+    given = overdue(rows)
     rows.sql("UPDATE schedule_deadline SET check_at = '2020-01-01'")
     duty = Deadlines(rows.database, Settings.load())
     duty._wait_until, duty._report_seconds = float("-inf"), 0
@@ -425,9 +429,7 @@ def test_the_slots_that_another_worker_keeps_by_now_are_not_freed_with_those_of_
     rows = mariadb_rows
     dead, alive = rows.worker(), rows.worker()
     run = rows.running(dead)
-    report = ended(run, InstanceStatus.FAILED)
-    assert report.instance is not None
-    rows.report(dead, replace(report, instance=replace(report.instance, lingers=True)))
+    rows.report(dead, failed_while_its_thread_runs(run))
     reaper = Reaper(rows.database, Settings.load(), "test")
     ask = reaper._ask
 
@@ -513,11 +515,7 @@ def test_a_run_that_is_locked_when_it_is_ended_as_overdue_is_ended_later(
     mariadb_rows: Scenario, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = mariadb_rows
-    worker = rows.worker()
-    given = [rows.by_sql(rows.task(run_timeout_seconds=60)) for _ in range(3)]
-    Assigner(rows.database, Settings.load()).step()
-    assert len(rows.claim(worker, *given).runs) == 3
-    rows.sql("UPDATE schedule_instance SET gmt_started = '2020-01-01'")
+    given = overdue(rows)
     duty = Deadlines(rows.database, Settings.load())
     duty._wait_until, duty._report_seconds = float("-inf"), 0
     monkeypatch.setattr(duty, "_free", lambda overdue: overdue)  # the lock comes after this look

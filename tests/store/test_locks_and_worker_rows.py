@@ -5,17 +5,15 @@ The locks are those of a console that was left open in a transaction. SQLite has
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import partial
 
 import pytest
 
-from rota.shared.domain.states import InstanceStatus
 from rota.shared.store.runs import Run
 from rota.worker_service.rows import WorkerRows
 from tests.harness.databases import MariaDBServer
 from tests.harness.processes import wait_until
-from tests.harness.scenario import Scenario, ended, stepped, succeeded
+from tests.harness.scenario import Scenario, ended, failed_while_its_thread_runs, stepped, succeeded
 from tests.harness.together import impatient, locked, wait_for_lock_wait
 
 
@@ -90,9 +88,7 @@ def test_of_slots_that_threads_have_kept_the_locked_one_alone_is_not_freed(maria
     rows, worker = mariadb_rows, mariadb_rows.worker()
     runs = [rows.running(worker) for _ in range(3)]
     for run in runs:
-        report = ended(run, InstanceStatus.FAILED)
-        assert report.instance is not None
-        rows.report(worker, replace(report, instance=replace(report.instance, lingers=True)))
+        rows.report(worker, failed_while_its_thread_runs(run))
     mine = WorkerRows(rows.database, worker)
     kept = "SELECT schedule_instance_id FROM schedule_kept_slot"
     assert len(rows.sql(kept)) == 3
