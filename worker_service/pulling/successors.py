@@ -31,7 +31,7 @@ class Successors:
     def take(self, reports: Sequence[Report]) -> list[tuple[Wanted, Rank]]:
         """The next instance of each task of which a run ends, with its rank."""
         tasks = {r.turn_of for r in reports if r.turn_of is not None}
-        some = sorted(tasks)[: self._room()] if tasks else []
+        some = sorted(tasks)[: self._room(len(tasks))] if tasks else []
         return [following for task in some if (following := self._backlog.take_next(task)) is not None]
 
     def settle(self, taken: Sequence[tuple[Wanted, Rank]], claimed: Collection[int]) -> None:
@@ -46,7 +46,7 @@ class Successors:
         finally:
             self._backlog.release([row.id for row, _ in taken])
 
-    def _room(self) -> int:
-        """For how many there is room. The last place is for what is due, if something is."""
+    def _room(self, wanted: int) -> int:
+        """For how many of these there is room. The last place is for what is due, if something is."""
         room = self._slots.claimable(0)
-        return max(room - self._backlog.is_crowded, 0)
+        return wanted if room > wanted else max(room - self._backlog.is_crowded, 0)
