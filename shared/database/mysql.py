@@ -265,12 +265,14 @@ def _engine(url: URL, limits: Limits, servers: Servers) -> Engine:
 
 
 def _begin(connection: Connection) -> None:
+    driver = driver_of(connection)
+    driver.is_told = is_listened_to(connection)
     if not connection.get_execution_options().get("rota_write"):
         return
-    if is_listened_to(connection):
+    if driver.is_told:
         connection.exec_driver_sql("BEGIN", execution_options={LATER: Later()})
     else:
-        driver_of(connection).later("BEGIN", Later())
+        driver.later("BEGIN", Later())
 
 
 def _note_use(connection: Any, record: Any) -> None:

@@ -56,6 +56,9 @@ class MySQLConnection(AnsweredConnection):
     is_node = False
     """Whether the server is a node of a Galera cluster of MariaDB's."""
 
+    is_told = False
+    """Whether somebody listens to the statements of the transaction: SQLAlchemy must execute each of them."""
+
     _unsent: Sequence[tuple[bytes, Later]] = ()
     _unsent_bytes = 0
 
@@ -159,6 +162,8 @@ class MySQLConnection(AnsweredConnection):
 
     def escape(self, obj: object, mapping: Any = None) -> str:
         """A value as SQL writes it."""
+        if type(obj) is int:
+            return str(obj)
         if isinstance(obj, str) and not self.server_status & SERVER_STATUS.SERVER_STATUS_NO_BACKSLASH_ESCAPES:
             return quoted(obj)
         return str(super().escape(obj, self.encoders if mapping is None else mapping))

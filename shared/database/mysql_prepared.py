@@ -77,12 +77,11 @@ class Keeper:
 
     def __call__(self, connection: Connection, statement: Executable, values: Mapping[str, Any], later: Later) -> bool:
         """``Keeps``: give the statement to its connection; False: SQLAlchemy is to execute it."""
-        if not connection.in_transaction() or is_listened_to(connection):
+        if not connection.in_transaction() or (driver := driver_of(connection)).is_told:
             return False
         prepared = self._of(connection, statement, values)
         if prepared is None or values.keys() != prepared.keys:
             return False
-        driver = driver_of(connection)
         try:
             text = prepared.text(driver, values).encode(driver.encoding)
         except Exception:  # noqa: BLE001 - a value cannot be written: SQLAlchemy is to raise its own error for it
@@ -107,7 +106,7 @@ class Keeper:
 
 def is_listened_to(connection: Connection) -> bool:
     """Whether SQLAlchemy must execute each statement itself: it logs statements, or tells them to a tracer."""
-    told: Any = connection.dispatch
+    told: Any = connection.engine.dispatch  # that of a connection is made anew for each connection
     return SQLALCHEMYS_LOG.isEnabledFor(logging.INFO) or any(getattr(told, event) for event in EVENTS)
 
 
