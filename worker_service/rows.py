@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from rota.shared.clock import FAR_SECONDS
 from rota.shared.database.later import Unexpected
-from rota.shared.database.refusals import is_locked, sentence
+from rota.shared.database.refusals import is_locked, is_refusal, sentence
 from rota.shared.database.transactions import Database
 from rota.shared.domain.errors import DatabaseProblem
 from rota.shared.domain.states import REASON_LIMIT
@@ -147,6 +147,8 @@ class WorkerRows:
 
     def report_and_hand_on(self, batch: Sequence[Report], following: Sequence[Wanted]) -> tuple[set[int], set[int]]:
         """Write reports, and claim what follows their runs; returns the ids of ``report``, and of what it claimed."""
+        if handing_on.is_one_turn(batch, following):
+            return (set(), {following[0].id}) if self._turned(batch, following) else (self.report(batch), set())
         try:
             work = partial(handing_on.report, worker_id=self.worker_id, batch=batch, following=following)
             started = self._database.write_undisturbed(work)
@@ -156,6 +158,20 @@ class WorkerRows:
             return self.report(batch), set()
         self._wake_for_retries(batch)
         return set(), {row.id for row, node in zip(following, started, strict=True) if node.rows}
+
+    def _turned(self, batch: Sequence[Report], following: Sequence[Wanted]) -> bool:
+        """Write the success of one run together with the claim of what follows, if that can be done.
+
+        Where the first node of what follows was replaced since it was read, the claim is left to who reads it anew.
+        """
+        work = partial(handing_on.succeed, worker_id=self.worker_id, batch=batch, following=following)
+        try:
+            done = self._database.write_undisturbed(work)
+        except DBAPIError as error:
+            if not is_refusal(error):
+                raise
+            return False  # the first slot is another's; or the result is refused, which the report alone says
+        return done is not None and done.rows == handing_on.NODES_OF_A_TURN
 
     def _wake_for_retries(self, batch: Sequence[Report]) -> None:
         """Wake the schedulers if runs of these reports are to be retried soon."""

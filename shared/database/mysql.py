@@ -23,6 +23,7 @@ from rota.shared.database.mysql_constructs import compile_for, write_listed
 from rota.shared.database.mysql_hosts import DOUBT, Hosts, timed_out
 from rota.shared.database.mysql_prepared import Keeper, driver_of, is_listened_to
 from rota.shared.database.mysql_session import MYSQLS_SHORTEST_WAIT_SECONDS, SETTING_REFUSED, prepare
+from rota.shared.database.questions import KEEPS_ANSWERS
 from rota.shared.database.servers import Servers
 from rota.shared.database.urls import addresses, has_several_hosts
 from rota.shared.database.words import WordType
@@ -235,7 +236,7 @@ def _engine(url: URL, limits: Limits, servers: Servers) -> Engine:
         url,
         hide_parameters=True,  # errors are logged, and the parameters hold params and results of tasks
         json_deserializer=json_value,
-        execution_options={KEEPER: Keeper()},
+        execution_options={KEEPER: Keeper(), KEEPS_ANSWERS: True},
         pool_size=10,  # a process has five threads that use it at most, in turn: no connection stays idle for long
         max_overflow=0,
         connect_args={

@@ -14,7 +14,10 @@ from rota.shared.domain.states import WorkerLostPolicy
 from rota.shared.store import reports
 from rota.shared.store.reports import Report
 from rota.shared.store.runs import ASSIGNED, Wanted
-from rota.shared.store.transitions.following import Following, claim_following
+from rota.shared.store.transitions.following import Following, claim_following, hand_on
+
+NODES_OF_A_TURN = 2
+"""A node that succeeded, and one that starts."""
 
 
 def may_follow(row: Wanted) -> bool:
@@ -33,6 +36,28 @@ def report(
     return claim_following(connection, worker_id, [_following(row) for row in following])
 
 
+def is_one_turn(batch: Collection[Report], following: Sequence[Wanted]) -> bool:
+    """Whether this is the success of one run, which ``succeed`` can write together with what follows."""
+    if not len(batch) == len(following) == 1:
+        return False
+    (done,), (row,) = batch, following
+    return done.is_plain_success and done.instance_id < row.id and not _may_run_once(row)
+
+
+def succeed(connection: Connection, worker_id: int, batch: Collection[Report], following: Sequence[Wanted]) -> Later:
+    """Write the success of one run, and claim what follows, by fewer statements than ``report``.
+
+    The result tells how many nodes were written: ``NODES_OF_A_TURN``, or nothing was written, not the success either.
+    (One: the node that starts was replaced since it was read. The instance is claimed; it must be read anew.)
+    """
+    (success,), (row,) = reports.successes(batch), following
+    return hand_on(connection, worker_id, success, _following(row))
+
+
 def _following(row: Wanted) -> Following:
-    may_run_once = row.terms.on_worker_lost == WorkerLostPolicy.FAIL
-    return Following(row.id, row.attempt, row.schedule_task_id, row.first_node or 0, may_run_once)
+    node = row.first_node or 0
+    return Following(row.id, row.attempt, row.schedule_task_id, row.origin, node, _may_run_once(row))
+
+
+def _may_run_once(row: Wanted) -> bool:
+    return row.terms.on_worker_lost == WorkerLostPolicy.FAIL

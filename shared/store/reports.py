@@ -9,7 +9,7 @@ its nodes to the values that they have already.
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -21,6 +21,7 @@ from rota.shared.store import fires
 from rota.shared.store.failed_attempts import KEPT_BYTES, attempt_end
 from rota.shared.store.limits import RANGES
 from rota.shared.store.transitions import canceling, keeping, reporting, run_again
+from rota.shared.store.transitions.reporting import Success
 
 MOST_FAILURES = RANGES["schedule_instance"]["failures"][1]
 
@@ -180,20 +181,20 @@ def _with_several(reports: Collection[Report]) -> Collection[int]:
 
 
 def _succeed(connection: Connection, worker_id: int, reports: Collection[Report], *, at_once: bool) -> set[int]:
-    return reporting.succeed(
-        connection,
-        worker_id,
-        [
-            (
-                r.instance_id, r.attempt, i.result, i.gmt_started, i.gmt_completed,
-                n.id, n.result, n.gmt_started, n.gmt_completed,
-            )
-            for r in reports
-            if (i := r.instance) is not None
-            for n in r.nodes
-        ],
-        at_once=at_once,
-    )  # fmt: skip
+    return reporting.succeed(connection, worker_id, successes(reports), at_once=at_once)
+
+
+def successes(reports: Iterable[Report]) -> list[Success]:
+    """What is written of plain successes."""
+    return [
+        (
+            r.instance_id, r.attempt, i.result, i.gmt_started, i.gmt_completed,
+            n.id, n.result, n.gmt_started, n.gmt_completed,
+        )
+        for r in reports
+        if (i := r.instance) is not None
+        for n in r.nodes
+    ]  # fmt: skip
 
 
 def _proceed(connection: Connection, worker_id: int, reports: Collection[Report], *, at_once: bool) -> set[int]:

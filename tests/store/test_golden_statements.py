@@ -306,11 +306,17 @@ def report(rows: Scenario) -> Subject:
         "A worker reports what else became of its runs: failures, retries, single nodes.",
         lambda c: reports.report(c, worker, [ended(second, InstanceStatus.FAILED)]),
     )
-    running, waiting = rows.running(worker, alone := rows.task(overlap_policy="queue")), rows.assigned(worker, alone)
-    following, _ = rows.database.read(lambda c: runs.read_wanted(c, worker, [waiting], rows.types))
+    running = rows.running(worker, alone := rows.task(overlap_policy="queue"), rows.start - timedelta(minutes=3))
+    waiting = [rows.assigned(worker, alone, rows.start - timedelta(minutes=n)) for n in (2, 1)]
+    following, _ = rows.database.read(lambda c: runs.read_wanted(c, worker, waiting, rows.types))
+    following.sort(key=lambda row: row.id)
     yield (
-        "A run of a task that runs one at a time has ended: the worker claims the next one with the report.",
-        lambda c: handing_on.report(c, worker, [succeeded(running)], following),
+        "Among others a run of a task that runs one at a time has ended: the worker claims the next one, too.",
+        lambda c: handing_on.report(c, worker, [succeeded(running)], following[:1]),
+    )
+    yield (
+        "It has succeeded, and no other is to be reported.",
+        lambda c: handing_on.succeed(c, worker, [succeeded(running)], following[1:]),
     )
     yield (
         "A worker hands back what it will not run.",

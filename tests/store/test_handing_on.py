@@ -1,23 +1,27 @@
 """A run of a task that runs one at a time ends, and hands its slot on to the next one in the report's transaction."""
 
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection, select, text
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from rota.scheduler_service import fleet, stretches
 from rota.scheduler_service.duties.assigner import Assigner
 from rota.scheduler_service.stretches import AHEAD, LOOK_SECONDS, Seen, in_turn
+from rota.shared.database.questions import Question
 from rota.shared.settable_clock import SettableClock
 from rota.shared.settings import Settings
-from rota.shared.store import assignments, runs
+from rota.shared.store import assignments, handing_on, runs
 from rota.shared.store.reports import Report
 from rota.shared.store.runs import Run, Wanted
 from rota.worker_service.pulling.successors import Successors
 from rota.worker_service.rows import WorkerRows
 from tests.harness.puller import Puller
-from tests.harness.scenario import Scenario, ended, to_retry
+from tests.harness.scenario import Scenario, ended, succeeded, to_retry
 from tests.harness.together import locked
 
 pytestmark = pytest.mark.every_database
@@ -31,8 +35,20 @@ def read(rows: Scenario, worker: int, *instances: int) -> list[Wanted]:
     return rows.database.read(lambda c: runs.read_wanted(c, worker, instances, rows.types))[0]
 
 
+def nodes_of(rows: Scenario, instance: int) -> list[dict[str, Any]]:
+    found = rows.sql("SELECT * FROM schedule_task_node WHERE schedule_instance_id = :id ORDER BY sequence", id=instance)
+    return [row._asdict() for row in found]
+
+
 def hand_on(rows: Scenario, worker: int, report: Report, following: list[Wanted]) -> tuple[set[int], set[int]]:
     return WorkerRows(rows.database, worker).report_and_hand_on([report], following)
+
+
+@pytest.fixture(params=[True, False], ids=["one_turn", "batch"])
+def each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a success that can be written together with what follows be written so; or not."""
+    if not request.param:
+        monkeypatch.setattr(handing_on, "is_one_turn", lambda batch, following: False)
 
 
 class Line:
@@ -47,13 +63,14 @@ class Line:
 
     def hand_on(self, place: int = 0) -> bool:
         """Whether the run's end claims the one at this place of the line. The run ends in any case."""
-        lost, claimed = hand_on(self.rows, self.worker, ended(self.run), [self.read[place]])
+        lost, claimed = hand_on(self.rows, self.worker, succeeded(self.run), [self.read[place]])
         assert (lost, self.rows.status(self.run.id)) == (set(), "succeed")
         status = self.rows.status(self.waits[place])
         assert (claimed == {self.waits[place]}) == (status == "running"), status
         return bool(claimed)
 
 
+@pytest.mark.usefixtures("each_way")
 @pytest.mark.parametrize("fields", ALONE, ids=["queue", "max_instances"])
 def test_the_next_one_is_claimed_with_the_report_of_the_one_before(rows: Scenario, fields: dict[str, Any]) -> None:
     line = Line(rows, **fields)
@@ -64,6 +81,7 @@ def test_the_next_one_is_claimed_with_the_report_of_the_one_before(rows: Scenari
     assert rows.status(line.waits[1]) == "assigned"
 
 
+@pytest.mark.usefixtures("each_way")
 def test_none_is_claimed_before_an_older_one_that_waits_anywhere(rows: Scenario) -> None:
     line = Line(rows)
     assert not line.hand_on(1)
@@ -73,6 +91,76 @@ def test_none_is_claimed_before_an_older_one_that_waits_anywhere(rows: Scenario)
     line = Line(rows)
     rows.pending(line.task, rows.start - 5 * MINUTE)
     assert not line.hand_on()
+
+
+@pytest.mark.usefixtures("each_way")
+@pytest.mark.usefixtures("each_way")
+@pytest.mark.parametrize(
+    "elsewhere", ["schedule_worker_node_id = 77", "status = 'pending', schedule_worker_node_id = NULL"]
+)
+def test_of_those_that_are_due_at_one_time_the_oldest_comes_first(rows: Scenario, elsewhere: str) -> None:
+    line = Line(rows)
+    rows.sql("UPDATE schedule_instance SET due_at = :at WHERE status = 'assigned'", at=rows.start - MINUTE)
+    line.read = read(rows, line.worker, *line.waits)
+    rows.sql(f"UPDATE schedule_instance SET {elsewhere} WHERE id = :id", id=line.waits[0])
+    assert not line.hand_on(1)
+
+
+@pytest.mark.usefixtures("each_way")
+def test_what_has_got_other_nodes_since_it_was_read_is_read_anew(rows: Scenario) -> None:
+    """Its old node would be reported, and the one that it has would wait for good."""
+    line = Line(rows)
+    rows.sql("UPDATE schedule_task_node SET id = id + 1000 WHERE schedule_instance_id = :id", id=line.waits[0])
+    assert hand_on(rows, line.worker, succeeded(line.run), line.read[:1]) == (set(), set())
+    assert rows.status(line.run.id) == "succeed"
+    [run] = rows.claim(line.worker, line.waits[0]).runs
+    assert run.nodes[0].id == nodes_of(rows, line.waits[0])[0]["id"]
+
+
+def test_no_task_is_switched_off_between_the_question_and_the_commit(mariadb_rows: Scenario) -> None:
+    """Nothing starts after ``off`` is committed."""
+    line = Line(mariadb_rows)
+
+    def hand_on_and_look(connection: Connection) -> None:
+        handing_on.succeed(connection, line.worker, [succeeded(line.run)], line.read[:1])
+        connection.execute(select(1))  # sends it
+        with pytest.raises(DBAPIError, match="Lock wait timeout"):
+            mariadb_rows.database.write_unless_locked(
+                lambda c: c.execute(text("UPDATE schedule_task SET status = 'off'"))
+            )
+
+    mariadb_rows.database.write(hand_on_and_look)
+    assert mariadb_rows.status(line.waits[0]) == "running"
+
+
+@pytest.mark.parametrize(
+    ("given_away", "left"),
+    [
+        ("status = 'pending', schedule_worker_node_id = NULL WHERE id = :done", "pending"),
+        ("schedule_worker_node_id = 77, attempt = 2 WHERE id = :done", "running"),
+        ("schedule_worker_node_id = 77 WHERE id = :next", "assigned"),
+        ("attempt = 1 WHERE id = :next", "assigned"),
+    ],
+)
+def test_a_turn_is_fenced_whatever_was_answered(
+    rows: Scenario, monkeypatch: pytest.MonkeyPatch, given_away: str, left: str
+) -> None:
+    """The writes have the fences, too: they do not rely on the locks of the question."""
+    line = Line(rows)
+    ids = {"done": line.run.id, "next": line.waits[0]}
+    [lost] = [instance for name, instance in ids.items() if f":{name}" in given_away]
+    rows.sql(f"UPDATE schedule_instance SET {given_away}".replace(":done", ":id").replace(":next", ":id"), id=lost)
+
+    def yes(question: Question, connection: Connection, values: Any) -> dict[str, bool]:
+        if connection.dialect.name == "sqlite":
+            return {"answer": True}
+        connection.execute(text("SET @rota_answer = 1"))
+        return {}
+
+    monkeypatch.setattr(Question, "ask", yes)
+    with suppress(IntegrityError):  # the slot is still taken
+        rows.database.write(lambda c: handing_on.succeed(c, line.worker, [succeeded(line.run)], line.read[:1]))
+    assert rows.status(lost) == left
 
 
 @pytest.mark.parametrize(
@@ -97,9 +185,10 @@ def test_what_was_changed_since_it_was_read_is_not_claimed(rows: Scenario, chang
     assert not line.hand_on()
 
 
-@pytest.mark.parametrize(("own", "others"), [(0, 1), (0, 2), (1, 0), (2, 1)])
+@pytest.mark.usefixtures("each_way")
+@pytest.mark.parametrize(("own", "others"), [(0, 1), (0, 2), (1, 0), (2, 1), (None, 0)])
 def test_none_starts_while_another_run_has_a_slot_though_the_task_has_one_only(
-    rows: Scenario, own: int, others: int
+    rows: Scenario, own: int | None, others: int
 ) -> None:
     line = Line(rows)
     other = rows.running(rows.worker(), rows.task(overlap_policy="allow", max_instances=3), rows.start)
@@ -109,10 +198,11 @@ def test_none_starts_while_another_run_has_a_slot_though_the_task_has_one_only(
     assert not line.hand_on()
 
 
+@pytest.mark.usefixtures("each_way")
 def test_a_worker_that_has_lost_its_run_claims_nothing_with_its_report(rows: Scenario) -> None:
     line = Line(rows)
     rows.sql("UPDATE schedule_instance SET attempt = 5 WHERE id = :id", id=line.run.id)
-    assert hand_on(rows, line.worker, ended(line.run), [line.read[0]]) == ({line.run.id}, set())
+    assert hand_on(rows, line.worker, succeeded(line.run), [line.read[0]]) == ({line.run.id}, set())
     assert (rows.status(line.run.id), rows.status(line.waits[0])) == ("running", "assigned")
 
 
@@ -129,10 +219,71 @@ def test_a_retry_that_is_due_earlier_keeps_its_turn(rows: Scenario) -> None:
     assert hand_on(rows, line.worker, report, [line.read[0]]) == (set(), set())
 
 
-def test_reports_do_not_wait_for_a_node_of_what_follows(mariadb_rows: Scenario) -> None:
+@pytest.mark.usefixtures("each_way")
+@pytest.mark.parametrize(
+    ("table", "where"),
+    [
+        ("schedule_instance", "id = :next"),
+        ("schedule_task_node", "schedule_instance_id = :next"),
+        ("schedule_task", "id = :task"),
+    ],
+)
+def test_reports_do_not_wait_for_what_somebody_has_locked_of_what_follows(
+    mariadb_rows: Scenario, table: str, where: str
+) -> None:
     line = Line(mariadb_rows)
-    with locked(mariadb_rows.database, "schedule_task_node", "schedule_instance_id = :id", id=line.waits[0]):
+    values = {"next": line.waits[0], "task": line.task}
+    of = {name: value for name, value in values.items() if f":{name}" in where}
+    with locked(mariadb_rows.database, table, where, **of):
         assert not line.hand_on()
+
+
+@pytest.mark.usefixtures("each_way")
+def test_a_slot_is_handed_on_to_an_instance_that_was_inserted_before(rows: Scenario) -> None:
+    line = Line(rows)
+    newest = rows.running(line.worker, rows.task(), rows.start - 8 * MINUTE)
+    rows.sql("UPDATE schedule_instance SET status = 'canceled' WHERE id = :id", id=line.run.id)
+    moved = "UPDATE schedule_instance SET schedule_task_id = :task, overlap_slot = 0 WHERE id = :id"
+    rows.sql(moved, task=line.task, id=newest.id)
+    assert newest.id > line.waits[0]
+    assert hand_on(rows, line.worker, succeeded(newest), [line.read[0]]) == (set(), {line.waits[0]})
+    assert (rows.status(newest.id), rows.status(line.waits[0])) == ("succeed", "running")
+
+
+@pytest.mark.usefixtures("each_way")
+def test_a_task_that_is_off_hands_on_to_what_is_no_fire(rows: Scenario) -> None:
+    line = Line(rows)
+    rows.sql("UPDATE schedule_instance SET origin = 'manual' WHERE id = :id", id=line.waits[0])
+    line.read = read(rows, line.worker, *line.waits)
+    rows.sql("UPDATE schedule_task SET status = 'off'")
+    assert line.hand_on()
+
+
+@pytest.mark.usefixtures("each_way")
+def test_what_may_run_once_only_is_claimed_with_no_start_of_its_node(rows: Scenario) -> None:
+    """Its worker commits apart that the handler begins."""
+    line = Line(rows, on_worker_lost="fail")
+    assert line.hand_on()
+    [node, *_] = nodes_of(rows, line.waits[0])
+    assert (node["status"], node["gmt_started"]) == ("running", None)
+
+
+def test_both_ways_write_the_same(rows: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [Line(rows), Line(rows)]
+    assert handing_on.is_one_turn([succeeded(lines[0].run)], lines[0].read[:1])
+    assert lines[0].hand_on()
+    monkeypatch.setattr(handing_on, "is_one_turn", lambda batch, following: False)
+    assert lines[1].hand_on()
+    own = {"id", "schedule_task_id", "schedule_worker_node_id", "overlap_key", "schedule_instance_id"}
+    times = {"gmt_create", "gmt_modified", "gmt_started", "gmt_completed", "gmt_assigned", "instance_gmt_create"}
+
+    def seen(instance: int) -> list[dict[str, Any]]:
+        [row] = rows.sql("SELECT * FROM schedule_instance WHERE id = :id", id=instance)
+        every = [row._asdict(), *nodes_of(rows, instance)]
+        return [{k: v is None if k in times else v for k, v in one.items() if k not in own} for one in every]
+
+    assert seen(lines[0].run.id) == seen(lines[1].run.id)
+    assert seen(lines[0].waits[0]) == seen(lines[1].waits[0])
 
 
 # Within a worker

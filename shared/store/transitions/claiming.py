@@ -78,13 +78,28 @@ _takes_no_slot = or_(_is_shard, and_(_task.overlap_policy == OverlapPolicy.ALLOW
 _slot_by_policy = select(case((_takes_first_slot, 0))).where(_its_task).scalar_subquery()
 
 
-_is_on = and_(
-    _task.is_deleted == 0,
-    or_(_task.status == TaskStatus.ON.value, _instance.origin.not_in([o.value for o in PLANNED_ORIGINS])),
-)
+def lets_run(origin: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Whether the task lets an instance of this origin run: it is not deleted, and is on, or the instance no fire."""
+    is_no_fire = origin.not_in([one.value for one in PLANNED_ORIGINS])
+    return and_(_task.is_deleted == 0, or_(_task.status == TaskStatus.ON.value, is_no_fire))
 
 
-def _claimed(slot: Any) -> dict[str, Any]:
+_is_on = lets_run(_instance.origin)
+
+
+def may_start() -> list[ColumnElement[bool]]:
+    """The conditions that an instance is assigned to the worker, not canceled, and due within ``ahead`` seconds."""
+    return [
+        leaves(CLAIM, unindexed(_instance.status)),
+        unindexed(_instance.schedule_worker_node_id) == bindparam("worker"),
+        _instance.gmt_cancel_requested.is_(None),
+        _instance.attempt < MOST_ATTEMPTS,
+        SecondsBefore(_instance.due_at, bindparam("ahead")) <= UtcNow(),
+        SecondsBefore(_instance.schedule_datetime, bindparam("ahead")).is_not(None),  # SQL wrote no time
+    ]
+
+
+def claimed(slot: Any) -> dict[str, Any]:
     """The new values of an instance that a worker claims for this slot."""
     return {
         "status": CLAIM.target.value,
@@ -101,12 +116,7 @@ def unread_claim(slot: ColumnElement[Any], *of_task: ColumnElement[bool]) -> Upd
         by_index(
             select(_instance.id).where(
                 among(_instance.id),
-                leaves(CLAIM, unindexed(_instance.status)),
-                unindexed(_instance.schedule_worker_node_id) == bindparam("worker"),
-                _instance.gmt_cancel_requested.is_(None),
-                _instance.attempt < MOST_ATTEMPTS,
-                SecondsBefore(_instance.due_at, bindparam("ahead")) <= UtcNow(),
-                SecondsBefore(_instance.schedule_datetime, bindparam("ahead")).is_not(None),  # SQL wrote no time
+                *may_start(),
                 exists(
                     select(_task.id)
                     .where(_its_task, _is_on, *of_task)
@@ -120,7 +130,7 @@ def unread_claim(slot: ColumnElement[Any], *of_task: ColumnElement[bool]) -> Upd
         .subquery("claimable")
     )
     claim: Update = ignore_conflicts(
-        update(schedule_instance).where(_instance.id == claimable.c.id).values(**_claimed(slot))
+        update(schedule_instance).where(_instance.id == claimable.c.id).values(**claimed(slot))
     )
     return claim
 
@@ -194,7 +204,7 @@ def _claim_of_read(*condition: ColumnElement[bool], of_task: ColumnElement[bool]
                 *condition,
                 exists(select(_task.id).where(_its_task, _is_on, of_task).with_for_update(read=True)),
             )
-            .values(**_claimed(bindparam("slot")))
+            .values(**claimed(bindparam("slot")))
         )
     )
     return claim

@@ -144,18 +144,15 @@ WHERE (schedule_task_node.schedule_instance_id IN (:ids))
       )
   );
 
--- A run of a task that runs one at a time has ended: the worker claims the next one with the report.
+-- Among others a run of a task that runs one at a time has ended: the worker claims the next one, too.
 
 -- transitions.reporting.succeed: as above
 
 -- transitions.reporting.succeed: as above
 
 -- transitions.following.claim_following
-UPDATE IGNORE (
-    SELECT STRAIGHT_JOIN DISTINCT schedule_instance.id AS id
-    FROM schedule_instance FORCE INDEX (PRIMARY)
-    WHERE (schedule_instance.id IN (:ids))
-      AND schedule_instance.status = :param_1
+SELECT (
+    SELECT STRAIGHT_JOIN schedule_instance.status = :param_1
       AND schedule_instance.schedule_worker_node_id = :worker
       AND schedule_instance.gmt_cancel_requested IS NULL
       AND schedule_instance.attempt < :attempt_1
@@ -165,54 +162,52 @@ UPDATE IGNORE (
       AND TIMESTAMPADD(
           MICROSECOND, -1000000 * :ahead, schedule_instance.schedule_datetime
       ) IS NOT NULL
-      AND (
-          EXISTS (
-              SELECT schedule_task.id
-              FROM schedule_task
-              WHERE schedule_task.id = schedule_instance.schedule_task_id
-                AND schedule_task.is_deleted = :is_deleted_1
-                AND (
-                    schedule_task.status = :status_1
-                      OR (schedule_instance.origin NOT IN (:origin_1, …))
-                )
-                AND schedule_task.limit_name IS NULL
-                AND (
-                    schedule_task.overlap_policy = :overlap_policy_1
-                      OR schedule_task.overlap_policy = :overlap_policy_2
-                      AND schedule_task.max_instances = :max_instances_1
-                )
-                AND schedule_instance.attempt = :attempt_read
-                AND NOT (
-                    EXISTS (
-                        SELECT holder.id
-                        FROM schedule_instance AS holder FORCE INDEX (
-                            uq_schedule_instance_overlap_key
-                        )
-                        WHERE holder.overlap_key BETWEEN :second_key AND :last_key
-                    )
-                )
-                AND (
-                    SELECT older.id
-                    FROM schedule_instance AS older FORCE INDEX (ix_schedule_instance_turn)
-                    WHERE older.turn_key = :task
-                      AND older.due_at IS NOT NULL
-                    ORDER BY older.due_at, older.id
-                    LIMIT :param_2
-                ) = schedule_instance.id
-                AND schedule_instance.schedule_task_id = :task
-              LOCK IN SHARE MODE SKIP LOCKED
-          )
-      )
+      AND schedule_instance.attempt = :attempt_read
+      AND schedule_instance.schedule_task_id = :task AS anon_2
+    FROM schedule_instance FORCE INDEX (PRIMARY)
+    WHERE schedule_instance.id = :next
     FOR UPDATE SKIP LOCKED
-) AS claimable
-STRAIGHT_JOIN schedule_instance FORCE INDEX (PRIMARY)
-SET schedule_instance.status=:status,
-    schedule_instance.attempt=(schedule_instance.attempt + :attempt_2),
-    schedule_instance.overlap_slot=0,
-    schedule_instance.gmt_started=CASE WHEN (
+)
+  AND (
+      SELECT schedule_task.is_deleted = :is_deleted_1
+        AND (schedule_task.status = :status_1 OR (:of_origin NOT IN (:param_2, …)))
+        AND schedule_task.limit_name IS NULL
+        AND (
+            schedule_task.overlap_policy = :overlap_policy_1
+              OR schedule_task.overlap_policy = :overlap_policy_2
+              AND schedule_task.max_instances = :max_instances_1
+        ) AS anon_3
+      FROM schedule_task
+      WHERE schedule_task.id = :task
+      LOCK IN SHARE MODE SKIP LOCKED
+  )
+  AND (
+      SELECT min(waiting.id) AS min_1
+      FROM schedule_instance AS waiting FORCE INDEX (ix_schedule_instance_turn)
+      WHERE waiting.turn_key = :task
+        AND waiting.due_at = (
+            SELECT min(earliest.due_at) AS min_2
+            FROM schedule_instance AS earliest FORCE INDEX (ix_schedule_instance_turn)
+            WHERE earliest.turn_key = :task
+        )
+  ) = :next
+  AND (
+      SELECT min(holder.overlap_key) AS min_3
+      FROM schedule_instance AS holder FORCE INDEX (uq_schedule_instance_overlap_key)
+      WHERE holder.overlap_key BETWEEN :second_key AND :last_key
+  ) IS NULL AS anon_1 INTO @rota_answer;
+
+-- transitions.following.claim_following
+UPDATE IGNORE schedule_instance FORCE INDEX (PRIMARY)
+SET status=:status, attempt=(schedule_instance.attempt + :attempt_1), overlap_slot=0,
+    gmt_started=CASE WHEN (
         schedule_instance.due_at > (UTC_TIMESTAMP(6))
-    ) THEN schedule_instance.due_at ELSE (UTC_TIMESTAMP(6)) END, schedule_instance.reason=:reason
-WHERE schedule_instance.id = claimable.id;
+    ) THEN schedule_instance.due_at ELSE (UTC_TIMESTAMP(6)) END, reason=:reason
+WHERE schedule_instance.id = :next
+  AND schedule_instance.schedule_worker_node_id = :worker
+  AND schedule_instance.status = :status_1
+  AND schedule_instance.attempt = :attempt_read
+  AND @rota_answer = 1;
 
 -- transitions.following.claim_following
 UPDATE schedule_task_node FORCE INDEX (PRIMARY)
@@ -228,6 +223,110 @@ WHERE (schedule_task_node.id IN (:nodes))
             AND schedule_instance.schedule_worker_node_id = :worker
       )
   );
+
+-- It has succeeded, and no other is to be reported.
+
+-- transitions.following.hand_on
+SELECT (
+    SELECT STRAIGHT_JOIN schedule_instance.schedule_worker_node_id = :worker
+      AND schedule_instance.status = :status_1
+      AND schedule_instance.attempt = :attempt_done AS anon_2
+    FROM schedule_instance FORCE INDEX (PRIMARY)
+    WHERE schedule_instance.id = :done
+    FOR UPDATE SKIP LOCKED
+)
+  AND (
+      SELECT STRAIGHT_JOIN schedule_instance.status = :param_1
+        AND schedule_instance.schedule_worker_node_id = :worker
+        AND schedule_instance.gmt_cancel_requested IS NULL
+        AND schedule_instance.attempt < :attempt_1
+        AND TIMESTAMPADD(
+            MICROSECOND, -1000000 * :ahead, schedule_instance.due_at
+        ) <= (UTC_TIMESTAMP(6))
+        AND TIMESTAMPADD(
+            MICROSECOND, -1000000 * :ahead, schedule_instance.schedule_datetime
+        ) IS NOT NULL
+        AND schedule_instance.attempt = :attempt_read
+        AND schedule_instance.schedule_task_id = :task AS anon_3
+      FROM schedule_instance FORCE INDEX (PRIMARY)
+      WHERE schedule_instance.id = :next
+      FOR UPDATE SKIP LOCKED
+  )
+  AND (
+      SELECT schedule_task.is_deleted = :is_deleted_1
+        AND (schedule_task.status = :status_2 OR (:of_origin NOT IN (:param_2, …)))
+        AND schedule_task.limit_name IS NULL
+        AND (
+            schedule_task.overlap_policy = :overlap_policy_1
+              OR schedule_task.overlap_policy = :overlap_policy_2
+              AND schedule_task.max_instances = :max_instances_1
+        ) AS anon_4
+      FROM schedule_task
+      WHERE schedule_task.id = :task
+      LOCK IN SHARE MODE SKIP LOCKED
+  )
+  AND (
+      SELECT min(waiting.id) AS min_1
+      FROM schedule_instance AS waiting FORCE INDEX (ix_schedule_instance_turn)
+      WHERE waiting.turn_key = :task
+        AND waiting.due_at = (
+            SELECT min(earliest.due_at) AS min_2
+            FROM schedule_instance AS earliest FORCE INDEX (ix_schedule_instance_turn)
+            WHERE earliest.turn_key = :task
+        )
+  ) = :next
+  AND (
+      SELECT min(holder.overlap_key) AS min_3
+      FROM schedule_instance AS holder FORCE INDEX (uq_schedule_instance_overlap_key)
+      WHERE holder.overlap_key BETWEEN :second_key AND :last_key
+  ) IS NULL AS anon_1 INTO @rota_answer;
+
+-- transitions.following.hand_on
+UPDATE schedule_instance FORCE INDEX (PRIMARY)
+SET status=CASE WHEN (schedule_instance.id = :next) THEN :param_1 ELSE :param_2 END,
+    attempt=CASE WHEN (
+        schedule_instance.id = :next
+    ) THEN schedule_instance.attempt + :attempt_1 ELSE schedule_instance.attempt END,
+    overlap_slot=CASE WHEN (
+        schedule_instance.id = :next
+    ) THEN 0 ELSE schedule_instance.overlap_slot END,
+    gmt_started=CASE WHEN (schedule_instance.id = :next) THEN CASE WHEN (
+        schedule_instance.due_at > (UTC_TIMESTAMP(6))
+    ) THEN schedule_instance.due_at ELSE (UTC_TIMESTAMP(6)) END ELSE :started END,
+    gmt_completed=CASE WHEN (schedule_instance.id = :next) THEN NULL ELSE :ended END,
+    reason=:reason,
+    execution_result=CASE WHEN (
+        schedule_instance.id = :next
+    ) THEN schedule_instance.execution_result ELSE :result END,
+    gmt_modified=CASE WHEN (
+        schedule_instance.id = :next
+    ) THEN schedule_instance.gmt_modified ELSE (UTC_TIMESTAMP(6)) END,
+    modifier=CASE WHEN (
+        schedule_instance.id = :next
+    ) THEN schedule_instance.modifier ELSE :param_3 END
+WHERE schedule_instance.id IN (:done, :next)
+  AND schedule_instance.schedule_worker_node_id = :worker
+  AND schedule_instance.status = CASE WHEN (
+      schedule_instance.id = :next
+  ) THEN :param_4 ELSE :param_5 END
+  AND schedule_instance.attempt = CASE WHEN (
+      schedule_instance.id = :next
+  ) THEN :attempt_read ELSE :attempt_done END
+  AND @rota_answer = 1;
+
+-- transitions.following.hand_on
+UPDATE schedule_task_node FORCE INDEX (PRIMARY)
+SET status=CASE WHEN (schedule_task_node.id = :next_node) THEN :param_1 ELSE :param_2 END,
+    gmt_started=CASE WHEN (
+        schedule_task_node.id = :next_node
+    ) THEN (UTC_TIMESTAMP(6)) ELSE :node_started END,
+    gmt_completed=CASE WHEN (schedule_task_node.id = :next_node) THEN NULL ELSE :node_ended END,
+    execution_result=CASE WHEN (
+        schedule_task_node.id = :next_node
+    ) THEN schedule_task_node.execution_result ELSE :node_result END
+WHERE schedule_task_node.id IN (:node, :next_node)
+  AND schedule_task_node.schedule_instance_id IN (:done, :next)
+  AND @rota_answer = 1;
 
 -- A worker hands back what it will not run.
 
