@@ -49,6 +49,7 @@ class WorkerRows:
         self._database = database
         self.worker_id = worker_id
         self._types = NodeTypeNames()
+        self._kept = database.kept()
 
     @property
     def away(self) -> bool:
@@ -146,7 +147,10 @@ class WorkerRows:
         self._database.wariness.met()
 
     def report_and_hand_on(self, batch: Sequence[Report], following: Sequence[Wanted]) -> tuple[set[int], set[int]]:
-        """Write reports, and claim what follows their runs; returns the ids of ``report``, and of what it claimed."""
+        """Write reports, and claim what follows their runs; returns the ids of ``report``, and of what it claimed.
+
+        For one thread alone, which calls ``give_back`` when it rests.
+        """
         if handing_on.is_one_turn(batch, following):
             return (set(), {following[0].id}) if self._turned(batch, following) else (self.report(batch), set())
         try:
@@ -159,6 +163,10 @@ class WorkerRows:
         self._wake_for_retries(batch)
         return set(), {row.id for row, node in zip(following, started, strict=True) if node.rows}
 
+    def give_back(self) -> None:
+        """Give back the connection that is kept while ``report_and_hand_on`` is called again and again."""
+        self._kept.give_back()
+
     def _turned(self, batch: Sequence[Report], following: Sequence[Wanted]) -> bool:
         """Write the success of one run together with the claim of what follows, if that can be done.
 
@@ -166,7 +174,7 @@ class WorkerRows:
         """
         work = partial(handing_on.succeed, worker_id=self.worker_id, batch=batch, following=following)
         try:
-            done = self._database.write_undisturbed(work)
+            done = self._database.write_undisturbed(work, self._kept)
         except DBAPIError as error:
             if not is_refusal(error):
                 raise

@@ -23,6 +23,7 @@ from rota.shared.clock import FAR_SECONDS, Clock, DatabaseClock
 from rota.shared.database.backend import ErrorKind, Limits
 from rota.shared.database.backends import backend_of
 from rota.shared.database.constructs import UtcNow
+from rota.shared.database.kept import KeptConnection
 from rota.shared.database.outage import Outage
 from rota.shared.database.refusals import is_locked, is_refusal, sentence
 from rota.shared.database.servers import Servers
@@ -122,25 +123,29 @@ class Database:
         """
         return self._run(self._writer, work)
 
-    def write_undisturbed(self, work: Callable[[Connection], T]) -> T | None:
+    def kept(self) -> KeptConnection:
+        """A connection for ``write_undisturbed`` by one thread, whose transactions may follow each other at once."""
+        return KeptConnection(self._writer, self.clock.monotonic)
+
+    def write_undisturbed(self, work: Callable[[Connection], T], kept: KeptConnection | None = None) -> T | None:
         """Run ``work`` in a transaction and commit; None if that failed for a lock, a conflict or an outage.
 
         Then it may have been committed all the same, if the answer was lost. It waits for no lock for a minute after a
         lock was in the way. Raises whatever else ``write`` raises.
         """
         try:
-            return self.write_unless_locked(work)
+            return self.write_unless_locked(work, kept)
         except DBAPIError as error:
             if not is_locked(error):
                 raise
             return None
 
-    def write_unless_locked(self, work: Callable[[Connection], T]) -> T | None:
+    def write_unless_locked(self, work: Callable[[Connection], T], kept: KeptConnection | None = None) -> T | None:
         """``write_undisturbed``, but a lock raises DBAPIError (``is_locked``): nothing was committed."""
         if self.wariness.is_wary():
             return self._undisturbed(self._unwaiting_writer, work)
         try:
-            return self._undisturbed(self._writer, work)
+            return self._undisturbed(kept or self._writer, work)
         except DBAPIError as error:
             if is_locked(error):
                 self.wariness.met()
@@ -150,7 +155,7 @@ class Database:
         """``read``, but it is not tried again: None if it failed for a conflict or an outage."""
         return self._undisturbed(self.engine, work)
 
-    def _undisturbed(self, engine: Engine, work: Callable[[Connection], T]) -> T | None:
+    def _undisturbed(self, engine: Engine | KeptConnection, work: Callable[[Connection], T]) -> T | None:
         try:
             return _once(engine, work)
         except DBAPIError as error:
@@ -309,7 +314,7 @@ class Database:
         return kind in passing
 
 
-def _once(engine: Engine, work: Callable[[Connection], T]) -> T:
+def _once(engine: Engine | KeptConnection, work: Callable[[Connection], T]) -> T:
     with engine.begin() as connection:
         return work(connection)
 

@@ -264,7 +264,7 @@ def test_a_claim_whose_answer_was_lost_is_found_by_the_next_one(
     ids = [rows.assigned(worker) for _ in range(2)]
     write = rows.database.write
 
-    def write_and_lose(transaction: Callable[[Connection], Any]) -> None:
+    def write_and_lose(transaction: Callable[[Connection], Any], *_: Any) -> None:
         write(transaction)
 
     with monkeypatch.context() as patched:
@@ -315,7 +315,7 @@ def test_a_run_that_another_worker_had_since_it_was_read_has_its_own_attempt(
     instance, other = rows.assigned(worker), rows.assigned(worker)
     write = rows.database.write_unless_locked
 
-    def come_late(transaction: Callable[[Connection], Any]) -> Any:
+    def come_late(transaction: Callable[[Connection], Any], *_: Any) -> Any:
         rows.sql("UPDATE schedule_instance SET attempt = 1 WHERE id = :id AND attempt = 0", id=instance)
         return write(transaction)
 
@@ -330,7 +330,7 @@ def test_a_claim_that_fails_for_its_data_raises(rows: Scenario, monkeypatch: pyt
     worker = rows.worker()
     instance = rows.assigned(worker)
 
-    def refuse(database: Database, transaction: object) -> None:
+    def refuse(database: Database, transaction: object, *_: Any) -> None:
         with database.engine.begin() as connection:
             connection.execute(text("SELECT no_such_column FROM schedule_task"))
 
@@ -400,7 +400,7 @@ def test_a_claim_whose_answer_was_lost_takes_no_more_of_its_limit(
     rows.sql(f"INSERT INTO schedule_limit (name, {kind}) VALUES ('mine', 2)")
     first, second = limited(rows, worker, "mine"), limited(rows, worker, "mine")
     with monkeypatch.context() as patched:
-        patched.setattr(rows.database, "write_unless_locked", lambda work: (rows.database.write(work), None)[1])
+        patched.setattr(rows.database, "write_unless_locked", lambda work, *_: (rows.database.write(work), None)[1])
         assert ran(*claims(rows, worker, first)) == [first]
     assert ran(*claims(rows, worker, second)) == [second]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from typing import cast
 
@@ -13,6 +14,7 @@ from rota.shared.domain.errors import DatabaseProblem
 from rota.shared.domain.states import InstanceStatus, NodeStatus
 from rota.shared.settable_clock import SettableClock
 from rota.shared.store.reports import InstanceReport, NodeReport, Report
+from rota.worker_service.pulling.successors import Successors
 from rota.worker_service.rows import WorkerRows
 from rota.worker_service.running.reporter import BATCH_ROWS, LONGEST_REST_SECONDS, PACE_SECONDS, RETRY_SECONDS, Reporter
 
@@ -523,6 +525,43 @@ def test_closing_lets_it_write_what_is_queued_first(world: World) -> None:
     world.reporter.close()
     with world.running():
         assert world.result(2)
+
+
+class Handing(World):
+    """Each run hands its slot on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given_back = self.clock.event()
+        self.reporter = Reporter(cast("WorkerRows", self), self.clock, cast("Successors", self))
+
+    def wait(self, report: Report) -> bool:
+        return True
+
+    def take(self, batch: list[Report]) -> list[tuple[object, None]]:
+        return [(object(), None)]
+
+    def settle(self, taken: object, claimed: object) -> None:
+        pass
+
+    def report_and_hand_on(self, batch: list[Report], following: object) -> tuple[set[int], set[int]]:
+        assert not self.given_back.is_set()
+        return self.report(batch), set()
+
+    def give_back(self) -> None:
+        assert not self.given_back.is_set()
+        self.given_back.set()
+
+
+def test_the_connection_that_hands_turns_on_is_given_back_once_when_no_report_follows() -> None:
+    world = Handing()
+    with world.running():
+        for number in (1, 2, 3):
+            world.put(replace(report(number), turn_of=7))
+            assert world.result(number)
+        assert world.given_back.wait(10)
+        world.clock.advance(10)
+    assert world.ids() == [[1], [2], [3]]
 
 
 def test_closing_ends_an_idle_reporter(world: World) -> None:

@@ -41,6 +41,9 @@ batch is at least as long as the batch took: then many workers use the database,
 A report that holds up a next node waits only for its equals: for as many as the last batch let go on, as long as that
 batch took, and ``PACE_SECONDS`` at most. So a lone run waits for nobody, and many runs of quick nodes stay together."""
 
+IDLE_SECONDS = 0.2
+"""If no report comes for so long, the reporter gives back the connection that it keeps to hand turns on."""
+
 REPORT_ROUND_TRIPS = 1
 """A batch is on the way to the database and back for so many round trips, which is no sign of a busy database."""
 
@@ -81,9 +84,7 @@ class Reporter:
         self._successors = successors
         self._queue: deque[tuple[Report, Written]] = deque()
         self._changed = clock.condition()
-        self._busy = False
-        self._flushing = False
-        self._closed = False
+        self._busy = self._flushing = self._closed = False
         self._urgent = 0
         """How many of the queued reports hold up a next node, or the next run of a task that runs one at a time."""
 
@@ -103,6 +104,7 @@ class Reporter:
         """The instances of those that were put aside for a lock that nobody can ask for: they are tried alone."""
 
         self._look_again = 0.0
+        self._hands_on = False  # whether a connection is kept for the next run that hands its slot on
         self._surprises = Surprises("reporter")
 
     def put(self, report: Report, written: Written) -> None:
@@ -122,7 +124,7 @@ class Reporter:
                 self._busy = False
                 self._changed.notify_all()
                 while not self._queue and not self._closed and not self._must_look():
-                    self._changed.wait(RETRY_SECONDS if self._aside else None)
+                    self._await_more()
                 if not self._queue and self._closed:
                     return
                 self._busy = True
@@ -136,6 +138,14 @@ class Reporter:
             took = max(self._clock.monotonic() - began - REPORT_ROUND_TRIPS * self._clock.round_trip(), 0.0)
             with self._changed:
                 self._rest(took)
+
+    def _await_more(self) -> None:
+        """Under the lock: wait for reports. If none follow soon, the connection is given back that hands turns on."""
+        if not self._hands_on:
+            self._changed.wait(RETRY_SECONDS if self._aside else None)
+        elif not self._changed.wait(IDLE_SECONDS):
+            self._hands_on = False
+            self._rows.give_back()
 
     def flush(self, timeout: float) -> bool:
         """Wait until all reports are written; False if that takes longer than ``timeout`` seconds."""
@@ -292,6 +302,7 @@ class Reporter:
         if self._successors is None or not following:
             return self._rows.report(batch)
         claimed: set[int] = set()
+        self._hands_on = True
         try:
             lost, claimed = self._rows.report_and_hand_on(batch, [row for row, _ in following])
         finally:
