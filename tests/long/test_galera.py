@@ -15,7 +15,7 @@ from sqlalchemy import Connection, make_url, text
 from sqlalchemy.exc import IntegrityError
 
 from rota.migrations import upgrade
-from rota.shared.database.later import execute_later
+from rota.shared.database.later import Later, execute_later
 from rota.shared.database.mysql_hosts import DOUBT
 from rota.shared.database.transactions import opened
 from tests.harness import invariants
@@ -96,7 +96,8 @@ def test_what_commits_on_the_node_that_a_process_has_left_is_seen_on_the_next() 
 
 
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-def test_a_transaction_that_another_node_ends_leaves_nothing_behind() -> None:
+@pytest.mark.parametrize("asks", [False, True], ids=["writes", "asks_first"])
+def test_a_transaction_that_another_node_ends_leaves_nothing_behind(asks: bool) -> None:
     """All nodes write one row. A transaction that loses it has written neither of its other two rows."""
     with GaleraCluster() as galera:
         first = galera.nodes[0]
@@ -117,7 +118,8 @@ def test_a_transaction_that_another_node_ends_leaves_nothing_behind() -> None:
                     if ended.is_set():
                         return
                     with suppress(IntegrityError):  # a part of this transaction was committed: the sets below tell
-                        if database.write_undisturbed(partial(contest, n=n)):
+                        done = database.write_undisturbed(partial(contest, n=n, asks=asks))
+                        if done is not None and done.rows:
                             committed.add(n)
 
         with ThreadPoolExecutor(len(galera.nodes)) as writers:
@@ -140,16 +142,23 @@ def test_a_transaction_that_another_node_ends_leaves_nothing_behind() -> None:
         assert before == after == committed
 
 
-def contest(connection: Connection, n: int) -> bool:
-    """Write three rows. Every other transaction rests before the last, or on a busy machine few would meet others."""
+def contest(connection: Connection, n: int, *, asks: bool) -> Later:
+    """Write three rows; the result tells whether the last was written.
+
+    Every other transaction rests before that, or on a busy machine few would meet others. One that ``asks`` begins with
+    a question, and writes only if nobody has locked the row.
+    """
+    new = "SELECT :n FROM DUAL WHERE @rota_answer = 1" if asks else "VALUES (:n)"
+    if asks:
+        question = "SELECT (SELECT 1 FROM contested WHERE id = 1 FOR UPDATE SKIP LOCKED) INTO @rota_answer"
+        execute_later(connection, text(question), {})
     for statement in (
-        "INSERT INTO before_it VALUES (:n)",
-        "UPDATE contested SET n = :n WHERE id = 1",
+        f"INSERT INTO before_it {new}",
+        "UPDATE contested SET n = :n WHERE id = 1" + " AND @rota_answer = 1" * asks,
         f"DO SLEEP({REST_SECONDS * (n % 2)})",
-        "INSERT INTO after_it VALUES (:n)",
     ):
         execute_later(connection, text(statement), {"n": n})
-    return True
+    return execute_later(connection, text(f"INSERT INTO after_it {new}"), {"n": n})
 
 
 def seen(connection: Connection) -> int:
