@@ -168,18 +168,16 @@ class WorkerRows:
         self._kept.give_back()
 
     def _turned(self, batch: Sequence[Report], following: Sequence[Wanted]) -> bool:
-        """Write the success of one run together with the claim of what follows, if that can be done.
-
-        Where the first node of what follows was replaced since it was read, the claim is left to who reads it anew.
-        """
+        """Write the success of one run together with the claim of what follows, if that can be done."""
         work = partial(handing_on.succeed, worker_id=self.worker_id, batch=batch, following=following)
         try:
-            done = self._database.write_undisturbed(work, self._kept)
+            return bool(self._database.write_undisturbed(work, self._kept))
+        except Unexpected:
+            return False
         except DBAPIError as error:
             if not is_refusal(error):
                 raise
             return False  # the first slot is another's; or the result is refused, which the report alone says
-        return done is not None and done.rows == handing_on.NODES_OF_A_TURN
 
     def _wake_for_retries(self, batch: Sequence[Report]) -> None:
         """Wake the schedulers if runs of these reports are to be retried soon."""

@@ -16,9 +16,6 @@ from rota.shared.store.reports import Report
 from rota.shared.store.runs import ASSIGNED, Wanted
 from rota.shared.store.transitions.following import Following, claim_following, hand_on
 
-NODES_OF_A_TURN = 2
-"""A node that succeeded, and one that starts."""
-
 
 def may_follow(row: Wanted) -> bool:
     """Whether a run that ends may hand its slot on to this instance, when its turn comes."""
@@ -44,14 +41,14 @@ def is_one_turn(batch: Collection[Report], following: Sequence[Wanted]) -> bool:
     return done.is_plain_success and done.instance_id < row.id and not _may_run_once(row)
 
 
-def succeed(connection: Connection, worker_id: int, batch: Collection[Report], following: Sequence[Wanted]) -> Later:
+def succeed(connection: Connection, worker_id: int, batch: Collection[Report], following: Sequence[Wanted]) -> bool:
     """Write the success of one run, and claim what follows, by fewer statements than ``report``.
 
-    The result tells how many nodes were written: ``NODES_OF_A_TURN``, or nothing was written, not the success either.
-    (One: the node that starts was replaced since it was read. The instance is claimed; it must be read anew.)
+    Returns True. Raises Unexpected if not all of that can be done: then nothing is written, not the success either.
     """
     (success,), (row,) = reports.successes(batch), following
-    return hand_on(connection, worker_id, success, _following(row))
+    hand_on(connection, worker_id, success, _following(row))
+    return True
 
 
 def _following(row: Wanted) -> Following:

@@ -316,7 +316,7 @@ def report(rows: Scenario) -> Subject:
     )
     yield (
         "It has succeeded, and no other is to be reported.",
-        lambda c: handing_on.succeed(c, worker, [succeeded(running)], following[1:]),
+        lambda c: handing_on.succeed(c, worker, [succeeded(following[0].run())], following[1:]),
     )
     yield (
         "A worker hands back what it will not run.",

@@ -1,6 +1,5 @@
 """A run of a task that runs one at a time ends, and hands its slot on to the next one in the report's transaction."""
 
-from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -12,6 +11,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from rota.scheduler_service import fleet, stretches
 from rota.scheduler_service.duties.assigner import Assigner
 from rota.scheduler_service.stretches import AHEAD, LOOK_SECONDS, Seen, in_turn
+from rota.shared.database.later import Unexpected
 from rota.shared.database.questions import Question
 from rota.shared.settable_clock import SettableClock
 from rota.shared.settings import Settings
@@ -94,7 +94,6 @@ def test_none_is_claimed_before_an_older_one_that_waits_anywhere(rows: Scenario)
 
 
 @pytest.mark.usefixtures("each_way")
-@pytest.mark.usefixtures("each_way")
 @pytest.mark.parametrize(
     "elsewhere", ["schedule_worker_node_id = 77", "status = 'pending', schedule_worker_node_id = NULL"]
 )
@@ -134,16 +133,16 @@ def test_no_task_is_switched_off_between_the_question_and_the_commit(mariadb_row
 
 
 @pytest.mark.parametrize(
-    ("given_away", "left"),
+    "given_away",
     [
-        ("status = 'pending', schedule_worker_node_id = NULL WHERE id = :done", "pending"),
-        ("schedule_worker_node_id = 77, attempt = 2 WHERE id = :done", "running"),
-        ("schedule_worker_node_id = 77 WHERE id = :next", "assigned"),
-        ("attempt = 1 WHERE id = :next", "assigned"),
+        "status = 'pending', schedule_worker_node_id = NULL WHERE id = :done",
+        "schedule_worker_node_id = 77, attempt = 2 WHERE id = :done",
+        "schedule_worker_node_id = 77 WHERE id = :next",
+        "attempt = 1 WHERE id = :next",
     ],
 )
 def test_a_turn_is_fenced_whatever_was_answered(
-    rows: Scenario, monkeypatch: pytest.MonkeyPatch, given_away: str, left: str
+    rows: Scenario, monkeypatch: pytest.MonkeyPatch, given_away: str
 ) -> None:
     """The writes have the fences, too: they do not rely on the locks of the question."""
     line = Line(rows)
@@ -158,11 +157,21 @@ def test_a_turn_is_fenced_whatever_was_answered(
         return {}
 
     monkeypatch.setattr(Question, "ask", yes)
-    with suppress(IntegrityError):  # the slot is still taken
+    before = [rows.sql("SELECT * FROM schedule_instance"), rows.sql("SELECT * FROM schedule_task_node")]
+    with pytest.raises((Unexpected, IntegrityError)):  # the second: the slot is still taken
         rows.database.write(lambda c: handing_on.succeed(c, line.worker, [succeeded(line.run)], line.read[:1]))
-    assert rows.status(lost) == left
+    assert [rows.sql("SELECT * FROM schedule_instance"), rows.sql("SELECT * FROM schedule_task_node")] == before
 
 
+def test_the_oldest_is_that_of_the_least_due_time_not_of_the_least_id(rows: Scenario) -> None:
+    line = Line(rows)
+    rows.sql("UPDATE schedule_instance SET due_at = :at WHERE id = :id", at=rows.start, id=line.waits[0])
+    line.read = read(rows, line.worker, *line.waits)
+    line.read.sort(key=lambda row: row.id)
+    assert line.hand_on(1)
+
+
+@pytest.mark.usefixtures("each_way")
 @pytest.mark.parametrize(
     "change",
     [

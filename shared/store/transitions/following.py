@@ -157,7 +157,6 @@ _hand_on_nodes = found_by(
     .where(
         _node.id.in_([bindparam("node"), bindparam("next_node")]),
         _node.schedule_instance_id.in_([_done, _next]),
-        _may_hand_on.answer,
     )
     .values(
         status=case((_is_next_node, CLAIM.first_node), else_=SUCCEED.nodes[NodeStatus.RUNNING].value),
@@ -198,23 +197,22 @@ def claim_following(connection: Connection, worker_id: int, following: Iterable[
     return started
 
 
-def hand_on(connection: Connection, worker_id: int, success: Success, following: Following) -> Later:
-    """End a run with success, and claim what follows it. The result tells how many nodes were written: two, or none.
+def hand_on(connection: Connection, worker_id: int, success: Success, following: Following) -> None:
+    """End a run with success, and claim what follows it: all of it, or the transaction raises Unexpected.
 
-    Nothing is written if the worker has lost the run, or cannot win what follows, or somebody has locked one of the
-    two. (If SQL has replaced a node since it was read, that one is not written.) It waits as ``claim_following`` does.
-    ``following`` does not begin apart, and has a greater id: the row that frees the slot is written before the one that
-    takes it.
+    It raises that if the worker has lost the run or cannot win what follows, if somebody has locked one of the two, or
+    if one has another node than was read. It waits as ``claim_following`` does. ``following`` does not begin apart, and
+    has a greater id: the row that frees the slot is written before the one that takes it.
     """
     done, attempt, result, started, ended, node, node_result, node_started, node_ended = success
     answer = _may_hand_on.ask(connection, {"done": done, "attempt_done": attempt, **_turn(worker_id, following)})
     ids = {"done": done, "next": following.id}
     fence = {"worker": worker_id, "attempt_done": attempt, "attempt_read": following.attempt}
     end = {"result": result, "started": written(started), "ended": written(ended)}
-    execute_later(connection, _hand_on, {**ids, **fence, **end, **answer})
+    execute_later(connection, _hand_on, {**ids, **fence, **end, **answer}, expected=2)
     times = {"node_started": written(node_started), "node_ended": written(node_ended)}
     nodes = {"node": node, "next_node": following.node, "node_result": node_result, **times}
-    return execute_later(connection, _hand_on_nodes, {**ids, **nodes, **answer})
+    execute_later(connection, _hand_on_nodes, {**ids, **nodes}, expected=2)
 
 
 def _turn(worker_id: int, one: Following) -> dict[str, Any]:

@@ -336,8 +336,7 @@ SET status=CASE WHEN (schedule_task_node.id = :next_node) THEN :param_1 ELSE :pa
         schedule_task_node.id = :next_node
     ) THEN schedule_task_node.execution_result ELSE :node_result END
 WHERE schedule_task_node.id IN (:node, :next_node)
-  AND schedule_task_node.schedule_instance_id IN (:done, :next)
-  AND :answer = 1;
+  AND schedule_task_node.schedule_instance_id IN (:done, :next);
 
 -- A worker hands back what it will not run.
 
