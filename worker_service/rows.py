@@ -165,7 +165,8 @@ class WorkerRows:
 
     def give_back(self) -> None:
         """Give back the connection that is kept while ``report_and_hand_on`` is called again and again."""
-        self._kept.give_back()
+        if self._kept is not None:
+            self._kept.give_back()
 
     def _turned(self, batch: Sequence[Report], following: Sequence[Wanted]) -> bool:
         """Write the success of one run together with the claim of what follows, if that can be done."""

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from sqlalchemy import Connection, Engine
 
 KEPT_SECONDS = 1.0
-"""Then the pool has it back for a moment: it may know that another host takes the writes now."""
+"""Then the pool has it back for a moment: it may know that the server has ended its connections."""
 
 
 class KeptConnection:
@@ -45,6 +45,6 @@ class KeptConnection:
 
     def give_back(self) -> None:
         """Give the connection back to the pool, if there is one."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()

@@ -27,7 +27,7 @@ from rota.shared.database.kept import KeptConnection
 from rota.shared.database.outage import Outage
 from rota.shared.database.refusals import is_locked, is_refusal, sentence
 from rota.shared.database.servers import Servers
-from rota.shared.database.urls import named, parsed, shown
+from rota.shared.database.urls import has_several_hosts, named, parsed, shown
 from rota.shared.database.wariness import Wariness
 from rota.shared.domain.errors import DatabaseAway, DatabaseProblem
 
@@ -123,9 +123,9 @@ class Database:
         """
         return self._run(self._writer, work)
 
-    def kept(self) -> KeptConnection:
-        """A connection for ``write_undisturbed`` by one thread, whose transactions may follow each other at once."""
-        return KeptConnection(self._writer, self.clock.monotonic)
+    def kept(self) -> KeptConnection | None:
+        """For ``write_undisturbed`` by one thread. None with several hosts: there the pool must see each commit."""
+        return None if has_several_hosts(self.url) else KeptConnection(self._writer, self.clock.monotonic)
 
     def write_undisturbed(self, work: Callable[[Connection], T], kept: KeptConnection | None = None) -> T | None:
         """Run ``work`` in a transaction and commit; None if that failed for a lock, a conflict or an outage.

@@ -16,7 +16,14 @@ from rota.shared.settable_clock import SettableClock
 from rota.shared.store.reports import InstanceReport, NodeReport, Report
 from rota.worker_service.pulling.successors import Successors
 from rota.worker_service.rows import WorkerRows
-from rota.worker_service.running.reporter import BATCH_ROWS, LONGEST_REST_SECONDS, PACE_SECONDS, RETRY_SECONDS, Reporter
+from rota.worker_service.running.reporter import (
+    BATCH_ROWS,
+    IDLE_SECONDS,
+    LONGEST_REST_SECONDS,
+    PACE_SECONDS,
+    RETRY_SECONDS,
+    Reporter,
+)
 
 NOON = datetime.fromisoformat("2026-11-19T12:00:00")
 TOO_LONG = DataError("INSERT …", {}, Exception(1406, "Data too long"))
@@ -532,36 +539,60 @@ class Handing(World):
 
     def __init__(self) -> None:
         super().__init__()
-        self.given_back = self.clock.event()
+        self.given_back = 0
         self.reporter = Reporter(cast("WorkerRows", self), self.clock, cast("Successors", self))
 
     def wait(self, report: Report) -> bool:
         return True
 
     def take(self, batch: list[Report]) -> list[tuple[object, None]]:
-        return [(object(), None)]
+        return [(object(), None) for one in batch if one.turn_of is not None]
 
     def settle(self, taken: object, claimed: object) -> None:
         pass
 
     def report_and_hand_on(self, batch: list[Report], following: object) -> tuple[set[int], set[int]]:
-        assert not self.given_back.is_set()
         return self.report(batch), set()
 
     def give_back(self) -> None:
-        assert not self.given_back.is_set()
-        self.given_back.set()
+        self.given_back += 1
+
+    def hand_on(self, *numbers: int) -> None:
+        for number in numbers:
+            self.put(replace(report(number), turn_of=7))
+            assert self.result(number)
 
 
 def test_the_connection_that_hands_turns_on_is_given_back_once_when_no_report_follows() -> None:
     world = Handing()
     with world.running():
-        for number in (1, 2, 3):
-            world.put(replace(report(number), turn_of=7))
-            assert world.result(number)
-        assert world.given_back.wait(10)
+        world.hand_on(1, 2, 3)
+        assert world.given_back == 0
+        world.clock.advance(1)
+        assert world.given_back == 1
         world.clock.advance(10)
-    assert world.ids() == [[1], [2], [3]]
+    assert (world.given_back, world.ids()) == (1, [[1], [2], [3]])
+
+
+def test_it_is_given_back_though_other_reports_come_all_the_time() -> None:
+    world = Handing()
+    with world.running():
+        world.hand_on(1)
+        for number in range(2, 20):
+            world.clock.advance(IDLE_SECONDS / 4)
+            world.put(report(number))
+            assert world.result(number)
+        assert world.given_back == 1
+        world.hand_on(20)
+        assert world.given_back == 1
+
+
+def test_it_is_given_back_when_the_reporter_is_closed() -> None:
+    world = Handing()
+    with world.running():
+        world.hand_on(1)
+        assert world.given_back == 0
+    assert world.given_back == 1
 
 
 def test_closing_ends_an_idle_reporter(world: World) -> None:

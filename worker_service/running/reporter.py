@@ -42,7 +42,7 @@ A report that holds up a next node waits only for its equals: for as many as the
 batch took, and ``PACE_SECONDS`` at most. So a lone run waits for nobody, and many runs of quick nodes stay together."""
 
 IDLE_SECONDS = 0.2
-"""If no report comes for so long, the reporter gives back the connection that it keeps to hand turns on."""
+"""If no run hands its slot on for so long, the reporter gives back the connection that it keeps for that."""
 
 REPORT_ROUND_TRIPS = 1
 """A batch is on the way to the database and back for so many round trips, which is no sign of a busy database."""
@@ -104,7 +104,7 @@ class Reporter:
         """The instances of those that were put aside for a lock that nobody can ask for: they are tried alone."""
 
         self._look_again = 0.0
-        self._hands_on = False  # whether a connection is kept for the next run that hands its slot on
+        self._handed_on: float | None = None  # when a run did so last, if a connection is kept for the next one
         self._surprises = Surprises("reporter")
 
     def put(self, report: Report, written: Written) -> None:
@@ -126,6 +126,7 @@ class Reporter:
                 while not self._queue and not self._closed and not self._must_look():
                     self._await_more()
                 if not self._queue and self._closed:
+                    self._give_back(0)
                     return
                 self._busy = True
             if self._must_look():
@@ -136,15 +137,22 @@ class Reporter:
             if batch:
                 self._write(batch)
             took = max(self._clock.monotonic() - began - REPORT_ROUND_TRIPS * self._clock.round_trip(), 0.0)
+            self._give_back()
             with self._changed:
                 self._rest(took)
 
     def _await_more(self) -> None:
-        """Under the lock: wait for reports. If none follow soon, the connection is given back that hands turns on."""
-        if not self._hands_on:
+        """Under the lock: wait for reports."""
+        if self._handed_on is not None:
+            self._changed.wait(IDLE_SECONDS)
+            self._give_back()
+        else:
             self._changed.wait(RETRY_SECONDS if self._aside else None)
-        elif not self._changed.wait(IDLE_SECONDS):
-            self._hands_on = False
+
+    def _give_back(self, idle_seconds: float = IDLE_SECONDS) -> None:
+        """Give back the connection that hands turns on, if none was handed on for so long."""
+        if self._handed_on is not None and self._clock.monotonic() - self._handed_on >= idle_seconds:
+            self._handed_on = None
             self._rows.give_back()
 
     def flush(self, timeout: float) -> bool:
@@ -302,7 +310,7 @@ class Reporter:
         if self._successors is None or not following:
             return self._rows.report(batch)
         claimed: set[int] = set()
-        self._hands_on = True
+        self._handed_on = self._clock.monotonic()
         try:
             lost, claimed = self._rows.report_and_hand_on(batch, [row for row, _ in following])
         finally:
