@@ -163,6 +163,26 @@ def test_a_turn_is_fenced_whatever_was_answered(
     assert [rows.sql("SELECT * FROM schedule_instance"), rows.sql("SELECT * FROM schedule_task_node")] == before
 
 
+def test_a_turn_reads_few_rows_however_many_are_due_at_one_time(mariadb_rows: Scenario) -> None:
+    rows, line = mariadb_rows, Line(mariadb_rows)
+    for n in range(100):
+        rows.assigned(line.worker, line.task, rows.start - 5 * MINUTE + n * SECOND)
+    rows.sql("UPDATE schedule_instance SET due_at = :at WHERE status = 'assigned'", at=rows.start - MINUTE)
+    line.read = read(rows, line.worker, line.waits[0])
+
+    def reads(connection: Connection) -> int:
+        counted = connection.execute(text("SHOW SESSION STATUS LIKE 'Handler_read%'"))
+        return sum(int(number) for name, number in counted if name != "Handler_read_rnd_next")
+
+    def hand_on(connection: Connection) -> int:
+        before = reads(connection)
+        handing_on.succeed(connection, line.worker, [succeeded(line.run)], line.read)
+        return reads(connection) - before
+
+    assert rows.database.write(hand_on) <= 20
+    assert rows.status(line.waits[0]) == "running"
+
+
 def test_the_oldest_is_that_of_the_least_due_time_not_of_the_least_id(rows: Scenario) -> None:
     line = Line(rows)
     rows.sql("UPDATE schedule_instance SET due_at = :at WHERE id = :id", at=rows.start, id=line.waits[0])
