@@ -32,6 +32,7 @@ if __name__ == "__main__":
         if "fork" in sys.argv and os.fork() == 0:
             import time
             time.sleep(600)
+        print("goes on", flush=True)
         sys.stdin.read()
         import time
         time.sleep(600)
@@ -79,6 +80,7 @@ def start(migrated_url: str, tmp_path: Path, rota: Callable[..., RotaProcess]) -
     def started(*arguments: str) -> RotaProcess:
         process = rota(*arguments, database_url=migrated_url, cwd=tmp_path, command=(sys.executable, "program.py"))
         process.wait_for_log("threads: 1$", 60)
+        process.wait_for_log("goes on$", 60)
         wait_until(lambda: live(migrated_url) == 2, 60, "two workers")
         return process
 
