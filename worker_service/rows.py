@@ -152,7 +152,9 @@ class WorkerRows:
         For one thread alone, which calls ``give_back`` when it rests.
         """
         if handing_on.is_one_turn(batch, following):
-            return (set(), {following[0].id}) if self._turned(batch, following) else (self.report(batch), set())
+            if self._turned(batch, following):
+                return set(), {following[0].id}
+            return self.report(batch), set()
         try:
             work = partial(handing_on.report, worker_id=self.worker_id, batch=batch, following=following)
             started = self._database.write_undisturbed(work)

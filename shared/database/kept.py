@@ -1,8 +1,8 @@
 """A connection that one thread keeps while its transactions follow each other at once.
 
-To take a connection from SQLAlchemy's pool, and to give it back, takes Python about as long as to write a short
-transaction. And the pool gives out its connections in turn, so that each one's thread on the server sleeps meanwhile
-(docs/decisions/0057-handing-a-turn-on.md).
+Python needs about as long to take a connection from SQLAlchemy's pool and to give it back as to write a short
+transaction. And the pool gives out its connections in turn, so the thread of each one on the server falls asleep again
+and again (docs/decisions/0057-handing-a-turn-on.md).
 """
 
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from sqlalchemy import Connection, Engine
 
 KEPT_SECONDS = 1.0
-"""Then the pool has it back for a moment: it may know that the server has ended its connections."""
+"""After so long the pool has the connection back for a moment. It may have learnt that the server ended it."""
 
 
 class KeptConnection:

@@ -29,7 +29,7 @@ from rota.shared.database.constructs import (
     updates_rows,
 )
 from rota.shared.database.json_lists import Appended, HasText, TextAt
-from rota.shared.database.questions import Answer, Kept
+from rota.shared.database.questions import Answer, IntoAnswer
 from rota.shared.database.stored_json import WHERE_SORTED, JsonBytes, MayListNodes, bytes_of_text, search_of_text
 
 DIALECTS = ("mysql", "mariadb")
@@ -124,13 +124,13 @@ def _ignore(element: Any, compiler: Any, **kw: Any) -> str:
     return "IGNORE"
 
 
-@compiles(Kept, *DIALECTS)
+@compiles(IntoAnswer, *DIALECTS)
 def _into(element: Any, compiler: Any, **kw: Any) -> str:
     return "INTO @rota_answer"
 
 
 @compiles(Answer, *DIALECTS)
-def _kept_answer(element: Any, compiler: Any, **kw: Any) -> str:
+def _answer(element: Any, compiler: Any, **kw: Any) -> str:
     return "@rota_answer"
 
 

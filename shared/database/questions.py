@@ -19,11 +19,11 @@ KEEPS_ANSWERS = "rota_keeps_answers"
 """The execution option of an engine whose server keeps the answer in its session."""
 
 
-class Kept(FunctionElement[Any]):
+class IntoAnswer(FunctionElement[Any]):
     """Behind the SELECT of a question: the session keeps the answer, and the SELECT has no rows."""
 
     inherit_cache = True
-    name = "kept"
+    name = "into_answer"
 
 
 class Answer(FunctionElement[bool]):
@@ -48,13 +48,13 @@ class Question:
 
     def __init__(self, condition: ColumnElement[bool]) -> None:
         self._asked = select(condition)
-        self._kept = self._asked.suffix_with(Kept())
+        self._asked_there = self._asked.suffix_with(IntoAnswer())
 
     def ask(self, connection: Connection, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Ask; returns what each statement that goes by the answer must be given."""
         if not connection.get_execution_options().get(KEEPS_ANSWERS):
             return {"answer": bool(connection.scalar(self._asked, values))}
-        execute_later(connection, self._kept, values)
+        execute_later(connection, self._asked_there, values)
         return {}
 
 

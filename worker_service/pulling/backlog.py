@@ -244,9 +244,11 @@ class Backlog:
             now = self._clock.monotonic()
             if (row := self._lines.fresh(oldest, now)) is None:
                 return None
-            if self._lines.is_stale(task_id, FEWEST_READ, now):
-                for instance_id in self._lines.first(task_id, FEWEST_READ + READ_AT_ONCE, self._waiting)[FEWEST_READ:]:
-                    self._try_now(instance_id)
+            if self._lines.may_be_stale(task_id, FEWEST_READ, now):
+                later = self._lines.first(task_id, FEWEST_READ + READ_AT_ONCE, self._waiting)[FEWEST_READ:]
+                if later and self._lines.fresh(later[0], now) is None:
+                    for instance_id in later:
+                        self._try_now(instance_id)
             self._lines.leave({oldest})
             self._tries.pop(oldest, None)
             self._claiming.add(oldest)

@@ -69,8 +69,8 @@ class TurnLines:
         row, at = self._read.get(instance_id, (None, 0.0))
         return row if now - at <= FRESH_SECONDS else None
 
-    def is_stale(self, task_id: int, place: int, now: float) -> bool:
-        """Whether the instance behind so many others of its line was not read, or long ago."""
+    def may_be_stale(self, task_id: int, place: int, now: float) -> bool:
+        """Whether the instance behind so many others of its line was read long ago or never, or is not there."""
         order = self._orders.get(task_id, ())
         return len(order) > place and self.fresh(order[-1 - place], now) is None
 

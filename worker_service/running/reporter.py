@@ -150,7 +150,7 @@ class Reporter:
             self._changed.wait(RETRY_SECONDS if self._aside else None)
 
     def _give_back(self, idle_seconds: float = IDLE_SECONDS) -> None:
-        """Give back the connection that hands turns on, if none was handed on for so long."""
+        """Give back the connection that is kept to hand slots on, if no run has done so for so many seconds."""
         if self._handed_on is not None and self._clock.monotonic() - self._handed_on >= idle_seconds:
             self._handed_on = None
             self._rows.give_back()

@@ -1,7 +1,8 @@
 """A worker claims what follows a run of a task that runs one at a time, in the transaction that reports the run.
 
-Whether its turn has come is asked first, and the write goes by the answer. Each row is found by its key alone, and each
-MIN reads one entry of an index: so the server has next to nothing to plan (docs/decisions/0057-handing-a-turn-on.md).
+The transaction first asks whether the turn of the next one has come, and its writes go by the answer. Each row is found
+by its key alone, and each MIN reads one entry of an index: so the server has next to nothing to plan
+(docs/decisions/0057-handing-a-turn-on.md).
 """
 
 from collections.abc import Iterable
@@ -81,18 +82,19 @@ _other_slot = (
     .where(_holder.c.overlap_key.between(bindparam("second_key"), bindparam("last_key")))
     .scalar_subquery()
 )
-"""One that the task has no more, since fewer may run at once than before; also where it is that of the run that ends.
-The first slot is not asked for: its key is unique."""
+"""Another slot than the first, in which a run of the task is: more of its runs could run at once before. In ``hand_on``
+it may be that of the run that ends. The first slot is not asked for, because its key is unique."""
 
 
-def _of(row: ColumnElement[int], condition: ColumnElement[bool]) -> ColumnElement[bool]:
+def _holds(row: ColumnElement[int], condition: ColumnElement[bool]) -> ColumnElement[bool]:
     """Whether this instance is there, nobody else has locked it, and the condition holds. Locks it."""
     found = by_index(select(condition), schedule_instance).where(_instance.id == row).with_for_update(skip_locked=True)
     return cast("ColumnElement[bool]", found.scalar_subquery())
 
 
 _done, _next = bindparam("done", type_=BigId), bindparam("next", type_=BigId)
-_may_follow = _of(
+_is_mine = _instance.schedule_worker_node_id == bindparam("worker")
+_may_follow = _holds(
     _next,
     and_(
         *may_start(),
@@ -100,19 +102,11 @@ _may_follow = _of(
         _instance.schedule_task_id == _task_id,
     ),
 )
-_may_succeed = _of(
-    _done,
-    and_(
-        _instance.schedule_worker_node_id == bindparam("worker"),
-        leaves(SUCCEED),
-        _instance.attempt == bindparam("attempt_done"),
-    ),
-)
+_may_succeed = _holds(_done, and_(_is_mine, leaves(SUCCEED), _instance.attempt == bindparam("attempt_done")))
 _has_its_turn = and_(_task_lets_run, _oldest == _next, _other_slot.is_(None))
 _may_claim = Question(and_(_may_follow, _has_its_turn))
 _may_hand_on = Question(and_(_may_succeed, _may_follow, _has_its_turn))
 _new = claimed(literal_column("0"))
-_is_mine = _instance.schedule_worker_node_id == bindparam("worker")
 _is_as_read = and_(leaves(CLAIM), _instance.attempt == bindparam("attempt_read"))
 _claim_next = found_by(
     ignore_conflicts(
@@ -216,7 +210,7 @@ def hand_on(connection: Connection, worker_id: int, success: Success, following:
 
 
 def _turn(worker_id: int, one: Following) -> dict[str, Any]:
-    """The values with which is asked whether its turn has come."""
+    """The values of the question whether its turn has come."""
     first_key = one.task * OVERLAP_SLOTS
     keys = {"second_key": first_key + 1, "last_key": first_key + OVERLAP_SLOTS - 1}
     read = {"attempt_read": one.attempt, "of_origin": one.origin}
