@@ -37,6 +37,10 @@ ISOLATION = "SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 REFUSING = frozenset({1064, 1193, 1227, 1228, 1229, 1231, 1232, 1238})
 """Codes by which a server refuses a setting: not understood, not known, no right to set it, not this value."""
 
+NO_RERUN = "wsrep_retry_autocommit = 0"
+"""A node of Galera's that lost a row would run Rota's statement again by itself. Rota decides what runs again: it looks
+first for the ids of what was inserted."""
+
 SETTING_REFUSED = 20_000
 """Rota's own code for that, beyond all codes of servers and of PyMySQL."""
 
@@ -71,6 +75,8 @@ def prepare(connection: Any, record: Any, servers: Servers, *, waits: bool) -> N
     found = dict(set_in_session(connection, [ISOLATION, ", ".join(settings)], asked))
     record.info["max_allowed_packet"] = connection.packet_limit = int(found["max_allowed_packet"])
     connection.is_node = found.get(WSREP_ON) == "ON"
+    if connection.is_node:
+        set_in_session(connection, [NO_RERUN])
     servers.are_several = servers.are_several or connection.is_node
 
 

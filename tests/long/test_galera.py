@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, make_url, text
+from sqlalchemy import Connection, event, make_url, text
 from sqlalchemy.exc import IntegrityError
 
 from rota.migrations import upgrade
@@ -98,7 +98,10 @@ def test_what_commits_on_the_node_that_a_process_has_left_is_seen_on_the_next() 
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 @pytest.mark.parametrize("asks", [False, True], ids=["writes", "asks_first"])
 def test_a_transaction_that_another_node_ends_leaves_nothing_behind(asks: bool) -> None:
-    """All nodes write one row. A transaction that loses it has written neither of its other two rows."""
+    """All nodes write one row. A transaction that loses it has written neither of its other two rows.
+
+    What is told was committed. An answer may be lost, as ``write_undisturbed`` says: that is rare.
+    """
     with GaleraCluster() as galera:
         first = galera.nodes[0]
         name = str(make_url(first.create_database()).database)
@@ -109,18 +112,24 @@ def test_a_transaction_that_another_node_ends_leaves_nothing_behind(asks: bool) 
             "CREATE TABLE after_it (id BIGINT PRIMARY KEY)",
             "INSERT INTO contested VALUES (1, 0)",
         )
-        committed: set[int] = set()
+        told: set[int] = set()
+        unanswered: dict[int, str] = {}
         ended = threading.Event()
 
         def write(number: int) -> None:
             with opened(galera.url(name, first=number)) as database:
+                assert database.read(reruns) == 0
+                said = ["nothing"]
+                event.listen(database.engine, "handle_error", lambda error: said.append(str(error.original_exception)))
                 for n in count(number + 1, len(galera.nodes)):
                     if ended.is_set():
                         return
                     with suppress(IntegrityError):  # a part of this transaction was committed: the sets below tell
                         done = database.write_undisturbed(partial(contest, n=n, asks=asks))
-                        if done is not None and done.rows:
-                            committed.add(n)
+                        if done is None:
+                            unanswered[n] = said[-1]
+                        elif done.rows:
+                            told.add(n)
 
         with ThreadPoolExecutor(len(galera.nodes)) as writers:
             done = [writers.submit(write, number) for number in range(len(galera.nodes))]
@@ -138,8 +147,12 @@ def test_a_transaction_that_another_node_ends_leaves_nothing_behind(asks: bool) 
             {n for (n,) in run_sql(first.url(name), f"SET STATEMENT wsrep_sync_wait = 1 FOR SELECT id FROM {table}")}
             for table in ("before_it", "after_it")
         )
-        print(f"{len(committed)} transactions were committed, {len(before ^ after)} in part")
-        assert before == after == committed
+        untold = {n: unanswered.get(n) for n in after - told}
+        print(f"{len(after)} transactions were committed, {len(before ^ after)} in part; not told: {untold}")
+        assert before == after
+        assert told <= after
+        assert untold.keys() <= unanswered.keys()
+        assert len(untold) < CONFLICTS / 100
 
 
 def contest(connection: Connection, n: int, *, asks: bool) -> Later:
@@ -159,6 +172,11 @@ def contest(connection: Connection, n: int, *, asks: bool) -> Later:
     ):
         execute_later(connection, text(statement), {"n": n})
     return execute_later(connection, text(f"INSERT INTO after_it {new}"), {"n": n})
+
+
+def reruns(connection: Connection) -> int:
+    """How often the node runs a statement again by itself."""
+    return int(connection.exec_driver_sql("SELECT @@wsrep_retry_autocommit").scalar_one())
 
 
 def seen(connection: Connection) -> int:
