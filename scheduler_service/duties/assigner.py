@@ -14,6 +14,7 @@ from rota.scheduler_service.behind import behind_a_flood, note_floods
 from rota.scheduler_service.fitting import binding, fits
 from rota.scheduler_service.fleet import SNAPSHOT_SECONDS, FleetCache
 from rota.scheduler_service.giving import Placed, write
+from rota.scheduler_service.leasing import lease_new
 from rota.scheduler_service.limit_places import LimitPlaces, hand_on, unused_places
 from rota.scheduler_service.notices import Notices, of_instance
 from rota.scheduler_service.out_of_reach import OutOfReach
@@ -292,9 +293,7 @@ class Assigner:
             then_read(lambda c: locks.take(c, token, task_ids, lease), lambda c: locks.held(c, token, task_ids))
         )
         if new := task_ids - got:
-            got |= self._database.write(
-                then_read(lambda c: locks.take_new(c, token, new, lease), lambda c: locks.held(c, token, new))
-            )
+            got |= lease_new(self._database, token, new, lease)
         given: set[int] = set()
 
         def give(connection: Connection, some: Sequence[Placed], *, at_once: bool) -> None:

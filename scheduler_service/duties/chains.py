@@ -11,9 +11,10 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from rota.scheduler_service import plan_calendars
+from rota.scheduler_service.leasing import lease_new
 from rota.scheduler_service.notices import Notices
 from rota.shared.clock import seconds_to_next
-from rota.shared.database.later import Unexpected, then_read
+from rota.shared.database.later import Unexpected
 from rota.shared.database.transactions import Database
 from rota.shared.domain.calendars.definition import Found
 from rota.shared.domain.chains import EndedRun, Link, fires
@@ -137,9 +138,7 @@ class Chains:
         held: set[int] = set()
         locked: list[Followed] = []
         if repeated:
-            held = self._database.write(
-                then_read(lambda c: locks.take_new(c, token, repeated, lease), lambda c: locks.held(c, token, repeated))
-            )
+            held = lease_new(self._database, token, repeated, lease)
         mine = [one for one in decided if all(link.task_id in held for link in one.again)]
         self._drop(token, held - {link.task_id for one in mine for link in one.again})
         try:

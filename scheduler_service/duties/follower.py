@@ -11,8 +11,9 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from rota.scheduler_service import plan_calendars
+from rota.scheduler_service.leasing import lease_new
 from rota.shared.clock import TICK_PHASE_SECONDS, seconds_to_next
-from rota.shared.database.later import Unexpected, then_read
+from rota.shared.database.later import Unexpected
 from rota.shared.database.transactions import Database
 from rota.shared.domain.after_ends import follow_up
 from rota.shared.domain.planning import PlannedTask
@@ -70,9 +71,8 @@ class Follower:
 
     def _follow(self, ids: Sequence[int]) -> None:
         token, lease = locks.new_token(), self._settings.lock_lease_seconds
-        tasks = self._database.write(
-            then_read(lambda c: locks.take_new(c, token, ids, lease), lambda c: plans.locked(c, token, ids))
-        )
+        got = lease_new(self._database, token, ids, lease)
+        tasks = self._database.read(lambda c: plans.locked(c, token, got)) if got else []
         if not tasks:
             return
         plan_calendars.give(self._database, tasks)

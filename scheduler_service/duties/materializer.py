@@ -25,6 +25,7 @@ from rota.scheduler_service.batch import Batch, slots_of
 from rota.scheduler_service.fleet import FleetCache
 from rota.scheduler_service.holding import Holder
 from rota.scheduler_service.kinds import UnknownKinds
+from rota.scheduler_service.leasing import lease_new
 from rota.scheduler_service.urgent import URGENT_PRIORITY, Given, wake_workers
 from rota.scheduler_service.writing import TaskWrite, WriteTimes, aside, portions, without_param, write_tasks
 from rota.shared.clock import TICK_PHASE_SECONDS, seconds_to_next
@@ -142,9 +143,7 @@ class Materializer:
         )
         there = {task.id for task in tasks}
         if new := [task_id for task_id in due if task_id not in there]:
-            got = self._database.write(
-                then_read(lambda c: locks.take_new(c, token, new, lease), lambda c: locks.held(c, token, new))
-            )
+            got = lease_new(self._database, token, new, lease)
             tasks += self._database.read(lambda c: plans.locked(c, token, got)) if got else []
         return plan_calendars.given(self._database, tasks)
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import partial
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
@@ -13,11 +12,12 @@ from sqlalchemy.exc import DBAPIError
 from rota.scheduler_service.fitting import needed
 from rota.scheduler_service.fleet import FleetCache, FleetSnapshot
 from rota.scheduler_service.gathering import gather, stop_shards
+from rota.scheduler_service.leasing import lease_new
 from rota.scheduler_service.notices import of_instance
 from rota.scheduler_service.params import with_lists
 from rota.scheduler_service.placing import why_never
 from rota.scheduler_service.waiting_parents import WaitingParents
-from rota.shared.database.later import Unexpected, then_read
+from rota.shared.database.later import Unexpected
 from rota.shared.database.refusals import sentence
 from rota.shared.database.transactions import Database
 from rota.shared.domain.errors import InvalidInput, RotaError, UnknownType
@@ -257,12 +257,7 @@ class Spreader:
 
     def _spread_some(self, tasks: Mapping[int, int], parents: Sequence[Parent]) -> None:
         token, lease, wanted = locks.new_token(), self._settings.lock_lease_seconds, set(tasks.values())
-        got = self._database.write(
-            then_read(
-                partial(locks.take_new, token=token, task_ids=wanted, lease_seconds=lease),
-                partial(locks.held, token=token, task_ids=wanted),
-            )
-        )
+        got = lease_new(self._database, token, wanted, lease)
 
         def write(connection: Connection, mine: Sequence[Parent]) -> None:
             _write_parents(connection, token, {tasks[one.id] for one in mine}, mine)

@@ -29,6 +29,7 @@ from rota.scheduler_service.duties.spreader import Spreader
 from rota.scheduler_service.duties.strays import Strays
 from rota.scheduler_service.duties.sweeper import Sweeper
 from rota.scheduler_service.fleet import FleetCache
+from rota.scheduler_service.leasing import lease_new
 from rota.shared.control import business_keys, calendars, requests, schedulers, tasks
 from rota.shared.control.actor import Actor
 from rota.shared.control.business_keys import Wanted
@@ -90,6 +91,50 @@ def test_a_lock_on_the_place_of_a_fire_holds_back_that_task_alone(
         assert stuck not in fired(rows, rows.start)
     rows.sql("UPDATE schedule_task_lock SET is_locked = 0")
     assert in_steps(duty.step, lambda: stuck in fired(rows, rows.start), most=1)
+
+
+@contextmanager
+def lease_half_written(rows: Scenario, task: int) -> Iterator[None]:
+    insert = text("INSERT INTO schedule_task_lock (schedule_task_id) VALUES (:task)")
+    with uncommitted(rows.database, lambda c: c.execute(insert, {"task": task}).rowcount):
+        yield
+
+
+def lease_gap(rows: Scenario, task: int) -> AbstractContextManager[None]:
+    return gap_locked(rows.database, "schedule_task_lock", "schedule_task_id = :task", task=task)
+
+
+def leased_before(rows: Scenario, *tasks: int) -> None:
+    for task in tasks:
+        rows.sql("INSERT INTO schedule_task_lock (schedule_task_id) VALUES (:task)", task=task)
+
+
+@pytest.mark.parametrize("lock", [lease_gap, lease_half_written])
+def test_a_lock_on_the_place_of_a_lease_holds_back_that_task_alone(
+    mariadb_rows: Scenario, lock: Callable[[Scenario, int], AbstractContextManager[None]]
+) -> None:
+    rows = mariadb_rows
+    tasks = [rows.planned_task() for _ in range(TASKS)]
+    leased_before(rows, tasks[5])  # InnoDB's gap ends there
+    stuck, others = tasks[4], {*tasks[5:]}
+    duty = Materializer(rows.database, Settings.load())
+    with lock(rows, stuck):
+        assert in_steps(duty.step, lambda: fired(rows, rows.start) >= others)
+        assert stuck not in fired(rows, rows.start)
+    assert in_steps(duty.step, lambda: fired(rows, rows.start) == {*tasks}, most=1)
+
+
+@pytest.mark.parametrize("lock", [lease_gap, lease_half_written])
+def test_those_are_leased_of_whose_leases_nobody_has_locked_the_places(
+    mariadb_rows: Scenario, lock: Callable[[Scenario, int], AbstractContextManager[None]]
+) -> None:
+    rows = mariadb_rows
+    stuck, before, *new = rows.tasks(TASKS)
+    leased_before(rows, before)
+    with lock(rows, stuck):
+        assert lease_new(rows.database, "one", [stuck, before, *new], 60) == {before, *new}
+        assert lease_new(rows.database, "two", [stuck, before], 60) == set()
+    assert lease_new(rows.database, "two", [stuck, before], 60) == {stuck}
 
 
 def leased(rows: Scenario) -> list[Any]:
