@@ -25,6 +25,7 @@ CLEARABLE = {
     "--no-starts-at": "starts_at",
     "--no-ends-at": "ends_at",
     "--no-max-instances": "max_instances",
+    "--no-max-waiting": "max_waiting",
     "--no-max-retry-delay": "max_retry_delay_seconds",
     "--no-retry-on": "retry_on",
     "--no-never-retry": "never_retry",
@@ -79,6 +80,7 @@ _OPTIONS = [
         "--overlap", "overlap_policy", type=_choice(OverlapPolicy), help="While the previous runs.  [default: skip]"
     ),
     click.option("--max-instances", type=int, help="With --overlap allow: at most so many at once."),
+    click.option("--max-waiting", type=int, help="With --overlap queue, or --max-instances: so many wait at most."),
     click.option("--retries", type=int, help="How often a node is retried, unless it says so itself.  [default: 0]"),
     click.option("--retry-delay", "retry_delay_seconds", type=int, help="Seconds before a retry.  [default: 10]"),
     click.option(

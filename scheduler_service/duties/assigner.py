@@ -13,6 +13,7 @@ from rota.scheduler_service import adopting
 from rota.scheduler_service.behind import behind_a_flood, note_floods
 from rota.scheduler_service.fitting import binding, fits
 from rota.scheduler_service.fleet import SNAPSHOT_SECONDS, FleetCache
+from rota.scheduler_service.full_lines import FullLines
 from rota.scheduler_service.giving import Placed, write
 from rota.scheduler_service.leasing import lease_new
 from rota.scheduler_service.limit_places import LimitPlaces, hand_on, unused_places
@@ -80,6 +81,7 @@ class Assigner:
         """Whether the last pass ended because workers are full."""
 
         self._surprises = Surprises("assigner")
+        self._full_lines = FullLines(database, settings, self._surprises)
         self._cursor: Cursor | None = None
         self._is_paused = False
         """Whether all scheduling is paused: then new fires are given to no worker."""
@@ -122,6 +124,8 @@ class Assigner:
         adopted = adopting.adopt(self._database, limit, self._surprises) if seen.orphaned else 0
         self._is_paused = seen.is_paused
         self._any_chain = seen.any_chain
+        if seen.any_bound and not seen.is_paused:
+            self._full_lines.shorten()
         done = self._pass(horizon) if seen.due or adopted else self._end(Pass())
         if adopted >= limit or (done.cut and 2 * done.settled >= done.seen):
             return 0

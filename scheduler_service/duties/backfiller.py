@@ -166,4 +166,4 @@ def _adopt(connection: Connection, found: Found, first: datetime, fires_total: i
 
 
 def _drop(connection: Connection, found: Found, waiting: Sequence[int]) -> None:
-    canceling.pass_over(connection, waiting, f"backfill {found.backfill.id} was canceled")
+    canceling.pass_over(connection, dict.fromkeys(waiting, f"backfill {found.backfill.id} was canceled"))

@@ -29,8 +29,8 @@ NO_NAMES: Mapping[int, str] = {}
 TASK_FIELDS = (
     "id", "name", "description", "owner", "tags", "task_group", "group_share", "type", "status", "trigger_kind", "cron",
     "cron_seconds", "timezone", "trigger_spec", "param", "starts_at", "ends_at", "next_fire_at", "misfire_policy",
-    "misfire_grace_seconds", "misfire_window_seconds", "misfire_cap", "overlap_policy", "max_instances", "retries",
-    "retry_delay_seconds", "retry_backoff", "max_retry_delay_seconds", "retry_jitter_percent", "retry_on",
+    "misfire_grace_seconds", "misfire_window_seconds", "misfire_cap", "overlap_policy", "max_instances", "max_waiting",
+    "retries", "retry_delay_seconds", "retry_backoff", "max_retry_delay_seconds", "retry_jitter_percent", "retry_on",
     "never_retry", "on_retry", "on_worker_lost", "timeout_seconds", "run_timeout_seconds", "priority",
     "required_labels", "limit_name", "pool", "weight", "spread", "shards", "misfires", "fires_held_back",
     "history_complete_from", "plan_error", "creator", "modifier", "gmt_create", "gmt_modified",

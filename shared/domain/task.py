@@ -11,6 +11,7 @@ from rota.shared.domain.calendars.days_asked import days_text
 from rota.shared.domain.errors import InvalidInput, RotaError
 from rota.shared.domain.groups import MOST_SHARE
 from rota.shared.domain.jsontext import json_text, object_in
+from rota.shared.domain.overlapping import require_policy
 from rota.shared.domain.planning import PlanInputs
 from rota.shared.domain.retry import Delay, Exceptions, LongestDelay, Percent, not_below
 from rota.shared.domain.sentences import advice, close_to
@@ -85,6 +86,7 @@ class TaskDefinition(BaseModel):
     misfire_cap: int = Field(default=100, ge=1, le=1000)
     overlap_policy: OverlapPolicy = OverlapPolicy.SKIP
     max_instances: int | None = Field(default=None, ge=1, le=1000)
+    max_waiting: int | None = Field(default=None, ge=1, le=1000)
     retries: int = Field(default=0, ge=0, le=1000)
     retry_delay_seconds: Delay = 10
     retry_backoff: Backoff = Backoff.EXPONENTIAL
@@ -207,12 +209,11 @@ class TaskDefinition(BaseModel):
             raise ValueError(f"ends_at {value} is before starts_at {starts_at}")
         return value
 
-    @field_validator("max_instances")
+    @field_validator("max_instances", "max_waiting")
     @classmethod
-    def _only_where_allowed(cls, value: int | None, info: ValidationInfo) -> int | None:
-        policy = info.data.get("overlap_policy", OverlapPolicy.ALLOW)
-        if value is not None and policy != OverlapPolicy.ALLOW:
-            raise ValueError(f"max_instances goes with overlap_policy allow, not {policy}")
+    def _only_where_it_counts(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and {"overlap_policy", "max_instances"} - {info.field_name} <= info.data.keys():
+            require_policy(str(info.field_name), info.data["overlap_policy"], info.data.get("max_instances"))
         return value
 
     @field_validator("spread")

@@ -28,6 +28,7 @@ class TaskFields(RetryFields, total=False):
     misfire_cap: int
     overlap_policy: Literal["skip", "queue", "replace", "allow"]
     max_instances: int | None
+    max_waiting: int | None
     retries: int
     on_retry: Literal["resume", "restart"]
     on_worker_lost: Literal["retry", "fail"]

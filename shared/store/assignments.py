@@ -26,7 +26,7 @@ from rota.shared.domain.states import InstanceStatus
 from rota.shared.store import params
 from rota.shared.store.pending import Cursor, Pending
 from rota.shared.store.requests import any_waiting
-from rota.shared.store.tables import PRIORITIES, any_chain, is_paused, schedule_instance, schedule_task
+from rota.shared.store.tables import PRIORITIES, any_bound, any_chain, is_paused, schedule_instance, schedule_task
 from rota.shared.store.transitions import giving
 
 _instance = schedule_instance.c
@@ -43,6 +43,7 @@ _any_work = select(
     is_paused,
     any_waiting,
     any_chain,
+    any_bound,
 )
 _orphans = (
     _without_due_at.add_columns(_instance.schedule_datetime).limit(bindparam("limit")).with_for_update(skip_locked=True)
@@ -50,14 +51,15 @@ _orphans = (
 
 
 class Look(NamedTuple):
-    """Whether an instance is due, an orphan waits, all scheduling is paused, a program has requested something, and
-    any task follows another."""
+    """Whether an instance is due, an orphan waits, all scheduling is paused, a program has requested something, any
+    task follows another, and any has a line with a bound (``max_waiting``)."""
 
     due: bool
     orphaned: bool
     is_paused: bool
     requested: bool
     any_chain: bool
+    any_bound: bool
 
 
 def look(connection: Connection, horizon: datetime) -> Look:

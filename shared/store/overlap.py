@@ -200,6 +200,11 @@ def superseded(connection: Connection, rows: Sequence[Contender], now: datetime)
     }
 
 
+def no_place(max_waiting: int) -> str:
+    """Why a fire is canceled for which the line of its task has no place."""
+    return f"overlap: as many fires of its task as max_waiting allows ({max_waiting}) waited before this one"
+
+
 def replaced_by(instance_id: int) -> str:
     return f"replaced by instance {instance_id}, a newer fire of its task"
 

@@ -385,6 +385,16 @@ _weight = "how many slots of its worker, or threads of its pool, a run takes"
 schedule_task.append_column(_from_one("schedule_task", "weight", MOST_WEIGHT, _weight))
 _group_share = "where groups take turns, so many of its instances count as one of another group"
 schedule_task.append_column(_from_one("schedule_task", "group_share", MOST_SHARE, _group_share))
+_max_waiting: Column[Any] = Column(
+    "max_waiting",
+    SmallInteger,
+    comment="so many fires wait for their turn at most, and a further fire is canceled; NULL: any number",
+)
+schedule_task.append_column(added("schedule_task", _max_waiting, (1, 1000)))
+Index("ix_schedule_task_max_waiting", schedule_task.c.max_waiting)
+any_bound: ColumnElement[bool] = exists(select(schedule_task.c.id).where(schedule_task.c.max_waiting.is_not(None)))
+"""Whether any task has a line with a bound: a column of what the schedulers read anyway."""
+
 schedule_task.append_constraint(UniqueConstraint("live_name"))
 _kinds = (schedule_task.c.trigger_kind, schedule_task.c.misfire_policy)
 """In the indexes, so that a scheduler passes quickly over tasks of kinds that only a newer one knows."""

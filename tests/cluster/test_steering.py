@@ -35,6 +35,21 @@ def test_a_retry_runs_the_nodes_that_failed_and_not_those_that_succeeded(steered
     assert json.loads(row["execution_result"]) == {"after": {"after": {"attempt": 1}}}
 
 
+def test_of_a_task_that_fires_faster_than_it_runs_as_many_fires_wait_as_may(steered: Cluster) -> None:
+    gate = {"gate": "bounded"}
+    task = steered.add_task("bounded", "HOLD", "* * * * * *", param=gate, overlap_policy="queue", max_waiting=2)
+    of_status = "SELECT COUNT(*) AS n FROM schedule_instance WHERE schedule_task_id = %s AND status "
+    wait_until(lambda: steered.row(f"{of_status} = 'canceled'", task)["n"] >= 5, 30, "fires without a place")
+    seen = {row["id"]: row for row in steered.instances_of(task)}
+    steered.open_gate("bounded")
+    first, *waited = [number for number, row in seen.items() if row["status"] in ("running", "assigned", "pending")]
+    steered.wait_status([first, *waited[:2]], "succeed", deadline=30)
+    steered.execute("UPDATE schedule_task SET status = 'off' WHERE id = %s", task)
+    assert first < min(waited) < max(waited[:2]) < min(n for n, row in seen.items() if row["status"] == "canceled")
+    reasons = {row["reason"] for row in seen.values() if row["status"] == "canceled"}
+    assert reasons == {"overlap: as many fires of its task as max_waiting allows (2) waited before this one"}
+
+
 def test_a_retry_that_restarts_runs_all_nodes_again(steered: Cluster) -> None:
     task = steered.add_task(
         "again", "STEPS", param={"fail_until": 1}, retries=1, retry_delay_seconds=0, on_retry="restart"

@@ -131,6 +131,8 @@ def test_a_check_refuses_it_and_its_name_says_what_is_right(
         "on_retry = ''",
         "weight = 0",
         "weight = 10001",
+        "max_waiting = 0",
+        "max_waiting = 1001",
     ],
 )
 def test_a_check_of_a_column_that_was_added_names_the_column(migrated_url: str, edit: str) -> None:

@@ -44,6 +44,9 @@ def refusal(**fields: Any) -> str:
         ({"overlap_policy": "stop"}, "overlap_policy 'stop'"),
         ({"overlap_policy": "allow", "max_instances": 0}, "max_instances 0"),
         ({"max_instances": 2}, "overlap_policy allow, not skip"),
+        ({"max_waiting": 2}, "overlap_policy queue, or allow with max_instances, not skip"),
+        ({"max_waiting": 2, "overlap_policy": "allow"}, "overlap_policy queue, or allow with max_instances, not allow"),
+        ({"max_waiting": 0, "overlap_policy": "queue"}, "max_waiting 0"),
         ({"retries": -1}, "retries -1"),
         ({"retries": 3, "on_worker_lost": "fail"}, "on_worker_lost fail means at most once: retries must be 0, not 3"),
         ({"retry_backoff": "linear"}, "retry_backoff 'linear'"),
@@ -101,6 +104,10 @@ def test_every_fault_is_told_at_once() -> None:
     assert len(said.splitlines()) == 7
     for name in ("name", "61", "Mars/Base", "before starts_at", "max_instances", "priority", "colour"):
         assert name in said
+
+
+def test_a_bound_is_not_refused_for_the_fault_of_another_field() -> None:
+    assert len(refusal(overlap_policy="allow", max_instances=0, max_waiting=3).splitlines()) == 1
 
 
 def test_times_with_a_zone_become_utc() -> None:

@@ -101,12 +101,11 @@ def cancel_unclaimed(connection: Connection, instance_ids: Collection[int], reas
         follow(connection, CANCEL, instance_ids)
 
 
-def pass_over(connection: Connection, instance_ids: Collection[int], reason: str) -> None:
-    """Cancel instances that were never claimed, for a reason that holds for all of them. The scheduler does so."""
-    if instance_ids:
-        rows = bound((instance_id, reason) for instance_id in sorted(instance_ids))
-        execute_later(connection, _pass_over, {"rows": rows, "by": "scheduler"})
-        follow(connection, CANCEL, instance_ids)
+def pass_over(connection: Connection, reasons: Mapping[int, str]) -> None:
+    """Cancel instances that were never claimed, each with its reason. The scheduler does so."""
+    if reasons:
+        execute_later(connection, _pass_over, {"rows": bound(sorted(reasons.items())), "by": "scheduler"})
+        follow(connection, CANCEL, reasons)
 
 
 _said: ColumnElement[str] = bindparam("why", type_=String)

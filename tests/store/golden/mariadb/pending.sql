@@ -26,7 +26,12 @@ SELECT EXISTS (
         SELECT schedule_request.id
         FROM schedule_request FORCE INDEX (ix_schedule_request_open)
         WHERE schedule_request.is_deleted = :is_deleted_2
-    ) AS anon_4, EXISTS (SELECT schedule_chain.id FROM schedule_chain) AS anon_5;
+    ) AS anon_4, EXISTS (SELECT schedule_chain.id FROM schedule_chain) AS anon_5,
+    EXISTS (
+        SELECT schedule_task.id
+        FROM schedule_task
+        WHERE schedule_task.max_waiting IS NOT NULL
+    ) AS anon_6;
 
 -- The assigner gives rows inserted by SQL their due time.
 
