@@ -72,7 +72,7 @@ def link(connection: Connection, before: Mapping[int, Mapping[str, OnEnd]]) -> N
 
 
 _hold = found_by(
-    update(schedule_task).where(among(_task.live_name)).values(gmt_modified=_task.gmt_modified),
+    update(schedule_task).where(among(_task.live_name)).values(gmt_modified=UtcNow()),
     "uq_schedule_task_live_name",
 )
 
@@ -81,7 +81,8 @@ def hold(connection: Connection, names: Collection[str]) -> None:
     """Lock the tasks of these names until the commit, before others are linked to them after an edit by SQL.
 
     A scheduler that writes a fire of one changes its row, too. So one of the two waits: either that scheduler sees the
-    link, or ``link`` sees the fire.
+    link, or ``link`` sees the fire. In a Galera cluster a lock holds on its own node alone. Both have changed the row
+    there, so one of them fails, and is tried again.
     """
     if names:
         execute_later(connection, _hold, {"ids": sorted(names)})

@@ -601,6 +601,21 @@ def test_an_end_that_one_task_cannot_follow_and_another_is_locked_is_followed_la
     assert by_tasks(rows, "schedule_instance") == {first, stuck, free}
 
 
+def test_who_links_a_task_after_an_edit_by_sql_changes_the_row_of_the_one_it_follows(rows: Scenario) -> None:
+    """A lock holds on one node of a cluster alone; of two changes of a row one fails there."""
+    for name in ("parent", "other"):
+        rows.task(name, cron=None)
+    rows.task("child", cron=None)
+    duty = Materializer(rows.database, Settings.load())
+    duty.step()
+    rows.sql("UPDATE schedule_task SET gmt_modified = :at", at=rows.start - MINUTE)
+    spec = '{"after": {"parent": "success"}}'
+    rows.sql("UPDATE schedule_task SET trigger_kind = 'after', trigger_spec = :spec WHERE name = 'child'", spec=spec)
+    duty.step()
+    [(parent,), (other,)] = rows.sql("SELECT gmt_modified FROM schedule_task WHERE name <> 'child' ORDER BY id")
+    assert str(parent)[:19] > str(rows.start - MINUTE)[:19] == str(other)[:19]
+
+
 def test_a_fire_that_is_written_while_sql_lets_a_task_follow_it_is_followed(
     mariadb_rows: Scenario, mariadb_server: MariaDBServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
