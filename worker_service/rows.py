@@ -157,7 +157,7 @@ class WorkerRows:
             return self.report(batch), set()
         try:
             work = partial(handing_on.report, worker_id=self.worker_id, batch=batch, following=following)
-            started = self._database.write_undisturbed(work)
+            started = self._database.write_undisturbed(work, self._kept)
         except Unexpected:
             started = None
         if started is None:  # somebody holds a row of what follows: the reports do not wait for that

@@ -57,7 +57,6 @@ class Database:
 
     database = Database("mysql://rota:…@db/rota")
     tasks = database.read(lambda connection: connection.execute(...).all())
-    database.close()
     """
 
     def __init__(
@@ -143,6 +142,8 @@ class Database:
     def write_unless_locked(self, work: Callable[[Connection], T], kept: KeptConnection | None = None) -> T | None:
         """``write_undisturbed``, but a lock raises DBAPIError (``is_locked``): nothing was committed."""
         if self.wariness.is_wary():
+            if kept is not None:  # else it would be idle for as long as that lasts
+                kept.give_back()
             return self._undisturbed(self._unwaiting_writer, work)
         try:
             return self._undisturbed(kept or self._writer, work)

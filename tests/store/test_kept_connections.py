@@ -47,6 +47,13 @@ def test_the_pool_has_it_back_when_it_was_kept_for_long_and_when_it_is_given_bac
     assert kept.given_back == 2
 
 
+def test_the_pool_has_it_back_while_no_transaction_waits_for_a_lock(rows: Scenario, kept: Kept) -> None:
+    kept.write("UPDATE schedule_task SET priority = 3")
+    rows.database.wariness.met()
+    kept.write("UPDATE schedule_task SET priority = 4")
+    assert kept.given_back == 1
+
+
 def test_each_transaction_is_committed(rows: Scenario, kept: Kept) -> None:
     task = rows.task()
     for priority in (3, 4):
