@@ -356,7 +356,7 @@ def test_a_line_is_run_in_order_without_further_claims(rows: Scenario) -> None:
     assert [run.id for run in pulling.started] == pulling.ids
     assert len(pulling.puller.rows.asked) == 1
     assert set(rows.statuses().values()) == {"succeed"}
-    assert pulling.puller.backlog.claiming == set()
+    assert pulling.puller.backlog.give_up({*pulling.ids}) == {*pulling.ids}, "none is in a claim"
 
 
 def test_what_has_begun_and_stands_in_the_line_still_lets_nothing_be_read_again(rows: Scenario) -> None:

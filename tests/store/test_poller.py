@@ -365,6 +365,52 @@ def test_a_comparison_under_way_does_not_hand_back_what_the_stop_is_ending(rows:
     assert rows.status(run.id) == "running"
 
 
+def test_what_a_comparison_gives_up_is_not_begun_by_a_claim_beside_it(
+    rows: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim was committed and its answer lost: the instance waits for its next claim, and its row is running."""
+    worker = rows.worker()
+    instance = rows.assigned(worker)
+    puller = Puller(rows.database, worker)
+    puller.fetcher.fetch()
+    assert [run.id for run in rows.claim(worker, instance).runs] == [instance]
+    disown = puller.rows.disown
+
+    def beside(*given: Any) -> tuple[int, int]:
+        if len(puller.backlog):
+            puller.claimer.claim()
+        return disown(*given)
+
+    monkeypatch.setattr(puller.rows, "disown", beside)
+    puller.reconciler.compare()
+    assert (rows.status(instance), puller.runner.held) == ("pending", set())
+
+
+def test_what_a_comparison_gives_up_is_not_kept_by_a_fetch_that_had_read_it(rows: Scenario) -> None:
+    """The fetch of another lane is under way meanwhile."""
+    instance = rows.assigned(rows.worker())
+    backlog = Puller(rows.database, rows.worker()).backlog
+    backlog.begin_fetch()
+    assert backlog.give_up({instance}) == {instance}
+    assert backlog.keep([(instance, rows.start, 5)]) == []
+    backlog.begin_fetch()
+    assert len(backlog.keep([(instance, rows.start, 5)])) == 1
+
+
+def test_what_is_in_a_claim_is_no_stranger(rows: Scenario) -> None:
+    worker = rows.worker()
+    instance = rows.assigned(worker)
+    puller = Puller(rows.database, worker)
+    puller.fetcher.fetch()
+    taken = puller.backlog.take(lambda: 1)
+    assert [run.id for run in rows.claim(worker, instance).runs] == [instance]
+    puller.reconciler.compare()
+    assert rows.status(instance) == "running"
+    puller.backlog.release(taken)
+    puller.reconciler.compare()
+    assert rows.status(instance) == "pending"
+
+
 def test_the_rows_are_compared_on_their_own_cadence(rows: Scenario) -> None:
     clock, worker = SettableClock(rows.start), rows.worker()
     puller, looks = Puller(rows.database, worker, clock, heartbeat_seconds=3), list[float]()
@@ -393,4 +439,4 @@ def test_a_poll_is_asked_for_when_a_claim_fails(rows: Scenario) -> None:
     with pytest.raises(DatabaseAway):
         puller.claimer.claim()
     assert puller.polls_asked_for == ["now"]
-    assert puller.backlog.claiming == set()
+    assert puller.backlog.give_up({*rows.statuses()}) == {*rows.statuses()}, "none is in a claim"

@@ -1,7 +1,7 @@
 """The instances that are assigned to this worker and wait for their claim, by id, in the order of their claims."""
 
 import threading
-from collections.abc import Callable, Collection, Container, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence, Set
 from datetime import datetime
 
 from rota.shared.clock import Clock
@@ -73,11 +73,6 @@ class Backlog:
     def closed(self) -> bool:
         """Whether the backlog gives out no more instances."""
         return self._queue.closed
-
-    @property
-    def claiming(self) -> set[int]:
-        """The ids in a claim that has not returned yet. Their rows may be ``running``, although nothing runs yet."""
-        return set(self._claiming)
 
     @property
     def skip_candidates(self) -> Mapping[int, SkipCandidate]:
@@ -176,10 +171,27 @@ class Backlog:
                 if limit_name is not None and not self._limited.join(limit_name, instance_id):
                     moment = max(moment, began + PUT_OFF)
                 self._put_back(instance_id, taken[instance_id], moment)
-            for task_id in {*known.values(), *self._lines.led_by(gone)}:
-                self._lead(task_id)
-            for instance_id in self._limited.leave(gone):
-                self._try_now(instance_id)
+            self._let_others_on(gone, known.values())
+
+    def give_up(self, instance_ids: Set[int]) -> set[int]:
+        """Claim these no more; returns them without those in a claim that has not returned yet.
+
+        A fetch that is under way leaves them out, too: it may have read them before they were running.
+        """
+        with self._lock:
+            given_up = {*instance_ids} - self._claiming
+            self._claimed_since_fetch |= given_up
+            self._waiting = {i: rank for i, rank in self._waiting.items() if i not in given_up}
+            self._forget(given_up)
+            self._let_others_on(given_up)
+        return given_up
+
+    def _let_others_on(self, gone: Set[int], lines: Iterable[int] = ()) -> None:
+        """Under the lock: try what waited for these, in these lines, in those of their tasks and in their limits."""
+        for task_id in {*lines, *self._lines.led_by(gone)}:
+            self._lead(task_id)
+        for instance_id in self._limited.leave(gone):
+            self._try_now(instance_id)
 
     def _forget(self, instance_ids: Set[int]) -> None:
         """Under the lock: these wait no more."""

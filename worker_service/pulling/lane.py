@@ -4,7 +4,7 @@ A worker has a lane for its own slots and one for each pool of its app. Each pol
 that nothing that waits in one holds up what is in another. They share the runner: no instance runs twice in a process.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 
 from rota.shared.clock import Clock, Timer
 from rota.shared.loop import Loop
@@ -88,10 +88,11 @@ class Lanes:
         for loop in loops:
             loop.join(max(0.0, until - self._timer.monotonic()))
 
-    @property
-    def claiming(self) -> set[int]:
-        """The ids in claims that have not returned yet (``Backlog.claiming``)."""
-        return {instance_id for lane in self._all for instance_id in lane.backlog.claiming}
+    def give_up(self, instance_ids: Set[int]) -> Set[int]:
+        """Claim these no more, in no lane; returns them without those in a claim (``Backlog.give_up``)."""
+        for lane in self._all:
+            instance_ids = lane.backlog.give_up(instance_ids)
+        return instance_ids
 
     @property
     def closed(self) -> bool:

@@ -5,6 +5,7 @@ runs somebody asked to cancel.
 """
 
 import logging
+from collections.abc import Set
 from typing import Protocol
 
 from rota.shared.clock import Timer
@@ -17,9 +18,11 @@ log = logging.getLogger(__name__)
 class Claiming(Protocol):
     """What the claims of a worker say of themselves: a backlog, or all of its lanes."""
 
-    @property
-    def claiming(self) -> set[int]:
-        """The ids in a claim that has not returned yet. Their rows may be ``running``, although nothing runs yet."""
+    def give_up(self, instance_ids: Set[int]) -> Set[int]:
+        """Claim these no more; returns them without those in a claim that has not returned yet.
+
+        The rows of those may be ``running``, although nothing runs yet.
+        """
         ...
 
     @property
@@ -49,12 +52,14 @@ class Reconciler:
         """Stop the runs that somebody canceled, and give up the strangers.
 
         A stranger is an instance that the database says this worker runs, and it does not. Strangers are handed back,
-        but those that may run at most once fail. An instance in a claim that has not returned is no stranger.
+        but those that may run at most once fail. An instance in a claim that has not returned is no stranger. One that
+        waits here for its claim is: nothing claims it any more, or the worker might begin what it hands back.
         """
         held = self._rows.held()
-        claiming = self._claims.claiming
         known = self._runner.held
-        strangers = [(i, attempt) for i, attempt, _ in held if (i, attempt) not in known and i not in claiming]
+        given_up = self._claims.give_up({i for i, attempt, _ in held if (i, attempt) not in known})
+        known = self._runner.held  # a claim may have returned meanwhile
+        strangers = [(i, attempt) for i, attempt, _ in held if i in given_up and (i, attempt) not in known]
         if canceled := [(i, attempt) for i, attempt, is_canceled in held if is_canceled]:
             reasons = self._rows.why_canceled([i for i, _ in canceled])
             for instance_id, attempt in canceled:
