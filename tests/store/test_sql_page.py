@@ -612,6 +612,26 @@ def test_old_history_is_deleted_in_portions_and_its_nodes_are_swept_away(page: P
     assert [instance for (instance,) in left] == [fresh, waiting]
 
 
+@pytest.mark.parametrize(
+    "mark",
+    [
+        """schedule_follow_up (what, schedule_task_id, schedule_instance_id, instance_gmt_create)
+        SELECT 'fixed_delay', schedule_task_id, id, gmt_create FROM schedule_instance""",
+        "schedule_chain_run (schedule_instance_id, instance_gmt_create) SELECT id, gmt_create FROM schedule_instance",
+    ],
+)
+def test_history_whose_end_is_still_to_be_followed_stays(page: Page, mark: str) -> None:
+    page.is_instance_17(page.rows.ended(worker=page.worker, task=NIGHTLY))
+    ago = written(page.rows.start - timedelta(days=2))
+    page.rows.sql("UPDATE schedule_instance SET gmt_completed = :ago", ago=ago)
+    page.rows.sql(f"INSERT INTO {mark}")
+    assert page.seen("old-history") == [{"first": None, "last": None}]
+    assert page.changed("delete-history") == 0
+    page.rows.sql(f"DELETE FROM {mark.split(maxsplit=1)[0]}")
+    assert page.seen("old-history") == [{"first": 17, "last": 17}]
+    assert page.changed("delete-history") == 1
+
+
 def test_what_was_ended_by_hand_is_deleted_as_old_history_too(page: Page) -> None:
     page.running_17()
     page.rows.sql("UPDATE schedule_instance SET status = 'failed' WHERE id = 17")
