@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -74,7 +75,8 @@ def run(*, size: str, chosen: tuple[str, ...], results: Path | None, rounds: int
         failed = _run_all(wanted, samples)
     finally:
         if wanted:
-            facts.append(facts.beside(results), facts.gather(began, before, scale, CACHE))
+            ran = scale if rounds is None else replace(scale, rounds=rounds, peer_rounds=rounds)
+            facts.append(facts.beside(results), facts.gather(began, before, ran, CACHE))
     show(samples, {case.key for case in cases})
     sys.exit(1 if failed else 0)
 
