@@ -4,6 +4,7 @@ The server of these tests is no node, but a connection takes it for one.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from sqlalchemy import Connection, text
@@ -11,6 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from rota.shared.database.later import Later, Unexpected, execute_later, then_read
 from rota.shared.database.mysql_connection import MySQLConnection
+from rota.shared.store import census, workers
 from tests.harness.later_writes import driver, in_transaction, priorities, set_later
 from tests.harness.packets import Packets, verbs
 from tests.harness.scenario import Scenario
@@ -87,6 +89,18 @@ def test_a_lone_read_travels_with_its_begin(mariadb_rows: Scenario, packets: Pac
     read = to_node(lambda c: c.scalar(GET_PRIORITY, {"task": task}))
     assert rows.database.write(read) == 4
     assert [verbs(packet) for packet in packets] == [["BEGIN", "SELECT"], ["COMMIT"]]
+
+
+@pytest.mark.parametrize(
+    "read", [census.take, partial(workers.may_still_run, worker_id=1)], ids=["the reaper's", "of a dead worker"]
+)
+def test_a_read_that_must_not_be_stale_waits_for_what_was_committed_elsewhere(
+    mariadb_rows: Scenario, packets: Packets, read: Work
+) -> None:
+    mariadb_rows.worker()
+    packets.clear()
+    mariadb_rows.database.read(to_node(read))
+    assert [packet.startswith(b"SET STATEMENT wsrep_sync_wait = 1 FOR") for packet in packets] == [True]
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
