@@ -407,6 +407,7 @@ def test_what_cannot_be_started_is_refused_and_nothing_is_written(rows: Scenario
     rows.task("nightly")
     rows.task("asked", cron=None)
     rows.task("after", cron=None, fixed_delay="10m")
+    rows.task("seconds", cron=None, every="1s")
     day = timedelta(days=1)
     for wanted, error, said in (
         (Wanted("weekly", str(BEGIN)), NotFound, "no task is named 'weekly'"),
@@ -415,6 +416,7 @@ def test_what_cannot_be_started_is_refused_and_nothing_is_written(rows: Scenario
         (Wanted("nightly", "soon"), InvalidInput, "'soon' is not a time"),
         (Wanted("nightly", str(BEGIN), str(BEGIN - day)), InvalidInput, "is after to_at"),
         (Wanted("nightly", str(BEGIN), "9000-01-01"), InvalidInput, "is still to come"),
+        (Wanted("seconds", "1990-01-01"), InvalidInput, r"about 1,\d{3},\d{3},\d{3} fires"),
         (Wanted("nightly", str(BEGIN), param={"nodes": 5}), InvalidParam, "nodes"),
     ):
         with pytest.raises(error, match=said):
