@@ -39,6 +39,7 @@ from rota.shared.store import (
     fires,
     follow_ups,
     found_keys,
+    full_lines,
     gone,
     instances,
     invariants,
@@ -91,6 +92,7 @@ FIRE, WORK, OVERLAP, UNSUCCESSFUL = (
     "uq_schedule_instance_overlap_key",
     "ix_schedule_instance_unsuccessful",
 )
+MAX_WAITING = "ix_schedule_task_max_waiting"
 TURN = "ix_schedule_instance_turn"
 NODES, STATE = "uq_schedule_task_node_order", "ix_schedule_worker_node_state"
 LIVING = "ix_schedule_worker_beat_gmt_dead"
@@ -496,8 +498,18 @@ def test_whether_anything_is_pending_is_read_from_the_index_alone(big: Big) -> N
         )
 
     for before in (None, none_yet):
-        [statement] = big.reads(lambda c: assignments.look(c, big.horizon), before=before, rows=2, by={WORK})
+        [statement] = big.reads(
+            lambda c: assignments.look(c, big.horizon), before=before, rows=2, by={WORK, MAX_WAITING}
+        )
         assert all("Using index" in step.extra for step in statement.plan if step.table in LARGE)
+
+
+def test_looking_for_bounded_lines_reads_the_tasks_with_a_bound_alone(big: Big) -> None:
+    def bounded(connection: Connection) -> None:
+        connection.execute(text("UPDATE schedule_task SET max_waiting = 3, overlap_policy = 'queue' WHERE id <= 300"))
+
+    look = partial(full_lines.without_a_place, due=big.horizon)
+    big.reads(look, before=bounded, rows=300, by={MAX_WAITING})
 
 
 def test_rows_that_sql_inserted_are_adopted_by_index(big: Big) -> None:
