@@ -164,6 +164,16 @@ def test_without_a_bound_nothing_is_asked_and_with_one_three_statements_for_all(
     assert len([one for one in statements if one != "BEGIN"]) == 3
 
 
+def test_a_tick_that_comes_a_little_early_is_not_left_out(rows: Scenario) -> None:
+    settings = Settings.load()
+    lines = FullLines(rows.database, settings, Surprises("test"))
+    lines.shorten()
+    lines._looked_at -= 0.9 * settings.tick_period
+    with executed(rows.database.engine) as statements:
+        lines.shorten()
+    assert [one for one in statements if "max_waiting" in one]
+
+
 def test_what_is_claimed_while_the_lines_are_read_costs_no_fire(rows: Scenario) -> None:
     worker, task = rows.worker(), queue(rows)
     first, *_ = [rows.assigned(worker, task, rows.start - n * MINUTE) for n in (3, 2, 1)]
