@@ -55,8 +55,8 @@ PASSING = (*CROSSED, ErrorKind.LOCKED)
 class Database:
     """An engine, the database's clock, and functions that read and write in transactions.
 
-    database = Database("mysql://rota:…@db/rota")
-    tasks = database.read(lambda connection: connection.execute(...).all())
+    with opened("mysql://rota:…@db/rota") as database:
+        tasks = database.read(lambda connection: connection.execute(...).all())
     """
 
     def __init__(

@@ -187,7 +187,7 @@ class Backlog:
         return given_up
 
     def _let_others_on(self, gone: Set[int], lines: Iterable[int] = ()) -> None:
-        """Under the lock: try what waited for these, in these lines, in those of their tasks and in their limits."""
+        """Under the lock: these are gone. Try the next ones of their tasks' lines, of their limits and of ``lines``."""
         for task_id in {*lines, *self._lines.led_by(gone)}:
             self._lead(task_id)
         for instance_id in self._limited.leave(gone):
