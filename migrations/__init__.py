@@ -21,7 +21,7 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import URL
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
 from rota.migrations.migration_lock import exclusive, is_race, migration_engine
 from rota.shared.database.backends import backend_of
@@ -35,6 +35,9 @@ from rota.shared.store import processes
 
 FOLDER = Path(__file__).parent
 """Where the migrations are."""
+
+RACES_LOST = 10
+"""How many races an upgrade loses before it gives up, as long as no other process moves the schema on."""
 
 _one_thread = threading.Lock()  # Alembic keeps its state in globals, so only one thread may use it
 
@@ -79,16 +82,17 @@ def upgrade(url: str) -> Report:
     """
     target = normalised(url)
     _require_folder(target)
+    races = _Races()
     retrying = Retrying(
         retry=retry_if_exception(partial(is_race, target)),
         wait=wait_random_exponential(multiplier=0.05, max=2),
-        stop=stop_after_attempt(10),
+        stop=races.are_lost,
         reraise=True,
     )
     engine = migration_engine(target)
     try:
         with database_errors(target):
-            before = retrying(_upgrade, engine, target)
+            before = retrying(_upgrade, engine, target, races)
     except CommandError as error:
         raise DatabaseProblem(f"{named(target)}: {error}") from error
     finally:
@@ -96,10 +100,30 @@ def upgrade(url: str) -> Report:
     return Report(named(target), before, max(before or "", head()))
 
 
-def _upgrade(engine: Engine, target: URL) -> str | None:
+@dataclass
+class _Races:
+    """The races that an upgrade has lost since it last saw the schema at a new revision.
+
+    Whoever loses at each revision to others must not give up: the schema moves on, and the end is near.
+    """
+
+    revision: str | None = None
+    lost: int = 0
+
+    def saw(self, revision: str | None) -> None:
+        if revision != self.revision:
+            self.revision, self.lost = revision, 0
+
+    def are_lost(self, _: RetryCallState) -> bool:
+        self.lost += 1
+        return self.lost >= RACES_LOST
+
+
+def _upgrade(engine: Engine, target: URL, races: _Races) -> str | None:
     """Migrate, and return the revision before."""
     with engine.connect() as connection:
         found = schema_revision(connection)
+        races.saw(found)
         if _needs_nothing(connection, found, target):
             return found  # needs neither the lock nor any right to write
     with exclusive(engine) as connection, _one_thread:

@@ -13,8 +13,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from alembic import command
+from alembic.config import Config
+from alembic.util import CommandError
 from sqlalchemy import create_engine, make_url
 from sqlalchemy.exc import IntegrityError
+from tenacity import wait_none
 
 from rota import __version__, migrations
 from rota.migrations.__main__ import new
@@ -153,6 +157,25 @@ def test_where_row_locks_do_not_reach_they_succeed_as_well(
         said(process)
     assert migrations.current(database_url) == migrations.head()
     assert ddl(database_url) == mariadb_schema
+
+
+def test_one_that_loses_at_each_revision_goes_on(mariadb_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process makes each step just before it; that one stops before the last."""
+    monkeypatch.setattr("rota.migrations.wait_random_exponential", lambda **_: wait_none())
+    upgrade = command.upgrade
+    beaten = 0
+
+    def slower(config: Config, _revision: str) -> None:
+        nonlocal beaten
+        beaten += 1
+        upgrade(config, "+1" if beaten < len(migrations.oldest_versions()) else "head")
+        if migrations.current(mariadb_url) != migrations.head():
+            raise CommandError("Online migration expected to match one row when updating; 0 found")
+
+    monkeypatch.setattr(command, "upgrade", slower)
+    assert migrations.upgrade(mariadb_url).changed
+    assert beaten == len(migrations.oldest_versions())
+    assert migrations.current(mariadb_url) == migrations.head()
 
 
 @pytest.mark.parametrize("database_url", ["mariadb"], indirect=True)
