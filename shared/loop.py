@@ -16,6 +16,18 @@ LONGEST_BACKOFF_SECONDS = 5.0
 LONGEST_REST_SECONDS = 3600.0
 """A step that says to rest for longer is run again after this, since no thread can wait for just any time."""
 
+LONGEST_SPARING_SECONDS = 1.0
+
+
+def sparing_rest(took: float, share: float, longest: float = LONGEST_SPARING_SECONDS) -> float:
+    """How many seconds a duty rests after a look that took so many, to spend no more than this share of its time on it.
+
+    At most ``longest``: a look also takes as long as the database, or the process itself, stood still meanwhile.
+
+        sparing_rest(0.02, share=0.1)  # 0.18
+    """
+    return min(took * (1 / share - 1), longest)
+
 
 class Loop:
     """Runs a step again and again on a thread of its own, until stopped.

@@ -12,6 +12,7 @@ from rota.shared.database.later import Unexpected
 from rota.shared.database.transactions import Database
 from rota.shared.domain.business_keys import Standing
 from rota.shared.domain.times import EARLIEST
+from rota.shared.loop import sparing_rest
 from rota.shared.settings import Settings
 from rota.shared.store import business_keys, standing_keys
 from rota.shared.store.business_keys import Call
@@ -52,7 +53,7 @@ class BusinessKeys:
                 self._assign()
         if page.following is None:
             return seconds_to_next(clock.now(), self._settings.tick_period, TICK_PHASE_SECONDS)
-        return 0 if ready else (clock.monotonic() - began) * (1 / SHARE - 1)
+        return 0 if ready else sparing_rest(clock.monotonic() - began, SHARE)
 
     def _go_on(self, ready: Sequence[Standing]) -> None:
         """Go on with keys; with all but those that a program or another scheduler has changed since they were read."""

@@ -22,6 +22,7 @@ from rota.shared.domain.errors import RotaError
 from rota.shared.domain.planning import Skipped
 from rota.shared.domain.states import OnEnd, SkipReason
 from rota.shared.domain.times import is_time
+from rota.shared.loop import sparing_rest
 from rota.shared.settings import Settings
 from rota.shared.store import catch_ups, chain_fires, chain_runs, locks, skips
 from rota.shared.store.chain_fires import Follower, Place
@@ -86,7 +87,7 @@ class Chains:
         self._some_run |= page.number > len(page.ended)
         if page.ended:
             return 0 if self._follow(page.ended) else LOOK_SECONDS
-        rest = (clock.monotonic() - began) * (1 / SHARE - 1)
+        rest = sparing_rest(clock.monotonic() - began, SHARE)
         if self._after:
             return rest
         some_run, self._some_run = self._some_run, False

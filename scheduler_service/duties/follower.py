@@ -17,6 +17,7 @@ from rota.shared.database.later import Unexpected
 from rota.shared.database.transactions import Database
 from rota.shared.domain.after_ends import follow_up
 from rota.shared.domain.planning import PlannedTask
+from rota.shared.loop import sparing_rest
 from rota.shared.settings import Settings
 from rota.shared.store import follow_ups, locks, others_locks, plans
 from rota.shared.surprises import Surprises
@@ -67,7 +68,7 @@ class Follower:
             return seconds_to_next(self._database.clock.now(), self._settings.tick_period, phase)
         if page.orphans or page.tasks:
             return 0
-        return (self._database.clock.monotonic() - began) * (1 / SHARE - 1)
+        return sparing_rest(self._database.clock.monotonic() - began, SHARE)
 
     def _follow(self, ids: Sequence[int]) -> None:
         token, lease = locks.new_token(), self._settings.lock_lease_seconds

@@ -23,6 +23,7 @@ from rota.shared.database.transactions import Database
 from rota.shared.domain.errors import InvalidInput, RotaError, UnknownType
 from rota.shared.domain.spreading import PARAM_BYTES, check_size, workers_of
 from rota.shared.domain.states import REASON_LIMIT, TaskStatus
+from rota.shared.loop import sparing_rest
 from rota.shared.settings import Settings
 from rota.shared.store import (
     assignments,
@@ -125,7 +126,7 @@ class Spreader:
         now = clock.now()
         if (following := self._waiting.next_due(now)) is not None:
             rest = min(rest, (following - now).total_seconds())
-        return max(rest, (clock.monotonic() - began) * (1 / SHARE - 1))
+        return max(rest, sparing_rest(clock.monotonic() - began, SHARE))
 
     def _spread_due(self) -> bool:
         """Spread what is due, page by page; returns whether some of it waits for its slot."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from sqlalchemy import Connection
 
 from rota.shared.database.transactions import Database
+from rota.shared.loop import sparing_rest
 from rota.shared.settings import Settings
 from rota.shared.store import stray_nodes
 
@@ -18,7 +19,8 @@ ROUND_SECONDS = 43_200.0
 """A round over many nodes rests less, so that it ends in about this time."""
 
 SWEEP_SHARE = 0.2
-"""While it finds strays it goes on at once. It always works for no more than this share of the time."""
+"""While it finds strays it goes on at once. It works for no more than this share of the time, unless a page takes very
+long."""
 
 ANY_ID = 2**63 - 1
 
@@ -51,7 +53,7 @@ class Sweeper:
         self._after = following
         if removed:
             log.info("sweeper: deleted %d nodes whose instances are gone", removed)
-        shortest = (self._clock.monotonic() - began) * (1 / SWEEP_SHARE - 1)
+        shortest = sparing_rest(self._clock.monotonic() - began, SWEEP_SHARE, longest=PAGE_SECONDS)
         return shortest if strays and following else max(shortest, self._rest)
 
     def _remove(self, strays: Sequence[int]) -> int:
