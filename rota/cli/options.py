@@ -44,6 +44,17 @@ def limit_option(default: int) -> Callable[[F], F]:
     return click.option("--limit", type=kind, default=default, show_default=True, help="At most so many.")
 
 
+def task_choice_options(command: F) -> F:
+    """Add ``--owner``, ``--group`` and ``--tag``, by which tasks are chosen (``TaskFilter``)."""
+    for option in (
+        click.option("--tag", "tags", multiple=True, help="Only those with this tag; with all, if it is repeated."),
+        click.option("--group", help="Only those of this group."),
+        click.option("--owner", help="Only those of this owner."),
+    ):
+        command = option(command)
+    return command
+
+
 def discover_option(command: F) -> F:
     """Add ``--discover``, which is another way to say what ``--app`` says (``discovered``)."""
     words = "Run all jobs (rota.Job) and apps in a package or a module. It is another way to write --app PACKAGE:*"

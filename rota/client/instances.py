@@ -1,7 +1,7 @@
 """``client.instances``: look at runs, wait for them, cancel and replay them, as ``rota instance`` does."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ from rota.shared.control.documents import Document
 from rota.shared.control.replays import Again, ReplayFilter
 from rota.shared.domain.errors import InvalidInput, NotEnded
 from rota.shared.domain.states import TERMINAL, InstanceStatus
+from rota.shared.domain.task_filter import TaskFilter
 
 Documents = list[Document]
 
@@ -28,14 +29,29 @@ class Instances:
         self._session = session
 
     def list(
-        self, *, limit: int = 20, task: str | None = None, status: str | None = None, parent: int | None = None
+        self,
+        *,
+        limit: int = 20,
+        task: str | None = None,
+        status: str | None = None,
+        parent: int | None = None,
+        owner: str | None = None,
+        group: str | None = None,
+        tags: Sequence[str] = (),
     ) -> Documents:
         """At most ``limit`` instances, the newest first; those of one ``task`` by ``schedule_datetime``.
 
-        Shards are left out; with ``parent`` it is the shards of that instance, in their order. Large params and results
-        are left out: then ``param_bytes`` and ``result_bytes`` are their sizes. Raises NotFound for a task or a parent
-        that does not exist, and InvalidInput for a status that does not, and a limit out of range.
+        Shards are left out; with ``parent`` it is the shards of that instance, in their order. ``owner``, ``group`` and
+        ``tags`` choose those of the tasks that have them now. Large params and results are left out: then
+        ``param_bytes`` and ``result_bytes`` are their sizes. Raises NotFound for a task or a parent that does not
+        exist. Raises InvalidInput for a status that does not, for a limit out of range, and if more than one of
+        ``task``, ``parent`` and the choice of tasks is given.
+
+            client.instances.list(status="failed", owner="ann")
         """
+        chosen = TaskFilter(owner=owner, group=group, tags=tags)
+        if sum((task is not None, parent is not None, not chosen.is_every)) > 1:
+            raise InvalidInput("task, parent, or owner, group and tags: give one of these, since each says which alone")
         with self._session.database() as database:
             return instances.listed(
                 database,
@@ -43,6 +59,7 @@ class Instances:
                 task=task,
                 status=checked_status(InstanceStatus, status),
                 parent=None if parent is None else checked_id(parent),
+                chosen=chosen,
             )
 
     def show(self, instance_id: int) -> Document:
@@ -108,6 +125,9 @@ class Instances:
         task: str | None = None,
         since: datetime | str | None = None,
         until: datetime | str | None = None,
+        owner: str | None = None,
+        group: str | None = None,
+        tags: Sequence[str] = (),
         param: dict[str, Any] | BaseModel | None = None,
         from_node: str | None = None,
         chain: bool = False,
@@ -116,13 +136,16 @@ class Instances:
     ) -> Document:
         """Run once more what a filter finds: the newest run of each fire, from ``since`` on and before ``until``.
 
+        ``owner``, ``group`` and ``tags`` choose those of the tasks that have them now, in place of ``task``.
+
         Returns ``replayed``, how many (with ``dry_run``: how many would be); ``first``, the first of them;
         ``left_out``, how many cannot be; and ``why``, what is said of the first of those. It writes some in each
         transaction. Interrupted and begun again it replays nothing twice.
         ``chain`` is as of ``replay``. Raises NotFound, InvalidParam, InvalidInput.
         """
         checked_status(InstanceStatus, status)
-        chosen = ReplayFilter(status, task, self._session.as_text(since), self._session.as_text(until))
+        of_tasks = TaskFilter(owner=owner, group=group, tags=tags)
+        chosen = ReplayFilter(status, task, self._session.as_text(since), self._session.as_text(until), of_tasks)
         again = Again(as_json(param), from_node, chain)
         with self._session.database() as database:
             found = replays.find(database, chosen, again)

@@ -36,11 +36,12 @@ TASK_FIELDS = (
     "history_complete_from", "plan_error", "creator", "modifier", "gmt_create", "gmt_modified",
 )  # fmt: skip
 INSTANCE_FIELDS = (
-    "id", "schedule_task_id", "task_name", "timezone", "status", "reason", "schedule_datetime", "due_at", "run_number",
-    "fire_key", "origin", "replay_of", "parent_id", "shard_index", "shard_total", "only_worker_node_id",
-    "from_sequence", "follows_id", "again_of", "run_again_at", "priority", "param", "schedule_worker_node_id",
-    "worker_name", "attempt", "failures", "worker_losses", "lost_by", "slot_kept", "gmt_assigned", "gmt_started",
-    "gmt_completed", "gmt_cancel_requested", "execution_result", "creator", "modifier", "gmt_create", "gmt_modified",
+    "id", "schedule_task_id", "task_name", "owner", "task_group", "tags", "timezone", "status", "reason",
+    "schedule_datetime", "due_at", "run_number", "fire_key", "origin", "replay_of", "parent_id", "shard_index",
+    "shard_total", "only_worker_node_id", "from_sequence", "follows_id", "again_of", "run_again_at", "priority",
+    "param", "schedule_worker_node_id", "worker_name", "attempt", "failures", "worker_losses", "lost_by", "slot_kept",
+    "gmt_assigned", "gmt_started", "gmt_completed", "gmt_cancel_requested", "execution_result", "creator", "modifier",
+    "gmt_create", "gmt_modified",
 )  # fmt: skip
 NODE_FIELDS = ("sequence", "type", "status", "param", "failures", "gmt_started", "gmt_completed", "execution_result")
 LAST_RUN_FIELDS = ("id", "status", "schedule_datetime", "gmt_started", "gmt_completed")

@@ -11,7 +11,8 @@ from rota.shared.control.acts import Act, perform
 from rota.shared.control.documents import Document, instance_document, instance_in_list, plain, values_of
 from rota.shared.database.transactions import Database
 from rota.shared.domain.states import InstanceStatus
-from rota.shared.store import instances, tasks, workers
+from rota.shared.domain.task_filter import EVERY_TASK, TaskFilter
+from rota.shared.store import instances, newest_instances, tasks, workers
 from rota.shared.store.failed_attempts import workers_in
 from rota.shared.store.transitions import run_again
 
@@ -23,16 +24,24 @@ def listed(
     task: str | None = None,
     status: str | None = None,
     parent: int | None = None,
+    chosen: TaskFilter = EVERY_TASK,
 ) -> list[Document]:
     """At most ``limit`` instances, the newest first; those of one ``task`` by ``schedule_datetime``.
 
-    Shards are left out; with ``parent`` it is the shards of that instance, in their order. They come without large
-    params and results (``documents.instance_in_list``). Raises NotFound for a task or a parent that does not exist.
+    Shards are left out; with ``parent`` it is the shards of that instance, in their order. ``chosen`` has those of its
+    tasks alone; it does not go with the others. They come without large params and results
+    (``documents.instance_in_list``). Raises NotFound for a task or a parent that does not exist.
+
+        listed(database, 20, status="failed", chosen=TaskFilter(owner="ann"))
     """
 
     def read(connection: Connection) -> list[Row[Any]]:
         if parent is not None:
             return instances.shards(connection, instances.find(connection, parent), limit, status)
+        if not chosen.is_every:
+            ids = newest_instances.of_tasks(connection, chosen, limit, status)
+            found = {row.id: row for row in instances.in_list(connection, ids)}
+            return [found[number] for number in ids if number in found]
         task_id = None if task is None else tasks.find(connection, task).id
         return instances.listed(connection, limit, task_id=task_id, status=status)
 

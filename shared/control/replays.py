@@ -17,6 +17,7 @@ from rota.shared.database.transactions import Database
 from rota.shared.domain.errors import InvalidInput, NotPossible, RotaError
 from rota.shared.domain.replaying import start_of
 from rota.shared.domain.states import InstanceStatus
+from rota.shared.domain.task_filter import EVERY_TASK, TaskFilter
 from rota.shared.domain.times import read_time, written_utc, zone_of
 from rota.shared.store import chain_runs, instances, node_types, replays, tasks
 from rota.shared.waking.schedulers import wake_schedulers
@@ -46,7 +47,7 @@ class ReplayFilter:
     """Which instances are to be replayed, the newest run of each fire.
 
     ``since`` and ``until`` are for their ``schedule_datetime``: from the one on, and before the other. A time without
-    an offset is local time in the zone of ``task``, or in UTC.
+    an offset is local time in the zone of ``task``, or in UTC. ``of_tasks`` chooses several tasks in place of ``task``.
 
         ReplayFilter(status="failed", task="nightly", since="2026-11-19T00:00")
     """
@@ -55,6 +56,7 @@ class ReplayFilter:
     task: str | None = None
     since: str | None = None
     until: str | None = None
+    of_tasks: TaskFilter = EVERY_TASK
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,16 +224,22 @@ def _recorded(row: Row[Any], again: Again) -> dict[str, Any]:
 
 def _pages(database: Database, chosen: ReplayFilter, last: int) -> Iterator[list[int]]:
     status = InstanceStatus(chosen.status)
-    if chosen.task is None and status is InstanceStatus.SUCCEED:
+    name, of_tasks = chosen.task, chosen.of_tasks
+    if name is None and of_tasks.is_every and status is InstanceStatus.SUCCEED:
         raise InvalidInput("status succeed: say of which task, since there is no index of all that succeeded")
-    name = chosen.task
+    if name is not None and not of_tasks.is_every:
+        raise InvalidInput(f"task {name!r} says which alone: leave it out, or else owner, group and tags")
     task = None if name is None else database.read(lambda c: tasks.find(c, name))
     zone = zone_of(None if task is None else task.timezone)
 
     def moment(text: str | None) -> datetime | None:
         return None if text is None else read_time(text, zone)[0]
 
-    wanted = replays.Wanted(status, None if task is None else task.id)
+    wanted = replays.Wanted(status)
+    if task is not None:
+        wanted = replays.Wanted(status, [task.id])
+    elif not of_tasks.is_every:
+        wanted = replays.Wanted(status, database.read(lambda c: tasks.ids(c, of_tasks)))
     since, until = moment(chosen.since), moment(chosen.until)
     if since is not None and until is not None and since >= until:
         end = written_utc(until)

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, String, bindparam, case, func, insert, select, type_coerce
 
-from rota.shared.database.constructs import UtcNow, UtcTime
+from rota.shared.database.constructs import UtcNow, UtcTime, among
 from rota.shared.database.later import read_before
 from rota.shared.domain.errors import NotFound, NotPossible
 from rota.shared.domain.jsontext import UnreadableJson
@@ -35,9 +35,12 @@ RESULT_SHOWN = 100
 """So many characters of a large result are read for a list."""
 
 
+_of_task = (_task.timezone, _task.owner, _task.task_group, _task.tags)
+
+
 def _with_names(*columns: Any) -> Select[Any]:
     return (
-        select(*columns, _task.name.label("task_name"), _task.timezone, _worker.name.label("worker_name"))
+        select(*columns, _task.name.label("task_name"), *_of_task, _worker.name.label("worker_name"))
         .join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id, isouter=True)
         .join(schedule_worker_node, _worker.id == _instance.schedule_worker_node_id, isouter=True)
     )
@@ -57,7 +60,7 @@ _in_list = _with_names(
 
 
 def find(connection: Connection, instance_id: int) -> Row[Any]:
-    """One instance, with ``task_name``, ``timezone`` and ``worker_name``.
+    """One instance, with ``task_name``, what its task says of itself, and ``worker_name``.
 
     Raises NotFound.
     """
@@ -124,7 +127,7 @@ def shards(connection: Connection, parent: Row[Any], limit: int, status: str | N
 
 def in_list(connection: Connection, ids: Iterable[int]) -> list[Row[Any]]:
     """These instances in the order of their ids, as ``listed`` has them."""
-    return list(connection.execute(_in_list.where(_instance.id.in_(sorted(ids))).order_by(_instance.id)))
+    return list(connection.execute(_in_list.where(among(_instance.id)).order_by(_instance.id), {"ids": sorted(ids)}))
 
 
 def ask(

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from sqlalchemy import (
@@ -69,13 +70,13 @@ _is_newest = ~exists(
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which instances are to be replayed: those of a status, of a task, for times from ``since`` and before ``until``.
+    """Which instances are to be replayed: those of a status, of tasks, for times from ``since`` and before ``until``.
 
-    Times are naive UTC. Without ``task_id`` the status is failed or canceled, since only these have an index of ids.
+    Times are naive UTC. Without ``task_ids`` the status is failed or canceled, since only these have an index of ids.
     """
 
     status: InstanceStatus
-    task_id: int | None = None
+    task_ids: Collection[int] | None = None
     since: datetime | None = None
     until: datetime | None = None
 
@@ -112,8 +113,9 @@ def pages(database: Database, wanted: Wanted, last: int) -> Iterator[list[int]]:
 
     Each is of a task that is not deleted, and is the newest run of its fire: what was replayed already has a newer one.
     """
-    read = _pages_by_id if wanted.task_id is None else _pages_of_task
-    for page in read(database, wanted, last):
+    of_tasks = (_pages_of_task(database, task, wanted, last) for task in wanted.task_ids or ())
+    by_id = wanted.task_ids is None
+    for page in _pages_by_id(database, wanted, last) if by_id else chain.from_iterable(of_tasks):
         ids = [row.id for row in page if wanted.takes(row)]
         yield database.read(partial(_newest_of, ids=ids)) if ids else []
 
@@ -132,14 +134,14 @@ def _pages_by_id(database: Database, wanted: Wanted, last: int) -> Iterator[Sequ
         after = page[-1].id
 
 
-def _pages_of_task(database: Database, wanted: Wanted, last: int) -> Iterator[Sequence[Any]]:
+def _pages_of_task(database: Database, task_id: int, wanted: Wanted, last: int) -> Iterator[Sequence[Any]]:
     """Each page begins with the time at which the one before was cut, and leaves out what that had of it."""
     statement = _by_fire if wanted.until is None else _by_fire.where(_instance.schedule_datetime < wanted.until)
     begin, seen = wanted.since, frozenset[int]()
     while True:
         cut = statement if begin is None else statement.where(_instance.schedule_datetime >= begin)
         most = PAGE + len(seen)
-        page = _rows(database, cut, task=wanted.task_id, last=last, rows=most)
+        page = _rows(database, cut, task=task_id, last=last, rows=most)
         yield [row for row in page if row.id not in seen]
         if len(page) < most:
             return

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, Row, String, cast, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, String, cast, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from rota.shared.database.constructs import UtcNow, among, by_index
@@ -69,14 +69,23 @@ def listed(connection: Connection, limit: int, chosen: TaskFilter = EVERY_TASK) 
 
     They come without large params, of which ``param_bytes`` has the size, and without what code declared.
     """
-    statement = select(*_in_list).where(_task.live_name.is_not(None)).order_by(_task.live_name).limit(limit)
-    equal = {_task.status: chosen.status, _task.owner: chosen.owner, _task.task_group: chosen.group}
-    statement = statement.where(*(column == value for column, value in equal.items() if value is not None))
-    if chosen.like is not None:
-        statement = statement.where(_task.live_name.contains(chosen.like, autoescape=True))
-    for tag in chosen.tags:
-        statement = statement.where(HasText(_task.tags, tag))
+    statement = select(*_in_list).where(*are_chosen(chosen)).order_by(_task.live_name).limit(limit)
     return list(connection.execute(statement))
+
+
+def are_chosen(chosen: TaskFilter) -> Iterator[ColumnElement[bool]]:
+    """What holds of the live tasks that were chosen."""
+    yield _task.live_name.is_not(None)
+    equal = {_task.status: chosen.status, _task.owner: chosen.owner, _task.task_group: chosen.group}
+    yield from (column == value for column, value in equal.items() if value is not None)
+    if chosen.like is not None:
+        yield _task.live_name.contains(chosen.like, autoescape=True)
+    yield from (HasText(_task.tags, tag) for tag in chosen.tags)
+
+
+def ids(connection: Connection, chosen: TaskFilter) -> list[int]:
+    """The ids of the live tasks that were chosen, ascending."""
+    return sorted(connection.scalars(select(_task.id).where(*are_chosen(chosen))))
 
 
 def add(connection: Connection, definition: TaskDefinition, by: str) -> int:

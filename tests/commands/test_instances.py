@@ -87,6 +87,26 @@ def test_list_filters_by_task_and_status_and_is_bounded(url: str, database: Data
     assert invoke("instance", "list", "--task", "weekly", url=url).exit_code == 1
 
 
+def test_list_and_replay_choose_by_owner_group_and_tag(url: str, database: Database) -> None:
+    failed = asked(database, status="failed")
+    words = ("--owner", "ann", "--group", "night", "--tag", "a", "--tag", "b")
+    assert invoke("task", "set", "daily", *words, url=url).exit_code == 0
+    for chosen in (("--owner", "ann"), ("--group", "night", "--tag", "a", "--tag", "b", "--status", "failed")):
+        [one] = shown(url, "list", *chosen)
+        assert (one["id"], one["owner"], one["task_group"], one["tags"]) == (failed, "ann", "night", ["a", "b"])
+    assert shown(url, "list", "--tag", "c") == []
+    assert "\nowner  ann\n" in re.sub(" {2,}", "  ", invoke("instance", "show", str(failed), url=url).stdout)
+    for alone in (("--task", "daily"), ("--parent", str(failed))):
+        refused = invoke("instance", "list", *alone, "--owner", "ann", url=url)
+        assert (refused.exit_code, f"{alone[0]} says which alone" in refused.stderr) == (2, True)
+    refused = invoke("instance", "replay", "--task", "daily", "--tag", "a", url=url)
+    assert (refused.exit_code, "task 'daily' says which alone" in refused.stderr) == (1, True)
+    refused = invoke("instance", "replay", str(failed), "--tag", "a", url=url)
+    assert (refused.exit_code, "--tag goes with a choice of many" in refused.stderr) == (2, True)
+    assert shown(url, "replay", "--owner", "bob")["replayed"] == 0
+    assert shown(url, "replay", "--owner", "ann", "--tag", "b")["replayed"] == 1
+
+
 def test_list_shows_the_schedule_time_in_the_tasks_zone(url: str, database: Database) -> None:
     asked(database, schedule_datetime=database.clock.now().replace(2026, 7, 1, 12, 0, 0, 0))
     assert "2026-07-01 14:00:00+02:00" in invoke("instance", "list", url=url).stdout
@@ -311,7 +331,7 @@ def test_a_replay_from_a_node_keeps_what_was_before_it(url: str, database: Datab
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ((), "say which instances: their ids, or --status, --task, --since or --until"),
+        ((), "say which instances: their ids, or --status, --task, --owner, --group, --tag, --since or --until"),
         (("1", "--status", "failed"), "--status goes with a choice of many, and not with ids"),
         (("1", "--dry-run"), "--dry-run goes with a choice of many"),
         (("--status", "failed", "--wait"), "--wait goes with ids"),

@@ -25,9 +25,12 @@ from tests.harness.processes import ROOT
 READING = {
     "task list": ((),),
     "task show": (("daily",),),
-    "instance list": ((), ("--task", "daily", "--status", "pending")),
+    "instance list": ((), ("--task", "daily", "--status", "pending"), ("--owner", "ann"), ("--tag", "a")),
     "instance show": (("1",),),
-    "instance replay": (("--status", "failed", "--task", "daily", "--since", "2026-01-01", "--dry-run"),),
+    "instance replay": (
+        ("--status", "failed", "--task", "daily", "--since", "2026-01-01", "--dry-run"),
+        ("--group", "a", "--dry-run"),
+    ),
     "key list": ((), ("REPORT", "--begins", "product-"), ("--since", "2026-01-01")),
     "backfill list": ((), ("--task", "daily", "--status", "running")),
     "backfill show": (("1",),),

@@ -46,6 +46,7 @@ from rota.shared.store import (
     last_runs,
     loads,
     locks,
+    newest_instances,
     node_types,
     overlap,
     plans,
@@ -96,6 +97,7 @@ MAX_WAITING = "ix_schedule_task_max_waiting"
 TURN = "ix_schedule_instance_turn"
 NODES, STATE = "uq_schedule_task_node_order", "ix_schedule_worker_node_state"
 LIVING = "ix_schedule_worker_beat_gmt_dead"
+OWNER = "ix_schedule_task_owner_live_name"
 PRIMARY = "PRIMARY"
 
 READ_BY_ID = {("schedule_instance", PRIMARY), ("schedule_task", PRIMARY), ("schedule_task_node", PRIMARY)}
@@ -879,6 +881,23 @@ def test_the_newest_instances_of_a_task_are_read_without_its_history(big: Big, t
     big.reads(lambda c: instances.listed(c, 50, task_id=task), rows=50, by={FIRE, PRIMARY})
 
 
+@pytest.mark.parametrize(
+    ("status", "by", "rows"),
+    [
+        (None, {FIRE, OWNER}, 5 * 50),
+        ("succeed", {FIRE, OWNER}, 5 * 50),
+        ("failed", {UNSUCCESSFUL, PRIMARY}, big_tables.ENDED // 10),
+        ("running", {WORK, PRIMARY}, big_tables.RUNNING),
+    ],
+)
+def test_the_newest_instances_of_an_owners_tasks_are_read_without_what_has_another_status(
+    big: Big, status: str | None, by: set[str], rows: int
+) -> None:
+    some = update(schedule_task).where(schedule_task.c.id.between(5_000, 5_004)).values(owner="ann")
+    ask = partial(newest_instances.of_tasks, chosen=TaskFilter(owner="ann"), limit=50, status=status)
+    big.reads(ask, rows=rows, by=by, before=lambda c: c.execute(some))
+
+
 @pytest.mark.parametrize("status", ["failed", "canceled"])
 def test_the_newest_that_failed_are_read_without_those_that_did_not(big: Big, status: str) -> None:
     big.reads(lambda c: instances.listed(c, 50, status=status), rows=50, by={UNSUCCESSFUL, PRIMARY})
@@ -911,7 +930,7 @@ def test_tasks_are_found_and_listed_by_name(big: Big) -> None:
 @pytest.mark.parametrize(
     ("chosen", "index"),
     [
-        (TaskFilter(owner="ann"), "ix_schedule_task_owner_live_name"),
+        (TaskFilter(owner="ann"), OWNER),
         (TaskFilter(group="night"), "ix_schedule_task_task_group_live_name"),
     ],
 )
@@ -962,8 +981,8 @@ def test_fires_with_a_deadline_are_noted_by_their_keys(big: Big) -> None:
     ("wanted", "index"),
     [
         (replays.Wanted(InstanceStatus.FAILED), UNSUCCESSFUL),
-        (replays.Wanted(InstanceStatus.SUCCEED, 7), FIRE),
-        (replays.Wanted(InstanceStatus.FAILED, 7, datetime(2020, 1, 1), datetime(2040, 1, 1)), FIRE),  # noqa: DTZ001
+        (replays.Wanted(InstanceStatus.SUCCEED, [7]), FIRE),
+        (replays.Wanted(InstanceStatus.FAILED, [7], datetime(2020, 1, 1), datetime(2040, 1, 1)), FIRE),  # noqa: DTZ001
     ],
 )
 def test_a_page_of_what_is_to_be_replayed_is_read_by_an_index(big: Big, wanted: replays.Wanted, index: str) -> None:

@@ -1,13 +1,17 @@
 """What people ask of instances, as functions: several at once are done all or none, each with its audit row."""
 
 import json
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
 from rota.shared.control import audit, instances, replays
 from rota.shared.control.actor import Actor
-from rota.shared.domain.errors import NotFound, NotPossible
+from rota.shared.database.constructs import written
+from rota.shared.domain.errors import InvalidInput, NotFound, NotPossible
+from rota.shared.domain.task_filter import TaskFilter
+from rota.shared.store import newest_instances
 from tests.harness.scenario import Scenario
 
 ANN = Actor("ann", "cli")
@@ -31,6 +35,44 @@ def test_documents_are_json_as_they_are_and_a_shown_one_has_its_nodes(rows: Scen
     assert instances.listed(rows.database, 5, task="daily", status="running") == [got]
     with pytest.raises(NotFound, match="no task is named 'weekly'"):
         instances.listed(rows.database, 5, task="weekly")
+
+
+def test_those_of_the_tasks_of_an_owner_a_group_or_a_tag_are_listed_the_newest_first(
+    rows: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(newest_instances, "TASKS_IN_STATEMENT", 2)
+    worker = rows.worker()
+    anns = [rows.task(f"ann-{n}", owner="ann", task_group="night", tags=["a", "b"][: 1 + n % 2]) for n in range(5)]
+    bobs = rows.task("bob", owner="bob", task_group="night")
+    minute = timedelta(minutes=1)
+
+    def ended(status: str, task: int, at: datetime) -> int:
+        made = rows.ended(status, worker, task)
+        update = "UPDATE schedule_instance SET schedule_datetime = :at WHERE id = :made"
+        rows.sql(update, at=written(at), made=made)
+        return made
+
+    done = [ended("succeed", anns[n % 5], rows.start + n * minute) for n in range(15)]
+    failed = [ended("failed", task, rows.start - minute) for task in (anns[0], bobs)]
+    removed = ended("failed", rows.task("removed", owner="ann"), rows.start)
+    running = rows.running(worker, anns[1]).id
+    rows.sql("UPDATE schedule_task SET is_deleted = 1 WHERE name = 'removed'")
+
+    def listed(limit: int = 100, status: str | None = None, **chosen: Any) -> list[int]:
+        found = instances.listed(rows.database, limit, status=status, chosen=TaskFilter(**chosen))
+        return [one["id"] for one in found]
+
+    assert listed(status="succeed", owner="ann") == done[::-1]
+    assert listed(4, "succeed", owner="ann") == done[:-5:-1]
+    assert set(listed(owner="ann")) == {*done, failed[0], running}
+    assert listed(status="failed", owner="ann") == failed[:1]
+    assert listed(status="failed", group="night") == failed[::-1]
+    assert listed(status="running", group="night") == [running]
+    assert listed(status="succeed", tags=["b"]) == [one for n, one in enumerate(done) if n % 5 % 2][::-1]
+    assert listed(owner="nobody") == []
+    assert removed not in listed(owner="ann")
+    with pytest.raises(InvalidInput, match=r"tags 'b': give a list of tags, \['b'\]"):
+        listed(tags="b")
 
 
 def test_what_waits_is_canceled_and_what_runs_is_asked_and_both_are_recorded(rows: Scenario) -> None:

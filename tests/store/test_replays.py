@@ -18,6 +18,7 @@ from rota.shared.control.replays import Again, Replayed, ReplayFilter
 from rota.shared.database.transactions import opened
 from rota.shared.domain.errors import InvalidInput, InvalidParam, NotFound, NotPossible
 from rota.shared.domain.states import InstanceStatus
+from rota.shared.domain.task_filter import TaskFilter
 from rota.shared.settings import Settings
 from rota.shared.store import instances, params, reports
 from rota.shared.store import replays as store
@@ -82,7 +83,7 @@ def test_a_filter_finds_the_newest_runs_that_ended_so_of_a_task_in_a_time(rows: 
     rows.sql("UPDATE schedule_task SET is_deleted = 1 WHERE name = 'gone'")
     again = rows.database.write(lambda c: instances.replay(c, second, "bob"))
 
-    def found(**chosen: str) -> list[int]:
+    def found(**chosen: Any) -> list[int]:
         return [row["id"] for row in replays.find(rows.database, ReplayFilter(**chosen)).first]
 
     assert found() == [first, third, fourth, *other]
@@ -100,6 +101,29 @@ def test_a_filter_finds_the_newest_runs_that_ended_so_of_a_task_in_a_time(rows: 
         found(status="succeed")
     with pytest.raises(InvalidInput, match="yesterday"):
         found(since="yesterday")
+
+
+def test_a_filter_finds_those_of_an_owners_tasks(rows: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "PAGE", 3)
+    first, second = (rows.task(name, owner="ann", tags=[name]) for name in ("first", "second"))
+    other = rows.task("other", owner="bob")
+    times = minutes(rows, 4)
+    firsts, seconds, _ = (failed(rows, task, times) for task in (first, second, other))
+    succeeded = [rows.ended("succeed", task=task) for task in (first, second, other)]
+    ann = TaskFilter(owner="ann")
+
+    def found(of_tasks: TaskFilter, **chosen: str) -> set[int]:
+        return {row["id"] for row in replays.find(rows.database, ReplayFilter(**chosen, of_tasks=of_tasks)).first}
+
+    assert found(ann) == {*firsts, *seconds}
+    assert found(ann, since=f"{times[2].isoformat()}Z") == {*firsts[2:], *seconds[2:]}
+    assert found(ann, status="succeed") == set(succeeded[:2])
+    assert found(TaskFilter(tags=["second"])) == set(seconds)
+    assert found(TaskFilter(owner="nobody")) == set()
+    with pytest.raises(InvalidInput, match="task 'first' says which alone"):
+        found(ann, task="first")
+    assert everything(rows, ReplayFilter(of_tasks=ann)).done == 8
+    assert set(replayed(rows)) == {*firsts, *seconds}
 
 
 @pytest.mark.parametrize("task", [None, "daily"])

@@ -1,13 +1,13 @@
 """``rota instance replay``: run ended instances once more, by their ids or all that a filter finds."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
 
 from rota.cli.numbers import ROW_ID, CommandOnIds
-from rota.cli.options import JSON_OBJECT
+from rota.cli.options import JSON_OBJECT, task_choice_options
 from rota.cli.shell import Shell, actor, database_option, json_option, naming_options, pass_shell, why_option
 from rota.cli.show.instances import show_instances
 from rota.cli.show.output import note, show_json
@@ -17,12 +17,14 @@ from rota.shared.control import replays
 from rota.shared.control.replays import Again, Found, Replayed, ReplayFilter
 from rota.shared.domain.errors import NotPossible
 from rota.shared.domain.states import InstanceStatus
+from rota.shared.domain.task_filter import TaskFilter
 
 MANY = 10
 """More than so many are replayed only when somebody has said yes."""
 
 PROGRESS_SECONDS = 1.0
 
+OF_TASKS = ("owner", "group", "tags")
 STATUSES = (InstanceStatus.FAILED.value, InstanceStatus.CANCELED.value, InstanceStatus.SUCCEED.value)
 
 
@@ -32,6 +34,7 @@ STATUSES = (InstanceStatus.FAILED.value, InstanceStatus.CANCELED.value, Instance
 @click.option("--task", metavar="NAME", help="Without IDs: all of this task.")
 @click.option("--since", metavar="TIME", help="Without IDs: all for this time or later; in the task's zone, or in UTC.")
 @click.option("--until", metavar="TIME", help="Without IDs: all for a time before this one.")
+@task_choice_options
 @click.option("--from-node", metavar="NODE", help="Keep the results of the nodes before this one, and begin with it.")
 @click.option("--param", type=JSON_OBJECT, help="Instead of their own params.")
 @click.option("--chain", is_flag=True, help="What follows runs once more, too. --wait does not wait for it.")
@@ -54,7 +57,7 @@ def replay(
     wait: bool,
     why: str | None,
     as_json: bool,
-    **chosen: str | None,
+    **chosen: Any,
 ) -> None:
     """Run ended instances once more: these, or those of a filter.
 
@@ -67,12 +70,12 @@ def replay(
       rota instance replay 17 --from-node SEND --param '{"region": "us"}'
       rota instance replay --status failed --task nightly --since 2026-11-19T00:00 --dry-run
     """
-    given = {name: value for name, value in chosen.items() if value is not None}
+    given = {name: value for name, value in chosen.items() if value not in (None, ())}
     again = Again(param, from_node, chain)
     if not instance_ids:
         _refuse_what_is_for_ids(given, wait)
         with shell.database(to_write=not dry_run) as database, naming_options():
-            _replay_found(database, ReplayFilter(**given), again, why=why, dry_run=dry_run, yes=yes, as_json=as_json)
+            _replay_found(database, _filter(given), again, why=why, dry_run=dry_run, yes=yes, as_json=as_json)
         return
     _refuse_what_is_for_many(given, dry_run)
     with shell.database() as database, naming_options():
@@ -84,16 +87,23 @@ def replay(
         report_runs(database, runs, wait=wait, as_json=as_json)
 
 
-def _refuse_what_is_for_ids(given: dict[str, str], wait: bool) -> None:
+def _filter(given: Mapping[str, Any]) -> ReplayFilter:
+    of_tasks = {name: value for name, value in given.items() if name in OF_TASKS}
+    others = {name: value for name, value in given.items() if name not in OF_TASKS}
+    return ReplayFilter(**others, of_tasks=TaskFilter(**of_tasks))
+
+
+def _refuse_what_is_for_ids(given: Mapping[str, Any], wait: bool) -> None:
     if not given:
-        raise click.UsageError("say which instances: their ids, or --status, --task, --since or --until")
+        options = "--status, --task, --owner, --group, --tag, --since or --until"
+        raise click.UsageError(f"say which instances: their ids, or {options}")
     if wait:
         raise click.UsageError("--wait goes with ids; rota instance list shows what has become of many")
 
 
-def _refuse_what_is_for_many(given: dict[str, str], dry_run: bool) -> None:
+def _refuse_what_is_for_many(given: Mapping[str, Any], dry_run: bool) -> None:
     if given or dry_run:
-        option = f"--{next(iter(given), 'dry-run')}"
+        option = f"--{next(iter(given), 'dry-run')}".replace("--tags", "--tag")
         raise click.UsageError(f"{option} goes with a choice of many, and not with ids; leave one of them out")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from rota.cli.groups import GuessingGroup
-from rota.cli.options import JSON_OBJECT, limit_option
+from rota.cli.options import JSON_OBJECT, limit_option, task_choice_options
 from rota.cli.shell import Shell, actor, database_option, json_option, naming_options, pass_shell, why_option
 from rota.cli.show.output import cell, note, show_json
 from rota.cli.show.runs import report_runs
@@ -117,9 +117,7 @@ def _show_saved(database: Database, saved: tasks.Outcome, as_json: bool, done: s
 @task.command("list")
 @click.option("--status", type=click.Choice([status.value for status in TaskStatus]), help="Only those on, or off.")
 @click.option("--like", metavar="TEXT", help="Only those with this in their name.")
-@click.option("--owner", help="Only those of this owner.")
-@click.option("--group", help="Only those of this group.")
-@click.option("--tag", "tags", multiple=True, help="Only those with this tag; with all, if it is repeated.")
+@task_choice_options
 @limit_option(100)
 @json_option
 @database_option
