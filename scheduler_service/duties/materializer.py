@@ -89,7 +89,11 @@ class Materializer:
         """One batch; returns the seconds to rest, 0 when there is more to do at once."""
         now = self._database.clock.now()
         self._at_work_since = now if now - self._looked_at > AWAY else self._at_work_since
-        self._looked_at = now
+        rest = self._batch(now)
+        self._looked_at = now  # a step that failed was none: the database was away
+        return rest
+
+    def _batch(self, now: datetime) -> float:
         horizon = now + timedelta(seconds=self._settings.lookahead_seconds)
         limit, lease = self._settings.batch, self._settings.lock_lease_seconds
         if not self._has_begun:

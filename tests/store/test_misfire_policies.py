@@ -15,6 +15,7 @@ from rota.scheduler_service.fleet import FleetCache
 from rota.shared.control import tasks
 from rota.shared.database.transactions import Database
 from rota.shared.domain.catching_up import FIRES_OF_TASK
+from rota.shared.domain.errors import DatabaseAway
 from rota.shared.domain.planning import CATCH_UP_PRIORITY
 from rota.shared.settable_clock import SettableClock
 from rota.shared.settings import Settings
@@ -114,6 +115,10 @@ def test_fire_all_runs_the_newest_up_to_the_cap_a_few_at_a_time(
     assert rows.sql("SELECT * FROM schedule_catch_up") == []
 
 
+def raise_away(*_: Any, **__: Any) -> None:
+    raise DatabaseAway("the database refuses connections")
+
+
 def run_all(rows: Scenario, worker: int, settings: Settings) -> None:
     """Let the worker run what waits, one after the other."""
     Assigner(rows.database, settings).step()
@@ -143,6 +148,25 @@ def test_a_fire_that_is_late_because_the_scheduler_is_slow_keeps_its_priority(
     assert priority_of_a_fire(20) == 3
     clock.advance(60)
     assert priority_of_a_fire(20) == CATCH_UP_PRIORITY, "the scheduler was away"
+
+
+@pytest.mark.parametrize("refused", ["read", "write"])
+def test_what_is_late_since_the_database_was_away_goes_behind_what_is_due(
+    rows: Scenario, clock: SettableClock, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    duty = Materializer(rows.database, Settings.load())
+    duty.step()
+    rows.planned_task(clock.now(), cron="0 0 1 1 *")
+    with monkeypatch.context() as away:
+        away.setattr(rows.database, refused, raise_away)
+        for _ in range(12):
+            clock.advance(10)
+            with pytest.raises(DatabaseAway):
+                duty.step()
+    task = rows.planned_task(clock.now() - timedelta(seconds=20), cron="0 0 1 1 *", priority=3)
+    duty.step()
+    [instance] = rows.sql("SELECT priority FROM schedule_instance WHERE schedule_task_id = :task", task=task)
+    assert instance.priority == CATCH_UP_PRIORITY
 
 
 def test_what_was_missed_before_the_window_is_counted_apart(rows: Scenario, settings: Settings, catch_up: Step) -> None:
