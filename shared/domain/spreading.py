@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from rota.shared.domain.errors import InvalidInput
@@ -40,14 +41,21 @@ class Shard:
     is_to_stop: bool = False
     """Whether somebody has asked to cancel it."""
 
+    gmt_completed: datetime | None = None
+    """When it ended, naive UTC."""
+
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What becomes of a parent whose shards have all ended: its status, why, and its result as JSON text."""
+    """What becomes of a parent whose shards have all ended: its status, why, and its result as JSON text.
+
+    ``gmt_completed``: when the last of them ended, naive UTC; None: nobody can tell.
+    """
 
     status: InstanceStatus
     reason: str | None
     result: str
+    gmt_completed: datetime | None = None
 
 
 def with_shards(spread: Spread | None, shards: int | None) -> Spread | None:
@@ -110,14 +118,15 @@ def gathered(shards: Sequence[Shard], total: int | None, *, is_cancel_requested:
     says why it was canceled.
     """
     result = json_text(_results(shards))
+    ended = max((shard.gmt_completed for shard in shards if shard.gmt_completed is not None), default=None)
     wrong = [shard for shard in shards if shard.status != InstanceStatus.SUCCEED]
     missing = max(0, (total or 0) - len(shards))
     if is_cancel_requested:
-        return Gathered(InstanceStatus.CANCELED, reason or "canceled", result)
+        return Gathered(InstanceStatus.CANCELED, reason or "canceled", result, ended)
     if not wrong and not missing and shards:
-        return Gathered(InstanceStatus.SUCCEED, None, result)
+        return Gathered(InstanceStatus.SUCCEED, None, result, ended)
     number = max(total or 0, len(shards))
-    return Gathered(InstanceStatus.FAILED, _why(wrong, missing, number)[:REASON_LIMIT], result)
+    return Gathered(InstanceStatus.FAILED, _why(wrong, missing, number)[:REASON_LIMIT], result, ended)
 
 
 def _why(wrong: Sequence[Shard], missing: int, total: int) -> str:

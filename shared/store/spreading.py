@@ -23,6 +23,7 @@ from rota.shared.database.constructs import among, by_index, read_by
 from rota.shared.database.later import read_before
 from rota.shared.domain.spreading import ITS_SHARDS, Shard
 from rota.shared.domain.states import InstanceStatus
+from rota.shared.domain.times import is_time
 from rota.shared.store import params
 from rota.shared.store.tables import schedule_instance, schedule_worker_node
 from rota.shared.store.transitions import canceling
@@ -82,7 +83,14 @@ def running(connection: Connection, after_id: int, limit: int) -> list[Running]:
 
 
 def _shards(*results: ColumnElement[Any]) -> Select[Any]:
-    columns = (_shard.c.id, _shard.c.shard_index, _shard.c.status, _worker.name, _shard.c.reason)
+    columns = (
+        _shard.c.id,
+        _shard.c.shard_index,
+        _shard.c.status,
+        _worker.name,
+        _shard.c.reason,
+        _shard.c.gmt_completed,
+    )
     its_parent = (
         _shard.c.schedule_task_id == _instance.schedule_task_id,
         _shard.c.schedule_datetime == _instance.schedule_datetime,
@@ -109,14 +117,13 @@ def shards_of(connection: Connection, parent_ids: Collection[int], *, results: b
     """The shards of these instances, by the instance, in their order; with their small ``results`` if asked for."""
     statement = _with_results if results else _without_results
     found: dict[int, list[Shard]] = {parent: [] for parent in parent_ids}
-    for parent, is_to_stop, number, index, status, worker, reason, *result in connection.execute(
+    for parent, is_to_stop, number, index, status, worker, reason, moment, *result in connection.execute(
         statement, {"ids": sorted(parent_ids)}
     ):
         small, large = result or (None, None)
-        text = None if small is None else str(small)
-        found[parent].append(
-            Shard(number, index or 0, status, worker, reason, text, large is not None, is_to_stop=bool(is_to_stop))
-        )
+        text, ended = None if small is None else str(small), moment if is_time(moment) else None
+        shard = Shard(number, index or 0, status, worker, reason, text, large is not None, bool(is_to_stop), ended)
+        found[parent].append(shard)
     return {parent: sorted(shards, key=lambda one: (one.index, one.id)) for parent, shards in found.items()}
 
 

@@ -173,7 +173,7 @@ has_open_shard = exists(
 End = tuple[int, int, Gathered]
 """An instance whose shards have all ended: its id, its attempt, and how it ends."""
 
-_ended = json_rows("ended", id="id", attempt="int", status="str", reason="str", result="json")
+_ended = json_rows("ended", id="id", attempt="int", status="str", reason="str", result="json", at="time")
 _end = (
     update(schedule_instance)
     .where(
@@ -186,7 +186,7 @@ _end = (
         status=_ended.c.status,
         reason=_ended.c.reason,
         execution_result=_ended.c.result,
-        gmt_completed=UtcNow(),
+        gmt_completed=case((_ended.c.at <= UtcNow(), _ended.c.at), else_=UtcNow()),
         gmt_modified=UtcNow(),
         modifier=_scheduler,
     )
@@ -194,8 +194,10 @@ _end = (
 
 
 def end(connection: Connection, ends: Iterable[End]) -> None:
-    """End instances whose shards have all ended. What is not as it was read stays as it is."""
-    rows = [(number, attempt, one.status.value, one.reason, one.result) for number, attempt, one in ends]
+    """End instances whose shards have all ended, when the last one did. What is not as it was read stays as it is."""
+    rows = [
+        (number, attempt, one.status.value, one.reason, one.result, one.gmt_completed) for number, attempt, one in ends
+    ]
     if rows:
         execute_later(connection, _end, {"rows": bound(sorted(rows))})
 
