@@ -5,7 +5,7 @@ slot; otherwise it is NULL. So two workers cannot both take a slot (docs/decisio
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 
@@ -84,7 +84,8 @@ class SkipCandidate:
     """A fire that will be skipped unless ``holder_id`` reports before ``until`` (naive UTC).
 
     ``holder_id`` is the instance that holds the task's slot: its row says ``running``, but it may have ended already.
-    ``until`` is ``LOCKED`` as long as somebody has that row or one of its nodes locked: a report would wait, too.
+    ``until`` is ``LOCKED`` as long as somebody has that row or one of its nodes locked: a report would wait, too. So it
+    is after a hold-up of whoever looks, until the next look.
     """
 
     holder_id: int
@@ -121,6 +122,11 @@ def note_candidate(candidates: dict[int, SkipCandidate], one: Waiting, until: da
     known = candidates.get(one.id)
     if known is None or known.until == LOCKED:
         candidates[one.id] = SkipCandidate(one.holder_id, until if one.is_holder_free else LOCKED)
+
+
+def with_a_second_anew(candidates: Mapping[int, SkipCandidate]) -> dict[int, SkipCandidate]:
+    """The same after a hold-up, in which no run could report: the second of each begins with the next look."""
+    return {number: replace(one, until=LOCKED) for number, one in candidates.items()}
 
 
 def slots_waited_for(policy: str | None, max_instances: int | None) -> int | None:

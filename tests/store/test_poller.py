@@ -220,6 +220,26 @@ def behind(rows: Scenario) -> tuple[Puller, int, Run, int]:
     return puller, other, before, fire
 
 
+def test_after_a_hold_up_the_run_in_the_way_has_its_second_to_report_again(rows: Scenario) -> None:
+    task, worker, other = rows.task(overlap_policy="skip"), rows.worker(), rows.worker()
+    before = rows.running(other, task)
+    rows.sql("UPDATE schedule_instance SET gmt_started = schedule_datetime WHERE id = :id", id=before.id)
+    fire = rows.assigned(worker, task, rows.start)
+    clock = SettableClock(rows.now())
+    puller = Puller(rows.database, worker, clock)
+    puller.fetcher.fetch()
+    assert puller.claim() == []
+    clock.advance(30)
+    assert puller.claim() == []
+    assert rows.status(fire) == "assigned"
+    looks = 0
+    while rows.status(fire) == "assigned" and looks < 9:
+        clock.advance(0.6)
+        puller.claim()
+        looks += 1
+    assert (rows.status(fire), looks > 1) == ("canceled", True)
+
+
 @pytest.mark.parametrize("skipped", [False, True], ids=["ended before", "ended after"])
 def test_a_slow_report_tells_whether_a_fire_is_skipped(
     rows: Scenario, behind: tuple[Puller, int, Run, int], *, skipped: bool

@@ -1,7 +1,8 @@
 """Shards and broadcasts: one fire runs as several instances, and ends when all of them have."""
 
 import threading
-from datetime import timedelta
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,11 +11,13 @@ from rota.scheduler_service.duties.chains import Chains
 from rota.scheduler_service.duties.spreader import Spreader
 from rota.shared.control import instances, replays, tasks
 from rota.shared.control.replays import Again, ReplayFilter
+from rota.shared.database.constructs import written
 from rota.shared.database.transactions import Database
 from rota.shared.domain.errors import InvalidInput, NotPossible
 from rota.shared.domain.spreading import RIGHT
+from rota.shared.settable_clock import SettableClock
 from rota.shared.settings import Settings
-from rota.shared.store import assignments, strays
+from rota.shared.store import assignments, settling, strays
 from rota.shared.store.overlap import REPORTED_WITHIN
 from tests.harness.processes import wait_until
 from tests.harness.scenario import Scenario, to_retry
@@ -72,6 +75,72 @@ def test_the_next_fire_is_skipped_while_shards_of_the_one_before_run(spread: Spr
     wait_until(lambda: spread.stepped().row(late).status == "canceled", 5, "it to be skipped")
     assert spread.rows.row(late).reason == f"overlap: instance {first} still ran when this instance was due"
     assert {run.shard.parent_id for some in runs.values() for run in some} == {first}
+
+
+@pytest.mark.parametrize("held_up", ["between two looks", "in a look"])
+def test_after_a_hold_up_the_shards_in_the_way_have_their_second_to_report_again(
+    migrated_url: str, monkeypatch: pytest.MonkeyPatch, held_up: str
+) -> None:
+    clock = SettableClock(datetime.now(UTC).replace(tzinfo=None))
+    with closing(Database(migrated_url, clock=clock)) as database:
+        spread = Spread(Scenario(database))
+        spread.add(shards=2)
+        first = spread.start()
+        clock.advance(5)  # so that it is behind no time that the database has written
+        spread.step()
+        spread.claim()
+        late = spread.rows.pending(spread.task(first), clock.now() + timedelta(milliseconds=50), origin="cron")
+        clock.advance(0.25)
+        if held_up == "in a look":
+            judge = settling.judge
+
+            def slow(*given: Any) -> Any:
+                clock.advance(7)
+                return judge(*given)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(settling, "judge", slow)
+                spread.step()
+            clock.advance(0.25)
+        else:
+            spread.step()
+            clock.advance(7)
+        spread.step()
+        assert spread.rows.status(late) == "pending"
+        for _ in range(6):
+            clock.advance(0.25)
+            spread.step()
+        assert spread.rows.status(late) == "canceled"
+
+
+def test_a_report_that_comes_late_skips_no_fire_that_was_due_after_the_shards_had_ended(spread: Spread) -> None:
+    spread.add(shards=2)
+    first = spread.start()
+    spread.step()
+    runs = spread.claim()
+    last = spread.rows.now()
+    following = spread.rows.pending(spread.task(first), last + timedelta(milliseconds=1), origin="cron")
+    wait_until(lambda: spread.rows.now() > spread.rows.row(following).due_at, 5, "the next fire to be due")
+    spread.step()
+    assert spread.rows.row(following).status == "pending"
+    spread.end(runs)
+    spread.rows.sql(
+        "UPDATE schedule_instance SET gmt_completed = :last WHERE parent_id = :first", last=written(last), first=first
+    )
+    wait_until(lambda: spread.stepped().row(following).status != "pending", 5, "the next fire to be decided")
+    assert spread.rows.row(first).gmt_completed == last
+    assert spread.rows.row(following).status == "running"
+
+
+def test_the_end_of_a_shard_to_come_is_none(spread: Spread) -> None:
+    """The clock of who wrote it was wrong."""
+    spread.add(shards=2)
+    first = spread.start()
+    spread.step()
+    spread.end(spread.claim())
+    spread.rows.sql("UPDATE schedule_instance SET gmt_completed = '2099-01-01' WHERE parent_id = :first", first=first)
+    spread.step()
+    assert spread.rows.row(first).gmt_completed <= spread.rows.now()
 
 
 def test_shards_of_a_queued_task_run_beside_each_other_and_its_fires_after_each_other(spread: Spread) -> None:
