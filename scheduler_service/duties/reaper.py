@@ -68,6 +68,9 @@ class Reaper:
     before it declares that worker dead. After a step back beats are in the future: the reaper watches each of them for
     the limit, and a worker that beats meanwhile lives.
 
+    For such a time nobody could start anything, either. So after an outage or a step it takes nothing back as not
+    started in time before it has watched for that time.
+
     The servers of a cluster have a clock each, and beats are of several. To move to another server counts as a step of
     the clock. And no clock of a server decides alone who is silent: the reaper must have seen the same beat for the
     limit.
@@ -89,7 +92,7 @@ class Reaper:
 
         self._known: Collection[int] = [worker.id for worker in database.read(workers.alive)]
         self._without_beat: dict[int, float] = {}
-        self._looked_for_unstarted = float("-inf")
+        self._looked_for_unstarted = self._held_up = float("-inf")
         self._looked_to: dict[unstarted.Queue, unstarted.Place] = {}
         """How far it has looked through the queues in which something is late."""
 
@@ -103,11 +106,9 @@ class Reaper:
         if seen.unshown:
             self._change(partial(workers.show, worker_ids=seen.unshown, by=self._by))
         self._recover(seen)
-        if (
-            self._clock.monotonic() - self._looked_for_unstarted
-            >= self._settings.assignment_timeout_seconds * UNSTARTED_SHARE
-        ):
-            self._looked_for_unstarted = self._clock.monotonic()
+        now, timeout = self._clock.monotonic(), self._settings.assignment_timeout_seconds
+        if now - self._looked_for_unstarted >= timeout * UNSTARTED_SHARE and now - self._held_up >= timeout:
+            self._looked_for_unstarted = now
             self._take_back_unstarted(seen.alive)
         return self._settings.tick_period
 
@@ -142,7 +143,7 @@ class Reaper:
             self._watch(f"saw the database's clock step {step:+.1f} s")
 
     def _watch(self, why: str) -> None:
-        self._watching_since = self._heard
+        self._watching_since = self._held_up = self._heard
         log.warning("reaper: %s; it declares nobody dead before it has watched for a liveness limit", why)
 
     def _declare_dead(self, seen: Census) -> int:

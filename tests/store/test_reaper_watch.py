@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Connection
 
 from rota.scheduler_service.duties.reaper import ClockReading, Reaper
+from rota.shared.database.constructs import written
 from rota.shared.database.transactions import Database, opened
 from rota.shared.settable_clock import SettableClock
 from rota.shared.settings import Settings
@@ -61,6 +62,27 @@ def test_a_step_of_the_databases_clock_kills_no_worker(
         clock.advance(6)
         reaper.step()
     assert state(rows, worker) == "dead"
+
+
+@pytest.mark.parametrize("held_up", ["a step of the clock", "an outage"])
+def test_what_nobody_could_start_in_time_is_not_taken_back(
+    rows: Scenario, clock: SettableClock, monkeypatch: pytest.MonkeyPatch, held_up: str
+) -> None:
+    worker, _ = rows.worker(liveness_seconds=600), rows.worker(liveness_seconds=600)
+    reaper = Reaper(rows.database, Settings.load(assignment_timeout_seconds=10), "test")
+    reaper.step()
+    given = rows.assigned(worker)
+    rows.sql("UPDATE schedule_instance SET due_at = :now, gmt_assigned = :now", now=written(clock.now()))
+    if held_up == "an outage":
+        clock.advance(60)
+    else:
+        clock.set_to(clock.now() + timedelta(seconds=60))
+    for _ in range(4):
+        reaper.step()
+        assert rows.status(given) == "assigned"
+        clock.advance(3)
+    reaper.step()
+    assert rows.status(given) == "pending"
 
 
 @pytest.mark.parametrize(
