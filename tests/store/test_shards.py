@@ -132,15 +132,17 @@ def test_a_report_that_comes_late_skips_no_fire_that_was_due_after_the_shards_ha
     assert spread.rows.row(following).status == "running"
 
 
-def test_the_end_of_a_shard_to_come_is_none(spread: Spread) -> None:
-    """The clock of who wrote it was wrong."""
+@pytest.mark.parametrize("end", ["2021-01-01", "2099-01-01"])
+def test_an_end_of_its_shards_before_it_has_started_or_to_come_is_none(spread: Spread, end: str) -> None:
+    """SQL has revived it alone, or a clock was wrong."""
     spread.add(shards=2)
     first = spread.start()
     spread.step()
     spread.end(spread.claim())
-    spread.rows.sql("UPDATE schedule_instance SET gmt_completed = '2099-01-01' WHERE parent_id = :first", first=first)
+    spread.rows.sql("UPDATE schedule_instance SET gmt_completed = :end WHERE parent_id = :first", end=end, first=first)
     spread.step()
-    assert spread.rows.row(first).gmt_completed <= spread.rows.now()
+    row = spread.rows.row(first)
+    assert row.gmt_started <= row.gmt_completed <= spread.rows.now()
 
 
 def test_shards_of_a_queued_task_run_beside_each_other_and_its_fires_after_each_other(spread: Spread) -> None:

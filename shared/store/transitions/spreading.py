@@ -186,7 +186,7 @@ _end = (
         status=_ended.c.status,
         reason=_ended.c.reason,
         execution_result=_ended.c.result,
-        gmt_completed=case((_ended.c.at <= UtcNow(), _ended.c.at), else_=UtcNow()),
+        gmt_completed=case((_ended.c.at.between(_instance.gmt_started, UtcNow()), _ended.c.at), else_=UtcNow()),
         gmt_modified=UtcNow(),
         modifier=_scheduler,
     )
