@@ -1,8 +1,9 @@
 """Requests: one-off work that a program asks for in a transaction of its own, and what the scheduler makes of it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any, NoReturn
 
 from sqlalchemy import Connection, Row
@@ -21,7 +22,7 @@ from rota.shared.domain.business_keys import Asked, Key, checked_key, task_name
 from rota.shared.domain.errors import DatabaseAway, DatabaseProblem, InvalidInput, NotFound
 from rota.shared.domain.jsontext import UnreadableJson, json_value
 from rota.shared.domain.times import is_time, why_no_time
-from rota.shared.store import requests
+from rota.shared.store import params, requests
 from rota.shared.store import tasks as task_rows
 from rota.shared.store.requests import Request, What
 
@@ -139,9 +140,9 @@ def apply(
     it is left for later, and so are those behind it under its key: ``held_up`` says which. Raises what may pass, such
     as DatabaseAway: then what is left is done later.
     """
-    for some in _alike(found):
+    for some in chain.from_iterable(map(_portions, _alike(found))):
         try:
-            _apply(database, held_up.let_through(some), refused, held_up)
+            _apply(database, _with_large_params(database, held_up.let_through(some)), refused, held_up)
         except DatabaseAway:
             raise
         except DatabaseProblem:  # mostly: the task of their type is to be added, and somebody has locked its place
@@ -171,8 +172,7 @@ def _alike(found: Sequence[Request]) -> list[list[Request]]:
     keys: set[Key] = set()
     for one in found:
         last = parts[-1][-1] if parts else None
-        is_alike = last is not None and _kind(last) == _kind(one) and one.key not in keys
-        if not is_alike or len(keys) >= business_keys.BATCH:
+        if last is None or _kind(last) != _kind(one) or one.key in keys:
             parts.append([])
             keys = set()
         parts[-1].append(one)
@@ -182,6 +182,18 @@ def _alike(found: Sequence[Request]) -> list[list[Request]]:
 
 def _kind(one: Request) -> tuple[str, str, str, str | None]:
     return one.what, one.type, one.by, one.why
+
+
+def _portions(some: Sequence[Request]) -> Iterator[list[Request]]:
+    """As many at a time as one transaction does: bounded in rows, and in the bytes of their params."""
+    least = params.BYTES_AT_ONCE // business_keys.BATCH
+    return params.in_portions(some, lambda one: max(least, one.large_param))
+
+
+def _with_large_params(database: Database, some: list[Request]) -> list[Request]:
+    if not any(one.large_param for one in some):
+        return some
+    return database.read(partial(requests.with_large_params, some=some))
 
 
 def _work(database: Database, actor: Actor, some: Sequence[Request]) -> Callable[[Connection, Act], None]:

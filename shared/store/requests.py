@@ -5,8 +5,8 @@ a transaction that has inserted, however long it stays open. The scheduler reads
 removes a row in the transaction that does what it says (docs/decisions/0061-requests.md).
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -18,6 +18,7 @@ from rota.shared.database.later import execute_later, read_before
 from rota.shared.database.transactions import Database
 from rota.shared.domain.business_keys import Key
 from rota.shared.domain.states import REASON_LIMIT
+from rota.shared.store import params
 from rota.shared.store.tables import schedule_request
 
 _request = schedule_request.c
@@ -32,7 +33,7 @@ class What(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one row asks for; ``due_at`` is naive UTC, None: at once; ``param`` a JSON text."""
+    """What one row asks for; ``due_at`` is naive UTC, None: at once; ``param`` a JSON text, None if it is large."""
 
     id: int
     what: str
@@ -45,6 +46,9 @@ class Request:
     fire_key: str | None = None
     """That of the run, by which the program finds it."""
 
+    large_param: int = 0
+    """How many bytes a param has that is too large to be read with the others; ``with_large_params`` reads it."""
+
 
 _waiting = (
     read_by(
@@ -55,10 +59,11 @@ _waiting = (
             _request.code,
             _request.number,
             _request.due_at,
-            type_coerce(_request.param, String),
+            params.small(type_coerce(_request.param, String)),
             _request.why,
             _request.creator,
             _request.fire_key,
+            params.bytes_of_large(_request.param),
         ),
         schedule_request,
         "ix_schedule_request_open",
@@ -76,9 +81,20 @@ any_waiting = exists(
 
 
 def waiting(connection: Connection, limit: int) -> list[Request]:
-    """The oldest requests, at most so many."""
+    """The oldest requests, at most so many, without their large params."""
     rows = connection.execute(_waiting, {"limit": limit})
     return [Request(i, what, kind, (code, number), *rest) for i, what, kind, code, number, *rest in rows]
+
+
+_large = select(_request.id, type_coerce(_request.param, String)).where(among(_request.id), _request.is_deleted == 0)
+
+
+def with_large_params(connection: Connection, some: Sequence[Request]) -> list[Request]:
+    """These requests with their large params, without those that another scheduler has done meanwhile."""
+    ids = sorted(one.id for one in some if one.large_param)
+    texts = dict(map(tuple, connection.execute(_large, {"ids": ids})))
+    left = (one for one in some if not one.large_param or one.id in texts)
+    return [replace(one, param=texts[one.id]) if one.large_param else one for one in left]
 
 
 _left = select(_request.id).where(among(_request.id), _request.is_deleted == 0)

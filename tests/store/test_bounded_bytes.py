@@ -1,10 +1,7 @@
 """However large params and results are, Rota's processes take them from the database a few megabytes at a time."""
 
-import gc
 import json
 import os
-import tracemalloc
-from collections.abc import Callable
 from contextlib import redirect_stdout
 from datetime import timedelta
 from functools import partial
@@ -27,6 +24,7 @@ from rota.shared.settings import Settings
 from rota.shared.store import params, runs
 from rota.shared.store.tables import schedule_instance
 from rota.worker_service.pulling import slots
+from tests.harness.memory import peak, peak_beyond
 from tests.harness.puller import Puller
 from tests.harness.scenario import Scenario
 from tests.harness.statements import executed
@@ -55,30 +53,6 @@ def waiting(rows: Scenario, task: int, number: int, param: Any = None) -> None:
 
 def insert_runs(connection: Connection, made: list[dict[str, Any]]) -> None:
     connection.execute(insert(schedule_instance), made)
-
-
-def peak(work: Callable[[], object]) -> int:
-    """The most bytes that Python held during the work, beyond those it held before."""
-    gc.collect()
-    tracemalloc.start()
-    try:
-        work()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
-def peak_beyond(work: Callable[[], object]) -> int:
-    """The most bytes that Python held during the work, beyond those that its outcome holds."""
-    gc.collect()
-    tracemalloc.start()
-    try:
-        outcome = work()
-        held, most = tracemalloc.get_traced_memory()
-        del outcome
-        return most - held
-    finally:
-        tracemalloc.stop()
 
 
 def given(rows: Scenario) -> int:

@@ -1,0 +1,79 @@
+"""However large the params of one-off work are, its requests and keys are read and written some megabytes at a time."""
+
+import json
+from collections.abc import Iterable
+
+from rota.scheduler_service.duties.requests import Requests
+from rota.shared.control import requests
+from rota.shared.control.actor import Actor
+from rota.shared.control.business_keys import Wanted
+from rota.shared.database import callers
+from rota.shared.settings import Settings
+from tests.harness.memory import peak
+from tests.harness.scenario import Scenario
+from tests.harness.statements import executed
+
+ANN = Actor("ann", "code")
+MB = 1_000_000
+BOUND = 60 * MB
+PARAM = {"rows": [[n, f"row {n}"] for n in range(15_000)]}
+LARGE = 40
+"""So many runs have it."""
+
+INSERTS_RUNS = "INSERT INTO schedule_instance "
+
+
+def ask(rows: Scenario, wanted: Iterable[Wanted]) -> None:
+    """Ask for runs as a program does in its own transaction."""
+    for one in wanted:
+        [insert], _ = requests.once(rows.database, ANN, "REPORT", one)
+        rows.database.write(lambda connection, insert=insert: callers.execute(connection, insert))  # type: ignore[misc]
+
+
+def params_of_runs(rows: Scenario) -> list[object]:
+    """The params of what waits or runs, by the keys."""
+    found = rows.sql(
+        "SELECT i.param FROM schedule_business_key k JOIN schedule_instance i ON i.id = k.schedule_instance_id"
+        " WHERE i.status IN ('pending', 'running') ORDER BY k.number"
+    )
+    return [None if param is None else json.loads(param) for (param,) in found]
+
+
+# Requests
+
+
+def test_requests_with_large_params_are_done_with_little_memory(rows: Scenario) -> None:
+    ask(rows, [Wanted(f"k{n:03}", param={**PARAM, "n": n}) for n in range(LARGE)])
+    duty = Requests(rows.database, Settings())
+    most = peak(duty.step)
+    print(f"{most / MB:.0f} MB")
+    assert most <= BOUND
+    assert params_of_runs(rows) == [{**PARAM, "n": n} for n in range(LARGE)]
+    assert rows.sql("SELECT COUNT(*) FROM schedule_request")[0][0] == 0
+
+
+def test_requests_with_small_params_are_done_in_one_transaction(rows: Scenario) -> None:
+    ask(rows, [Wanted(f"k{n:03}", param={"n": n, "text": "x" * 3_000}) for n in range(100)])
+    with executed(rows.database.engine) as statements:
+        Requests(rows.database, Settings()).step()
+    assert len([text for text in statements if INSERTS_RUNS in text]) == 1
+    assert len([text for text in statements if "FROM schedule_request" in text and "param" in text]) == 1
+    assert [param["n"] for param in params_of_runs(rows)] == list(range(100))  # type: ignore[index]
+
+
+def test_a_large_request_that_another_scheduler_has_done_since_it_was_read_is_done_once(rows: Scenario) -> None:
+    ask(rows, [Wanted("a", param=PARAM), Wanted("b", param={"n": 1})])
+    read = rows.database.read
+
+    def read_and_then_another_comes(work: object) -> object:
+        found = read(work)  # type: ignore[arg-type, var-annotated]
+        rows.database.read = read  # type: ignore[method-assign]
+        Requests(rows.database, Settings()).step()
+        return found
+
+    duty = Requests(rows.database, Settings())
+    rows.database.read = read_and_then_another_comes  # type: ignore[method-assign, assignment]
+    duty.step()
+    assert params_of_runs(rows) == [PARAM, {"n": 1}]
+    assert rows.sql("SELECT COUNT(*) FROM schedule_request")[0][0] == 0
+    assert rows.sql("SELECT COUNT(*) FROM schedule_instance")[0][0] == 2
