@@ -80,11 +80,11 @@ class Keys:
         connection: Any = None,
         why: str | None = None,
     ) -> Document:
-        """``once`` for many keys, 1,000 in each transaction; returns how many were ``added``, ``moved`` and ``kept``.
+        """``once`` for many keys; returns how many were ``added``, ``moved`` and ``kept``.
 
-        Of several for one key the last counts. All are checked before any is written. With a ``connection`` of your
-        own, as of ``once``, all are in your transaction, by an INSERT each; it returns how many were ``asked`` for.
-        Raises as ``once`` does.
+        Of several for one key the last counts. All are checked before any is written; then each transaction writes
+        1,000 keys, or fewer with large params. With a ``connection`` of your own, as of ``once``, all are in your
+        transaction, by an INSERT each; it returns how many were ``asked`` for. Raises as ``once`` does.
 
             client.once_many("END_PROMOTION", [Once(f"product-{n}", at=end) for n in range(10_000)])
         """

@@ -1,7 +1,7 @@
 """One-off work under business keys: ask for it, look for it, cancel it."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,20 +14,21 @@ from rota.shared.control import audit, instances, known_types, tasks
 from rota.shared.control.actor import Actor
 from rota.shared.control.acts import Act, perform
 from rota.shared.control.documents import Document, key_document, plain
+from rota.shared.database.constructs import bound
 from rota.shared.database.transactions import Database
 from rota.shared.domain.business_keys import Asked, Done, Key, KeyFilter, Standing, checked_key, task_name
 from rota.shared.domain.errors import InvalidInput, NameTaken, NotFound, RotaError
 from rota.shared.domain.jsontext import json_text
 from rota.shared.domain.states import InstanceStatus, OverlapPolicy
 from rota.shared.domain.times import read_time, zone_of
-from rota.shared.store import business_keys, found_keys, standing_keys
+from rota.shared.store import business_keys, found_keys, params, standing_keys
 from rota.shared.store import tasks as task_rows
 from rota.shared.store.business_keys import Call
 from rota.shared.store.transitions import canceling
 from rota.shared.waking.schedulers import wake_schedulers
 
 BATCH = 1000
-"""So many calls are written in one transaction."""
+"""So many calls at most are written in one transaction."""
 
 CANCELED_AT_ONCE = 500
 """So many keys are canceled in one transaction."""
@@ -120,14 +121,24 @@ def once_many(
     nothing twice, unless a run has begun meanwhile. Raises as ``once`` does.
     """
     task = task_of(database, actor, task_type)
-    asked = list(asked_of(database, task, wanted).items())
+    asked = asked_of(database, task, wanted)
     done: Counter[Done] = Counter()
-    for start in range(0, len(asked), BATCH):
-        batch = dict(asked[start : start + BATCH])
+    for batch in _batches(asked):
         done += perform(database, actor, why, partial(put_batch, task=task, batch=batch))
         wake_schedulers(database, min(one.at for one in batch.values()))
         progress(done.total())
     return {"type": task_type, "keys": len(asked), **{one.value: done[one] for one in Done}}
+
+
+def _batches(asked: Mapping[Key, Asked]) -> Iterator[dict[Key, Asked]]:
+    """As many at a time as one transaction writes: bounded in rows, and in the bytes of their params as JSON texts."""
+    least = params.BYTES_AT_ONCE // BATCH
+
+    def size(item: tuple[Key, Asked]) -> int:
+        param = item[1].param
+        return least if param is None else max(least, len(bound([[param]])))
+
+    return map(dict, params.in_portions(asked.items(), size))
 
 
 def put_batch(connection: Connection, act: Act, task: Row[Any], batch: Mapping[Key, Asked]) -> Counter[Done]:

@@ -3,8 +3,10 @@
 import json
 from collections.abc import Iterable
 
+import pytest
+
 from rota.scheduler_service.duties.requests import Requests
-from rota.shared.control import requests
+from rota.shared.control import business_keys, requests
 from rota.shared.control.actor import Actor
 from rota.shared.control.business_keys import Wanted
 from rota.shared.database import callers
@@ -77,3 +79,20 @@ def test_a_large_request_that_another_scheduler_has_done_since_it_was_read_is_do
     assert params_of_runs(rows) == [PARAM, {"n": 1}]
     assert rows.sql("SELECT COUNT(*) FROM schedule_request")[0][0] == 0
     assert rows.sql("SELECT COUNT(*) FROM schedule_instance")[0][0] == 2
+
+
+# Calls for many keys
+
+
+@pytest.mark.parametrize("character", ["x", "数", '"', "\\"])
+def test_a_thousand_keys_with_params_of_17_kb_are_written_in_several_packets(rows: Scenario, character: str) -> None:
+    """JSON and SQL write some characters as several."""
+    size = len(json.dumps(character, ensure_ascii=False).encode()) - 2
+    text = character * (17_000 // size)
+    wanted = [Wanted(f"k{n:03}", param={"n": n, "text": text}) for n in range(1000)]
+    told: list[int] = []
+    done = business_keys.once_many(rows.database, ANN, "REPORT", wanted, progress=told.append)
+    assert done == {"type": "REPORT", "keys": 1000, "added": 1000, "moved": 0, "kept": 0}
+    assert 4 <= len(told) <= 20
+    assert told[-1] == 1000
+    assert params_of_runs(rows) == [{"n": n, "text": text} for n in range(1000)]
