@@ -10,11 +10,11 @@ from sqlalchemy.exc import DBAPIError
 from rota.shared.clock import TICK_PHASE_SECONDS, seconds_to_next
 from rota.shared.database.later import Unexpected
 from rota.shared.database.transactions import Database
-from rota.shared.domain.business_keys import Standing
+from rota.shared.domain.business_keys import Asked, Standing
 from rota.shared.domain.times import EARLIEST
 from rota.shared.loop import sparing_rest
 from rota.shared.settings import Settings
-from rota.shared.store import business_keys, standing_keys
+from rota.shared.store import business_keys, params, standing_keys
 from rota.shared.store.business_keys import Call
 from rota.shared.surprises import Surprises
 
@@ -47,10 +47,10 @@ class BusinessKeys:
         page = self._database.read(lambda c: standing_keys.due(c, self._after, now, self._settings.batch))
         self._after = page.following or (EARLIEST, 0)
         ready = [one for one in page.standings if one.has_ended or one.follower is not None]
-        if ready:
-            self._go_on(ready)
-            if any(one.next is not None for one in ready):
-                self._assign()
+        for some in params.in_portions(ready, lambda one: one.next_bytes):
+            self._go_on(some)
+        if any(one.next_at is not None for one in ready):
+            self._assign()
         if page.following is None:
             return seconds_to_next(clock.now(), self._settings.tick_period, TICK_PHASE_SECONDS)
         return 0 if ready else sparing_rest(clock.monotonic() - began, SHARE)
@@ -79,9 +79,11 @@ def _go_on(connection: Connection, ready: Sequence[Standing]) -> None:
     The call that is kept as the next run of a key also moves the run that a handler has asked for: it came later.
     """
     calls, followed, free, token = [], [], [], token_hex(16)
+    next_params = standing_keys.next_params(connection, [one for one in ready if one.begins_next])
     for one in ready:
-        if one.next is not None and not (one.follower and one.has_begun and not one.has_ended):
-            calls.append(Call(one.type, one.key, one.next, one, one.task_id, f"{token}-{one.key_id}"))
+        if one.next_at is not None and one.begins_next:
+            asked = Asked(one.next_at, next_params.get(one.key_id))
+            calls.append(Call(one.type, one.key, asked, one, one.task_id, f"{token}-{one.key_id}"))
         elif one.has_ended:
             free.append(one)
         else:

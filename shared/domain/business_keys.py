@@ -88,7 +88,9 @@ class Standing:
     key: Key
     revision: int
     task_id: int
-    next: Asked | None
+    next_at: datetime | None
+    """When the run is due that is kept as the next one; None if none is."""
+
     instance_id: int
     status: InstanceStatus | None
     """None: the instance is gone."""
@@ -101,6 +103,9 @@ class Standing:
     follower: Fire | None = None
     """The instance, if the row of the key does not point to it yet."""
 
+    next_bytes: int = 0
+    """How many bytes the param of the next run has; it is not read with the key."""
+
     @property
     def has_ended(self) -> bool:
         """Whether nothing waits or runs under the key."""
@@ -109,7 +114,12 @@ class Standing:
     @property
     def is_free(self) -> bool:
         """Whether nothing waits, runs, or is kept as the next run under the key."""
-        return self.has_ended and self.next is None
+        return self.has_ended and self.next_at is None
+
+    @property
+    def begins_next(self) -> bool:
+        """Whether what is kept as the next run can begin, or move what a handler has asked for and nobody has begun."""
+        return self.next_at is not None and (self.has_ended or (self.follower is not None and not self.has_begun))
 
     @property
     def moves_in_place(self) -> bool:

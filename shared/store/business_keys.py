@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import (
     Connection,
     String,
+    Update,
     bindparam,
     case,
     delete,
@@ -145,7 +146,7 @@ def _of_fire(column: Any) -> Any:
     )
 
 
-_change_keys = (
+_point_keys = (
     update(schedule_business_key)
     .where(_key.id == _changed.c.id, _key.revision == _changed.c.revision)
     .values(
@@ -153,13 +154,12 @@ _change_keys = (
         schedule_instance_id=func.coalesce(_of_fire(_instance.id), _key.schedule_instance_id),
         instance_gmt_create=func.coalesce(_of_fire(_instance.gmt_create), _key.instance_gmt_create),
         due_at=func.coalesce(_changed.c.due, _key.due_at),
-        next_at=_changed.c.next,
-        next_param=_changed.c.param,
         revision=_key.revision + 1,
         gmt_modified=UtcNow(),
         modifier=bindparam("by"),
     )
 )
+_change_keys = _point_keys.values(next_at=_changed.c.next, next_param=_changed.c.param)
 
 
 def put(connection: Connection, calls: Sequence[Call], by: str) -> None:
@@ -200,12 +200,12 @@ def _changes(call: Call, standing: Standing) -> tuple[Any, ...]:
 
 def take_over(connection: Connection, standings: Iterable[Standing], by: str) -> None:
     """Let keys point to what handlers have asked for. What is kept as the next run stays so."""
-    rows = []
-    for one in standings:
-        if (fire := one.follower) is not None:
-            then = (None, None) if one.next is None else (one.next.at, one.next.param)
-            rows.append((one.key_id, one.revision, None, fire.task_id, fire.moment, fire.fire_key, fire.moment, *then))
-    _change(connection, rows, by)
+    rows = [
+        (one.key_id, one.revision, None, fire.task_id, fire.moment, fire.fire_key, fire.moment, None, None)
+        for one in standings
+        if (fire := one.follower) is not None
+    ]
+    _change(connection, rows, by, _point_keys)
 
 
 def forget_next(connection: Connection, standings: Iterable[Standing], by: str) -> None:
@@ -213,9 +213,9 @@ def forget_next(connection: Connection, standings: Iterable[Standing], by: str) 
     _change(connection, [(one.key_id, one.revision, *[None] * 7) for one in standings], by)
 
 
-def _change(connection: Connection, rows: Iterable[tuple[Any, ...]], by: str) -> None:
+def _change(connection: Connection, rows: Iterable[tuple[Any, ...]], by: str, statement: Update = _change_keys) -> None:
     if ordered := sorted(rows, key=itemgetter(0)):
-        execute_later(connection, _change_keys, {"rows": bound(ordered), "by": by}, expected=len(ordered))
+        execute_later(connection, statement, {"rows": bound(ordered), "by": by}, expected=len(ordered))
 
 
 _remove = found_by(delete(schedule_business_key).where(among(_key.id), _key.revision == bindparam("revision")))

@@ -19,11 +19,12 @@ from sqlalchemy import (
     type_coerce,
 )
 
-from rota.shared.database.constructs import SecondsBefore, UtcNow, bound, by_index, json_rows, read_by
+from rota.shared.database.constructs import SecondsBefore, UtcNow, among, bound, by_index, json_rows, read_by
 from rota.shared.database.later import read_before
-from rota.shared.domain.business_keys import FAR_SECONDS, Asked, Fire, Key, Standing
+from rota.shared.domain.business_keys import FAR_SECONDS, Fire, Key, Standing
 from rota.shared.domain.states import InstanceStatus
 from rota.shared.domain.times import is_time
+from rota.shared.store import params
 from rota.shared.store.tables import schedule_business_key, schedule_instance
 from rota.shared.store.transitions import run_again
 
@@ -49,7 +50,7 @@ _columns = (
     _key.schedule_task_id,
     _key.due_at,
     _key.next_at,
-    type_coerce(_key.next_param, String).label("next_param"),
+    params.size(_key.next_param).label("next_bytes"),
     _key.schedule_instance_id,
     *_state,
 )
@@ -136,6 +137,19 @@ def due(connection: Connection, after: tuple[datetime, int], until: datetime, li
     return Page(_with_followers(connection, rows), following)
 
 
+_next_params = select(_key.id, type_coerce(_key.next_param, String)).where(among(_key.id))
+
+
+def next_params(connection: Connection, standings: Iterable[Standing]) -> dict[int, str | None]:
+    """The params that are kept for the next runs of these keys, as JSON texts by the ids of the keys.
+
+    They are read before the transaction, which relies on the revisions of the keys.
+    """
+    ids = sorted(one.key_id for one in standings if one.next_bytes)
+    rows = read_before(connection, _next_params, {"ids": ids}) if ids else ()
+    return {key_id: None if param is None else str(param) for key_id, param in rows}  # a number in SQLite
+
+
 def _with_followers(connection: Connection, rows: Iterable[Row[Any]]) -> list[Standing]:
     """The rows as they stand, each with the last run that a handler has asked for."""
     found = [_as_standing(row) for row in rows]
@@ -170,12 +184,13 @@ def _as_standing(row: Row[Any]) -> Standing:
         (row.code, row.number),
         row.revision,
         row.schedule_task_id,
-        Asked(row.next_at, row.next_param) if is_time(row.next_at) else None,
+        row.next_at if is_time(row.next_at) else None,
         row.schedule_instance_id,
         _status(row.status),
         row.attempt or 0,
         row.gmt_cancel_requested is not None,
         is_far=bool(row.is_far),
+        next_bytes=row.next_bytes or 0,
     )
 
 

@@ -2,17 +2,20 @@
 
 import json
 from collections.abc import Iterable
+from datetime import timedelta
 
 import pytest
 
+from rota.scheduler_service.duties.business_keys import BusinessKeys
 from rota.scheduler_service.duties.requests import Requests
 from rota.shared.control import business_keys, requests
 from rota.shared.control.actor import Actor
 from rota.shared.control.business_keys import Wanted
 from rota.shared.database import callers
+from rota.shared.domain.business_keys import KeyFilter
 from rota.shared.settings import Settings
 from tests.harness.memory import peak
-from tests.harness.scenario import Scenario
+from tests.harness.scenario import Scenario, ended
 from tests.harness.statements import executed
 
 ANN = Actor("ann", "code")
@@ -39,6 +42,17 @@ def params_of_runs(rows: Scenario) -> list[object]:
         " WHERE i.status IN ('pending', 'running') ORDER BY k.number"
     )
     return [None if param is None else json.loads(param) for (param,) in found]
+
+
+def kept_behind_runs(rows: Scenario) -> list[Wanted]:
+    """Keys under which something runs, and a call with a large param is kept as the next run; returns the calls."""
+    past = (rows.start - timedelta(hours=1)).isoformat()
+    business_keys.once_many(rows.database, ANN, "REPORT", [Wanted(f"k{n:03}", past) for n in range(LARGE)])
+    rows.sql("UPDATE schedule_instance SET status = 'running', attempt = 1")
+    wanted = [Wanted(f"k{n:03}", past, {**PARAM, "n": n}) for n in range(LARGE)]
+    done = business_keys.once_many(rows.database, ANN, "REPORT", wanted)
+    assert done["kept"] == LARGE
+    return wanted
 
 
 # Requests
@@ -96,3 +110,53 @@ def test_a_thousand_keys_with_params_of_17_kb_are_written_in_several_packets(row
     assert 4 <= len(told) <= 20
     assert told[-1] == 1000
     assert params_of_runs(rows) == [{"n": n, "text": text} for n in range(1000)]
+
+
+# What is kept as the next run
+
+
+def test_a_large_param_is_read_when_its_run_begins_and_a_few_at_a_time(rows: Scenario) -> None:
+    wanted = kept_behind_runs(rows)
+    duty = BusinessKeys(rows.database, Settings())
+    while_they_run = peak(duty.step)
+    assert params_of_runs(rows) == [None] * LARGE
+    rows.sql("UPDATE schedule_instance SET status = 'succeed'")
+    when_they_have_ended = peak(duty.step)
+    print(f"{while_they_run / MB:.0f} MB, then {when_they_have_ended / MB:.0f} MB")
+    assert while_they_run <= 3 * MB
+    assert when_they_have_ended <= 30 * MB
+    assert params_of_runs(rows) == [one.param for one in wanted]
+
+
+def test_a_cancel_and_another_call_read_no_param_that_is_kept(rows: Scenario) -> None:
+    kept_behind_runs(rows)
+    again = [Wanted(f"k{n:03}") for n in range(LARGE // 2)]
+    another_call = peak(lambda: business_keys.once_many(rows.database, ANN, "REPORT", again))
+    chosen = KeyFilter("REPORT", code="", begins="k")
+    cancel = peak(lambda: business_keys.cancel_all(rows.database, ANN, chosen))
+    print(f"{another_call / MB:.0f} MB, {cancel / MB:.0f} MB")
+    assert max(another_call, cancel) <= 3 * MB
+
+
+@pytest.mark.parametrize("param", [None, {"n": 1}, PARAM], ids=["none", "small", "large"])
+def test_what_is_kept_stays_so_while_what_a_handler_has_asked_for_runs(rows: Scenario, param: object) -> None:
+    wanted = Wanted("eu", param=param)
+    first = business_keys.once(rows.database, ANN, "REPORT", Wanted("eu"))["instance_id"]
+    worker = rows.worker()
+    rows.give(worker, first)
+    [run] = rows.claim(worker, first).runs
+    assert business_keys.once(rows.database, ANN, "REPORT", wanted)["done"] == "kept"
+    report = ended(run)
+    assert report.instance is not None
+    report.instance.again = rows.start
+    assert rows.report(worker, report) == set()
+    [(follower,)] = rows.sql("SELECT id FROM schedule_instance WHERE follows_id = :id", id=first)
+    rows.give(worker, follower)
+    [run] = rows.claim(worker, follower).runs
+    duty = BusinessKeys(rows.database, Settings())
+    duty.step()
+    [key] = business_keys.listed(rows.database, KeyFilter(), 10)
+    assert (key["instance_id"], key["next_at"] is None) == (follower, False)
+    assert rows.report(worker, ended(run)) == set()
+    duty.step()
+    assert params_of_runs(rows) == [param]
