@@ -108,9 +108,9 @@ class Instances:
     ) -> Documents:
         """Run all of these ended instances once more, or none; returns the new instances in the same order.
 
-        With ``chain``, what follows their tasks then runs once more, too.
-        Raises NotFound, InvalidParam, and NotPossible if one has not ended, or if a node before ``from_node`` has not
-        succeeded.
+        With ``chain``, what follows their tasks then runs once more, too. The new instances come as in ``list``,
+        without large params. Raises NotFound, InvalidParam, and NotPossible if one has not ended, or if a node before
+        ``from_node`` has not succeeded.
         """
         again = Again(as_json(param), from_node, chain)
         with self._session.database() as database:

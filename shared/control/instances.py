@@ -100,8 +100,7 @@ def cancel(database: Database, actor: Actor, instance_ids: Sequence[int], why: s
 
     def work(connection: Connection, act: Act) -> list[Document]:
         in_order = sorted(set(instance_ids))  # all acts lock in one order
-        rows = [instances.find(connection, number) for number in in_order]
-        done = {row.id: one(connection, act, row) for row in rows}
+        done = {row.id: one(connection, act, row) for row in instances.find_many(connection, in_order)}
         return [done[number] for number in dict.fromkeys(instance_ids)]
 
     return perform(database, actor, why, work)

@@ -1,6 +1,6 @@
 """Replays: run ended instances once more, by their ids or all that a filter finds."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row
 from rota.shared.control import audit
 from rota.shared.control.actor import Actor
 from rota.shared.control.acts import Act, perform
-from rota.shared.control.documents import Document, instance_document, instance_in_list, plain
+from rota.shared.control.documents import Document, instance_in_list, plain
 from rota.shared.database.transactions import Database
 from rota.shared.domain.errors import InvalidInput, NotPossible, RotaError
 from rota.shared.domain.replaying import start_of
@@ -98,29 +98,32 @@ def replay(
 ) -> list[Document]:
     """Run all of these ended instances once more, or none; returns the new instances in the same order.
 
-    Each new instance has the nominal time of the old one. Raises NotFound, InvalidParam, and NotPossible if one has not
-    ended, or if a node before the one to begin with has not succeeded.
+    Each new instance has the nominal time of the old one. They come without large params and results
+    (``documents.instance_in_list``). Raises NotFound, InvalidParam, and NotPossible if one has not ended, or if a node
+    before the one to begin with has not succeeded.
     """
 
-    def one(connection: Connection, act: Act, instance_id: int) -> Row[Any]:
+    def one(connection: Connection, act: Act, instance_id: int) -> Document:
         by = actor.name
         made = instances.replay(connection, instance_id, by, param=again.param, from_node=again.from_node)
-        instance = instances.find(connection, made)
         if again.chain:
-            if instance.shard_index is not None:
-                raise NotPossible(f"instance {instance_id} is a shard; its chain follows its parent, so replay that")
-            chain_runs.mark_again(connection, [made])
-            instance = instances.find(connection, made)
-        audit.on_instance(connection, act, "instance.replay", instance, old=None, new=_recorded(instance, again))
-        return instance
+            _require_no_shards(instances.in_list(connection, [made]))
+        [row] = _recorded_replays(connection, act, [made], again)
+        return instance_in_list(row)
 
     def work(connection: Connection, act: Act) -> list[Document]:
         _check(connection, instance_ids, again)
-        return [instance_document(one(connection, act, number), nodes=()) for number in instance_ids]
+        return [one(connection, act, number) for number in instance_ids]
 
     made = perform(database, actor, why, work)
     wake_schedulers(database, database.clock.now())
     return made
+
+
+def _require_no_shards(made: Iterable[Row[Any]]) -> None:
+    for row in made:
+        if row.shard_index is not None:
+            raise NotPossible(f"instance {row.replay_of} is a shard; its chain follows its parent, so replay that")
 
 
 def find(database: Database, chosen: ReplayFilter, again: Again = AS_BEFORE) -> Found:
@@ -180,12 +183,18 @@ def _replay_some(
         return [], refusals
     _check(connection, list(starts), again)
     made = replays.insert_replays(connection, starts, act.actor.name, again.param)
+    rows = _recorded_replays(connection, act, made.values(), again)
+    return [instance_in_list(row) for row in rows], refusals
+
+
+def _recorded_replays(connection: Connection, act: Act, made: Collection[int], again: Again) -> list[Row[Any]]:
+    """Mark these new instances if what follows is to run once more, and record them; returns them as of a list."""
     if again.chain:
-        chain_runs.mark_again(connection, made.values())
-    rows = instances.in_list(connection, made.values())
+        chain_runs.mark_again(connection, made)
+    rows = instances.in_list(connection, made)
     for row in rows:
         audit.on_instance(connection, act, "instance.replay", row, old=None, new=_recorded(row, again))
-    return [instance_in_list(row) for row in rows], refusals
+    return rows
 
 
 def _starts(connection: Connection, ids: Sequence[int], again: Again) -> tuple[dict[int, int | None], list[str]]:

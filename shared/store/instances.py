@@ -4,12 +4,12 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, String, bindparam, case, func, insert, select, type_coerce
+from sqlalchemy import Connection, Row, Select, String, and_, bindparam, case, func, insert, select, type_coerce
 
 from rota.shared.database.constructs import UtcNow, UtcTime, among
 from rota.shared.database.later import read_before
 from rota.shared.domain.errors import NotFound, NotPossible
-from rota.shared.domain.jsontext import UnreadableJson
+from rota.shared.domain.jsontext import UnreadableJson, json_value
 from rota.shared.domain.replaying import start_of
 from rota.shared.domain.states import TERMINAL, InstanceStatus, Origin
 from rota.shared.store import cleanups, params, replays, spreading
@@ -66,8 +66,24 @@ def find(connection: Connection, instance_id: int) -> Row[Any]:
     """
     row: Row[Any] | None = read_before(connection, _seen.where(_instance.id == instance_id), {}).one_or_none()
     if row is None:
-        raise NotFound(f"there is no instance {instance_id}; rota instance list shows the newest")
+        raise _not_found(instance_id)
     return row
+
+
+def find_many(connection: Connection, ids: Collection[int]) -> list[Row[Any]]:
+    """These instances in the order of their ids, as ``listed`` has them.
+
+    Raises NotFound if one is missing.
+    """
+    rows = in_list(connection, ids)
+    missing = set(ids) - {row.id for row in rows}
+    if missing:
+        raise _not_found(min(missing))
+    return rows
+
+
+def _not_found(instance_id: int) -> NotFound:
+    return NotFound(f"there is no instance {instance_id}; rota instance list shows the newest")
 
 
 def nodes(connection: Connection, instance_id: int) -> list[Row[Any]]:
@@ -127,7 +143,8 @@ def shards(connection: Connection, parent: Row[Any], limit: int, status: str | N
 
 def in_list(connection: Connection, ids: Iterable[int]) -> list[Row[Any]]:
     """These instances in the order of their ids, as ``listed`` has them."""
-    return list(connection.execute(_in_list.where(among(_instance.id)).order_by(_instance.id), {"ids": sorted(ids)}))
+    found = read_before(connection, _in_list.where(among(_instance.id)).order_by(_instance.id), {"ids": sorted(ids)})
+    return list(found)
 
 
 def ask(
@@ -161,6 +178,24 @@ def ask(
     return int(result.lastrowid)
 
 
+_ended = (
+    select(
+        *(_instance.id, _instance.status, _instance.parent_id, _instance.only_worker_node_id),
+        params.small(_instance.param).label("param"),
+        params.size_if_large(_instance.param).label("param_bytes"),
+        _task.id.label("task_id"),
+    )
+    .join_from(
+        schedule_instance,
+        schedule_task,
+        and_(_task.id == _instance.schedule_task_id, _task.is_deleted == 0),
+        isouter=True,
+    )
+    .where(_instance.id == bindparam("instance"))
+)
+"""What a replay asks of an instance; ``task_id`` is NULL if its task was deleted."""
+
+
 def replay(
     connection: Connection,
     instance_id: int,
@@ -176,23 +211,32 @@ def replay(
     stays as history. Raises NotFound. Raises NotPossible if the instance has not ended, if its task was
     deleted, if its param is JSON that Python cannot read, or if a node before ``from_node`` has not succeeded.
     """
-    row = find(connection, instance_id)
+    row = read_before(connection, _ended, {"instance": instance_id}).one_or_none()
+    if row is None:
+        raise _not_found(instance_id)
     if InstanceStatus(row.status) not in TERMINAL:
         raise NotPossible(
             f"instance {instance_id} is {row.status}, not ended; cancel it first, or wait until it has ended"
         )
-    task = connection.execute(
-        select(schedule_task).where(_task.id == row.schedule_task_id, _task.is_deleted == 0)
-    ).one_or_none()
-    if task is None:
+    if row.task_id is None:
         raise NotPossible(f"instance {instance_id} belongs to a task that was deleted; nothing can run it")
-    if param is None and isinstance(row.param, UnreadableJson):
-        raise NotPossible(f"param of instance {instance_id}: {row.param}")
+    if param is None:
+        _require_readable(connection, row)
     start = None
     replays.require_replayable(row)
     if from_node is not None:
         start = start_of(instance_id, replays.nodes_of(connection, [instance_id])[instance_id], from_node)
     return replays.insert_replays(connection, {instance_id: start}, by, param)[instance_id]
+
+
+def _require_readable(connection: Connection, row: Row[Any]) -> None:
+    """Refuse a param that Python cannot read. A large one is read alone, and not kept."""
+    param = row.param
+    if row.param_bytes is not None:
+        text = params.of_instances(connection, [row.id])[row.id]
+        param = None if text is None else json_value(text)
+    if isinstance(param, UnreadableJson):
+        raise NotPossible(f"param of instance {row.id}: {param}")
 
 
 def cancel(

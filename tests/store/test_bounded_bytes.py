@@ -15,10 +15,11 @@ from rota.cli.show.instances import outcome
 from rota.cli.show.output import show_json_list
 from rota.scheduler_service.duties.assigner import Assigner
 from rota.scheduler_service.duties.materializer import Materializer
-from rota.shared.control import audit, instances, tasks
+from rota.shared.control import audit, instances, replays, tasks
 from rota.shared.control.actor import Actor
 from rota.shared.control.documents import Document
 from rota.shared.control.following import Follower
+from rota.shared.control.replays import Again
 from rota.shared.database.constructs import written
 from rota.shared.settings import Settings
 from rota.shared.store import params, runs
@@ -267,6 +268,32 @@ def test_a_page_of_instances_with_large_params_and_results_takes_little_memory(
     most = peak(look)
     print(f"{most / MB:.0f} MB")
     assert most <= 5 * MB
+
+
+@pytest.mark.parametrize("new", [None, PARAM], ids=["their own", "a new one"])
+def test_a_replay_of_many_large_params_takes_little_memory_and_says_how_large_they_are(
+    rows: Scenario, new: dict[str, Any] | None
+) -> None:
+    task = rows.task(overlap_policy="allow")
+    waiting(rows, task, 60, PARAM)
+    rows.sql("UPDATE schedule_instance SET status = 'succeed', execution_result = param")
+    old = sorted(rows.statuses(), reverse=True)
+    made: list[Document] = []
+    most = peak(lambda: made.extend(replays.replay(rows.database, ANN, old, again=Again(new))))
+    print(f"{most / MB:.0f} MB")
+    assert most <= 15 * MB
+    assert [one["replay_of"] for one in made] == old
+    assert "param" not in made[0]
+    assert made[0]["param_bytes"] > params.LARGE
+    assert rows.row(made[0]["id"]).param == PARAM
+
+
+def test_a_cancel_of_many_large_params_takes_little_memory(rows: Scenario) -> None:
+    waiting(rows, rows.task(overlap_policy="allow"), 60, PARAM)
+    most = peak(lambda: instances.cancel(rows.database, ANN, [*rows.statuses()]))
+    print(f"{most / MB:.0f} MB")
+    assert most <= 5 * MB
+    assert set(rows.statuses().values()) == {"canceled"}
 
 
 def test_a_list_shows_small_values_and_the_beginning_of_a_large_result(rows: Scenario) -> None:
