@@ -161,7 +161,7 @@ def replay_found(
     """
     done = Replayed()
     for page in _pages(database, chosen, last):
-        for some in database.read(partial(replays.portions, ids=page)) if page else ():
+        for some in database.read(partial(replays.portions, ids=page, param=again.param)) if page else ():
             _add(done, *perform(database, actor, why, partial(_replay_some, ids=some, again=again)))
             wake_schedulers(database, database.clock.now())
             progress(done)

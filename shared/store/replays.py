@@ -32,6 +32,7 @@ from rota.shared.database.constructs import Json, UtcNow, among, bound, by_index
 from rota.shared.database.later import execute_later
 from rota.shared.database.transactions import Database
 from rota.shared.domain.errors import NotPossible
+from rota.shared.domain.jsontext import json_text
 from rota.shared.domain.states import TERMINAL, InstanceStatus, NodeStatus, Origin
 from rota.shared.store import params
 from rota.shared.store.tables import (
@@ -190,10 +191,14 @@ def hold(connection: Connection, ids: Collection[int]) -> list[int]:
 _sizes = select(_instance.id, params.size(_instance.param)).where(among(_instance.id))
 
 
-def portions(connection: Connection, ids: Sequence[int]) -> list[list[int]]:
-    """The ids as many at a time as one transaction replays: bounded in rows, and in the bytes of their params."""
+def portions(connection: Connection, ids: Sequence[int], param: Mapping[str, Any] | None = None) -> list[list[int]]:
+    """The ids as many at a time as one transaction replays: bounded in rows, and in the bytes of their params.
+
+    ``param``: what each new instance gets in place of its own.
+    """
     sizes = {row_id: size or 0 for row_id, size in connection.execute(_sizes, {"ids": sorted(ids)})}
-    least = params.BYTES_AT_ONCE // BATCH
+    of_new = 0 if param is None else len(json_text(param).encode())
+    least = max(params.BYTES_AT_ONCE // BATCH, of_new)
     weighed = params.in_portions(ids, lambda instance_id: max(least, sizes.get(instance_id, 0)))
     return list(weighed)
 

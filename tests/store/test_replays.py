@@ -204,6 +204,18 @@ def test_large_params_are_copied_a_few_at_a_time(rows: Scenario, monkeypatch: py
     assert everything(rows).done == 4
 
 
+def test_a_large_new_param_is_written_a_few_times_in_each_transaction(
+    rows: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rota.shared.store.params.in_portions", partial(params.in_portions, most=1_000_000))
+    failed(rows, rows.task(), minutes(rows, 6))
+    last, wanted = rows.database.read(instances.newest_id), ReplayFilter()
+    told: list[int] = []
+    again = Again({"text": "é" * 200_000})  # two bytes each
+    replays.replay_found(rows.database, ANN, wanted, last, again=again, progress=lambda done: told.append(done.done))
+    assert told == [2, 4, 6]
+
+
 # From a node on
 
 
