@@ -7,7 +7,7 @@ from typing import Any
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
 from django.core.paginator import Paginator
-from django.db.models import QuerySet
+from django.db.models import Prefetch, QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.functional import cached_property
@@ -121,7 +121,8 @@ class InstanceAdmin(LookedAt):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """The newest rows by the primary key: a join would have the database sort all of them."""
-        found: QuerySet[Any] = super().get_queryset(request).prefetch_related("task", "worker")
+        of_task = Prefetch("task", Task.objects.defer("param"))
+        found: QuerySet[Any] = super().get_queryset(request).prefetch_related(of_task, "worker")
         return found.defer("param", "execution_result", "failed_attempts")
 
     def lookup_allowed(self, lookup: str, value: Any, *more: Any) -> bool:
@@ -162,7 +163,7 @@ class TaskAdmin(LookedAt):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Without those that were removed."""
         found: QuerySet[Any] = super().get_queryset(request).filter(is_deleted=0)
-        return found
+        return found.defer("param")
 
     @admin.display(description="instances")
     def runs(self, task: Task) -> str:
