@@ -1,4 +1,5 @@
-"""Rows of what is long gone: dead workers, what tasks that are gone left, versions that nobody carries, old skips.
+"""Rows of what is long gone: dead workers, what tasks that are gone left, versions that nobody carries, old skips,
+refused requests.
 
 Each kind has a ``find``, which reads by an index and locks nothing, and a ``remove``. That locks what it removes and
 looks again; it passes over rows that somebody else has locked. So several schedulers may remove at once.
@@ -12,13 +13,23 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case, delete, exists, func, or_, select
 
-from rota.shared.database.constructs import SecondsBefore, UtcNow, among, by_index, found_by, joined_ids, split_ids
+from rota.shared.database.constructs import (
+    SecondsBefore,
+    UtcNow,
+    among,
+    by_index,
+    found_by,
+    joined_ids,
+    read_by,
+    split_ids,
+)
 from rota.shared.store.tables import (
     schedule_calendar_use,
     schedule_catch_up,
     schedule_chain,
     schedule_instance,
     schedule_kept_slot,
+    schedule_request,
     schedule_skip,
     schedule_task,
     schedule_task_lock,
@@ -33,6 +44,7 @@ _task = schedule_task.c
 _lock = schedule_task_lock.c
 _use = schedule_calendar_use.c
 _link = schedule_chain.c
+_request = schedule_request.c
 _version = schedule_task_type_version.c
 _worker = schedule_worker_node.c
 _beat = schedule_worker_beat.c
@@ -53,6 +65,14 @@ class Kind:
 
     remove: Callable[[Connection, Collection[int], int], int]
     """(connection, ids, seconds): remove those of these rows that are gone still; returns how many."""
+
+
+def _remove(connection: Connection, lock: Select[Any], key: Any, ids: Collection[int], seconds: int) -> int:
+    """Delete those rows of one table that ``lock`` finds among these, and whose id is ``key``; returns how many."""
+    gone = sorted(connection.scalars(lock, {"ids": sorted(ids), "seconds": seconds}))
+    if gone:
+        connection.execute(found_by(delete(key.table).where(among(key))), {"ids": gone})
+    return len(gone)
 
 
 # Workers
@@ -136,10 +156,7 @@ def find_locks(connection: Connection, after: int, limit: int, seconds: int) -> 
 
 def remove_locks(connection: Connection, ids: Collection[int], seconds: int) -> int:
     """Delete these locks."""
-    gone = sorted(connection.scalars(_lock_locks, {"ids": sorted(ids), "seconds": seconds}))
-    if gone:
-        connection.execute(found_by(delete(schedule_task_lock).where(among(_lock.schedule_task_id))), {"ids": gone})
-    return len(gone)
+    return _remove(connection, _lock_locks, _lock.schedule_task_id, ids, seconds)
 
 
 # Which calendar a task was planned with
@@ -160,10 +177,7 @@ def find_uses(connection: Connection, after: int, limit: int, seconds: int) -> t
 
 def remove_uses(connection: Connection, ids: Collection[int], seconds: int) -> int:
     """Delete these rows. A task that is undeleted gets another one when it is planned."""
-    gone = sorted(connection.scalars(_lock_uses, {"ids": sorted(ids), "seconds": seconds}))
-    if gone:
-        connection.execute(found_by(delete(schedule_calendar_use).where(among(_use.id))), {"ids": gone})
-    return len(gone)
+    return _remove(connection, _lock_uses, _use.id, ids, seconds)
 
 
 # The links of chains
@@ -183,10 +197,7 @@ def find_links(connection: Connection, after: int, limit: int, seconds: int) -> 
 
 def remove_links(connection: Connection, ids: Collection[int], seconds: int) -> int:
     """Delete these rows. A task that is undeleted gets them again when it is planned."""
-    gone = sorted(connection.scalars(_lock_links, {"ids": sorted(ids), "seconds": seconds}))
-    if gone:
-        connection.execute(found_by(delete(schedule_chain).where(among(_link.id))), {"ids": gone})
-    return len(gone)
+    return _remove(connection, _lock_links, _link.id, ids, seconds)
 
 
 # Versions of task types
@@ -215,10 +226,7 @@ def find_versions(connection: Connection, after: int, limit: int, seconds: int) 
 
 def remove_versions(connection: Connection, ids: Collection[int], seconds: int) -> int:
     """Delete these versions. A worker that registers one at this moment waits, and writes it anew."""
-    gone = sorted(connection.scalars(_lock_versions, {"ids": sorted(ids), "seconds": seconds}))
-    if gone:
-        connection.execute(found_by(delete(schedule_task_type_version).where(among(_version.id))), {"ids": gone})
-    return len(gone)
+    return _remove(connection, _lock_versions, _version.id, ids, seconds)
 
 
 # Fires that were skipped or are still to be caught up
@@ -261,10 +269,7 @@ def find_skips(connection: Connection, after: int, limit: int, seconds: int) -> 
 
 def remove_skips(connection: Connection, ids: Collection[int], seconds: int) -> int:
     """Delete these stretches."""
-    gone = sorted(connection.scalars(_lock_skips, {"ids": sorted(ids), "seconds": seconds}))
-    if gone:
-        connection.execute(found_by(delete(schedule_skip).where(among(_skip.id))), {"ids": gone})
-    return len(gone)
+    return _remove(connection, _lock_skips, _skip.id, ids, seconds)
 
 
 def find_catch_ups(connection: Connection, after: int, limit: int, seconds: int) -> tuple[list[int], int]:
@@ -274,16 +279,34 @@ def find_catch_ups(connection: Connection, after: int, limit: int, seconds: int)
 
 def remove_catch_ups(connection: Connection, ids: Collection[int], seconds: int) -> int:
     """Delete these stretches."""
-    del seconds  # no task of theirs comes back
-    gone = sorted(connection.scalars(_lock_catch_ups, {"ids": sorted(ids)}))
-    if gone:
-        connection.execute(found_by(delete(schedule_catch_up).where(among(_catch_up.id))), {"ids": gone})
-    return len(gone)
+    return _remove(connection, _lock_catch_ups, _catch_up.id, ids, seconds)
+
+
+# Requests that were refused
+
+_old_refusal = and_(_request.is_deleted == 1, _request.gmt_modified < _LONG_AGO)
+_lock_requests = by_index(
+    select(_request.id).where(among(_request.id), _old_refusal).with_for_update(skip_locked=True), schedule_request
+)
+
+
+def find_requests(connection: Connection, after: int, limit: int, seconds: int) -> tuple[list[int], int]:
+    """What programs asked for and was refused so long ago."""
+    return _page(connection, _find_requests, after, limit, seconds)
+
+
+def remove_requests(connection: Connection, ids: Collection[int], seconds: int) -> int:
+    """Delete these requests, with their params."""
+    return _remove(connection, _lock_requests, _request.id, ids, seconds)
 
 
 def _of_page(key: ColumnElement[int], condition: ColumnElement[bool]) -> Select[Any]:
     """How many rows a page has, its last id, and the ids that meet the condition."""
-    of_page = select(key.label("id"), case((condition, key)).label("gone")).where(key > bindparam("after"))
+    return _page_of(select(key.label("id"), case((condition, key)).label("gone")), key)
+
+
+def _page_of(rows: Select[Any], key: ColumnElement[int]) -> Select[Any]:
+    of_page = rows.where(key > bindparam("after"))
     page = of_page.order_by(key).limit(bindparam("limit")).subquery("page")
     return select(func.count(), func.max(page.c.id), joined_ids(page.c.gone))
 
@@ -294,6 +317,10 @@ _find_locks = _of_page(_lock.schedule_task_id, _without_task)
 _find_versions = _of_page(_version.id, _unused)
 _find_skips = _of_page(_skip.id, _old_skip)
 _find_catch_ups = _of_page(_catch_up.id, _of_no_task)
+_refused = select(_request.id.label("id"), case((_old_refusal, _request.id)).label("gone"))
+_find_requests = _page_of(
+    read_by(_refused.where(_request.is_deleted == 1), schedule_request, "ix_schedule_request_open"), _request.id
+)
 
 
 def _page(
@@ -312,4 +339,5 @@ KINDS = (
     Kind("version", find_versions, remove_versions),
     Kind("skip", find_skips, remove_skips),
     Kind("catch-up", find_catch_ups, remove_catch_ups),
+    Kind("request", find_requests, remove_requests),
 )

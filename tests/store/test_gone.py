@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from rota.scheduler_service.app import Scheduler
 from rota.scheduler_service.duties.reaper import Reaper
 from rota.scheduler_service.duties.remover import LOOK_SECONDS, PAGE_SECONDS, Remover
+from rota.shared.database.constructs import written
 from rota.shared.settings import Settings
 from rota.shared.store import gone, node_types, workers
 from rota.shared.store.node_types import NodeTypeDeclaration
@@ -20,7 +21,7 @@ from rota.shared.store.transitions import keeping
 from tests.harness import leases
 from tests.harness.processes import wait_until
 from tests.harness.scenario import Scenario, ended
-from tests.harness.statements import executed
+from tests.harness.statements import executed, explained
 from tests.harness.together import together, uncommitted
 
 LONG_AGO = "2020-01-01 00:00:00.000000"
@@ -371,6 +372,45 @@ def test_a_node_type_stays_and_history_keeps_its_name(rows: Scenario) -> None:
     rows.sql("UPDATE schedule_task_node_type SET gmt_modified = :at", at=LONG_AGO)
     remove(rows)
     assert len(rows.node_statuses(instance)) == 2
+
+
+# Requests that were refused
+
+
+def request_rows(rows: Scenario) -> set[str]:
+    return {number for (number,) in rows.sql("SELECT number FROM schedule_request")}
+
+
+def test_a_request_that_was_refused_long_ago_is_removed_and_no_other(rows: Scenario) -> None:
+    for number, refused, at in (("old", 1, LONG_AGO), ("open", 0, LONG_AGO), ("lately", 1, written(rows.start))):
+        rows.sql(
+            "INSERT INTO schedule_request (type, number, is_deleted, gmt_modified) VALUES ('MAIL', :n, :refused, :at)",
+            n=number,
+            refused=refused,
+            at=at,
+        )
+    ids = column(rows.sql("SELECT id FROM schedule_request"))
+    remove(rows)
+    assert request_rows(rows) == {"open", "lately"}
+    assert rows.database.write(lambda c: gone.remove_requests(c, ids, SECONDS)) == 0, "whoever asks"
+
+
+def test_refused_requests_are_found_by_their_index_a_page_at_a_time(mariadb_rows: Scenario) -> None:
+    for number in range(200):
+        mariadb_rows.sql(
+            "INSERT INTO schedule_request (type, number, is_deleted, gmt_modified) VALUES ('MAIL', :n, :refused, :at)",
+            n=str(number),
+            refused=number % 20 == 0,
+            at=LONG_AGO,
+        )
+    first, *more = column(mariadb_rows.sql("SELECT id FROM schedule_request WHERE is_deleted = 1 ORDER BY id"))
+    with explained(mariadb_rows.database.engine) as statements:
+        found, after = mariadb_rows.database.read(lambda c: gone.find_requests(c, first, 3, SECONDS))
+    assert (found, after) == (more[:3], more[2])
+    [look] = [one for one in statements if one.text.startswith("SELECT")]
+    print(look)
+    assert "ix_schedule_request_open" in {step.key for step in look.plan}
+    assert look.rows_read <= 20
 
 
 # What it costs
