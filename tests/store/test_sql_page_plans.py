@@ -7,6 +7,7 @@ are ten apart: the 100,000 newest ids are 10,000 rows.
 from collections.abc import Iterator
 
 import pytest
+from sqlalchemy import Connection
 
 from rota.shared.database.transactions import Database, opened
 from tests.harness.databases import MariaDBServer, fresh_database, run_sql
@@ -15,6 +16,9 @@ from tests.harness.statements import Statement, explained
 
 TASKS, MANUAL, SET_ASIDE = 100_000, 500, 20
 INSTANCES, APART, NEWEST = 100_000, 10, 10_000
+OF_ONE_TASK = 50_000
+"""So many old ones are of one task."""
+
 FAILED_IN = 20
 """One instance of so many has failed; the rest succeeded."""
 
@@ -42,6 +46,13 @@ def long_history(mariadb_server: MariaDBServer, mariadb_template: list[str]) -> 
                 UTC_TIMESTAMP(6), UTC_TIMESTAMP(6)
             FROM seq_1_to_{INSTANCES}
             """,
+            f"""
+            INSERT INTO schedule_instance (id, schedule_task_id, status, schedule_datetime, due_at, run_number, origin,
+                gmt_completed)
+            SELECT {APART} * seq + 1, 3, IF(seq % {FAILED_IN} = 0, 'failed', 'succeed'),
+                UTC_TIMESTAMP(6) - INTERVAL seq SECOND, UTC_TIMESTAMP(6), 0, 'cron', UTC_TIMESTAMP(6)
+            FROM seq_1_to_{OF_ONE_TASK}
+            """,
             "ANALYZE TABLE schedule_task, schedule_instance",
         )
         with opened(url) as database:
@@ -51,10 +62,16 @@ def long_history(mariadb_server: MariaDBServer, mariadb_template: list[str]) -> 
 def run(database: Database, name: str) -> tuple[Statement, int]:
     """Run a statement of the page for MariaDB; returns it with its plan, and how many rows it told."""
     [block] = [b for b in blocks() if b.name == name and b.only in (None, "mariadb")]
+    changes = block.sql.startswith("INSERT")
+
+    def told(connection: Connection) -> int:
+        result = connection.exec_driver_sql(block.sql.replace("%", "%%"))
+        return result.rowcount if changes else len(result.all())
+
     with explained(database.engine) as statements:
-        told = database.read(lambda c: len(c.exec_driver_sql(block.sql.replace("%", "%%")).all()))
-    [statement] = [s for s in statements if s.text.startswith(("SELECT", "WITH"))]
-    return statement, told
+        rows = database.write(told) if changes else database.read(told)
+    [statement] = [s for s in statements if s.text.startswith(("SELECT", "WITH", "INSERT"))]
+    return statement, rows
 
 
 def check(statement: Statement, table: str, key: str, rows: int) -> None:
@@ -95,3 +112,18 @@ def test_the_tasks_that_are_set_aside_are_found_among_those_without_a_next_fire(
     print(statement)
     assert told == SET_ASIDE
     check(statement, "schedule_task", "ix_schedule_task_due", 2 * (MANUAL + SET_ASIDE))
+
+
+def test_the_fires_of_a_task_that_failed_are_found_among_the_newest(long_history: Database) -> None:
+    statement, told = run(long_history, "replay-failed")
+    print(statement)
+    assert told == 0, "those that failed are older"
+    check(statement, "f", "ix_schedule_instance_unsuccessful", 5 * NEWEST // FAILED_IN)
+
+
+def test_history_that_is_kept_is_read_up_to_the_first_that_is_too_new(long_history: Database) -> None:
+    statement, told = run(long_history, "old-history")
+    print(statement)
+    assert told == 1, "the two ids are NULL"
+    assert "PRIMARY" in {step.key for step in statement.plan}
+    assert statement.rows_read <= 5_000
