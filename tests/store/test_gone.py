@@ -408,7 +408,6 @@ def test_refused_requests_are_found_by_their_index_a_page_at_a_time(mariadb_rows
         found, after = mariadb_rows.database.read(lambda c: gone.find_requests(c, first, 3, SECONDS))
     assert (found, after) == (more[:3], more[2])
     [look] = [one for one in statements if one.text.startswith("SELECT")]
-    print(look)
     assert "ix_schedule_request_open" in {step.key for step in look.plan}
     assert look.rows_read <= 20
 
