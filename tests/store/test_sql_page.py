@@ -598,9 +598,7 @@ def test_old_history_is_deleted_in_portions_and_its_nodes_are_swept_away(page: P
     old, fresh = (page.rows.ended(worker=page.worker, task=NIGHTLY) for _ in range(2))
     waiting = page.rows.assigned(page.worker, NIGHTLY)
     ago = written(page.rows.start - timedelta(days=2))
-    page.rows.sql(
-        "UPDATE schedule_instance SET gmt_create = :ago, gmt_completed = :ago WHERE id = :id", ago=ago, id=old
-    )
+    page.rows.sql("UPDATE schedule_instance SET gmt_completed = :ago WHERE id = :id", ago=ago, id=old)
     [found] = page.seen("old-history")
     assert (found["first"], found["last"]) == (old, old)
     page.is_instance_17(old)
@@ -625,7 +623,7 @@ def test_old_history_is_deleted_in_portions_and_its_nodes_are_swept_away(page: P
 def test_history_whose_end_is_still_to_be_followed_stays(page: Page, mark: str) -> None:
     page.is_instance_17(page.rows.ended(worker=page.worker, task=NIGHTLY))
     ago = written(page.rows.start - timedelta(days=2))
-    page.rows.sql("UPDATE schedule_instance SET gmt_create = :ago, gmt_completed = :ago", ago=ago)
+    page.rows.sql("UPDATE schedule_instance SET gmt_completed = :ago", ago=ago)
     page.rows.sql(f"INSERT INTO {mark}")
     assert page.seen("old-history") == [{"first": None, "last": None}]
     assert page.changed("delete-history") == 0
@@ -639,7 +637,7 @@ def test_what_was_ended_by_hand_is_deleted_as_old_history_too(page: Page) -> Non
     page.rows.sql("UPDATE schedule_instance SET status = 'failed' WHERE id = 17")
     assert page.seen("old-history") == [{"first": None, "last": None}], "Rota wrote it a moment ago"
     ago = written(page.rows.start - timedelta(days=2))
-    page.rows.sql("UPDATE schedule_instance SET gmt_create = :ago, gmt_modified = :ago WHERE id = 17", ago=ago)
+    page.rows.sql("UPDATE schedule_instance SET gmt_modified = :ago WHERE id = 17", ago=ago)
     assert page.seen("old-history") == [{"first": 17, "last": 17}]
     assert page.changed("delete-history") == 1
 
