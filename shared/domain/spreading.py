@@ -49,7 +49,8 @@ class Shard:
 class Gathered:
     """What becomes of a parent whose shards have all ended: its status, why, and its result as JSON text.
 
-    ``gmt_completed``: when the last of them ended, naive UTC; None: nobody can tell.
+    ``gmt_completed``: when the last of them ended, naive UTC; None where SQL has ended or deleted one, so that nobody
+    can tell.
     """
 
     status: InstanceStatus
@@ -118,9 +119,10 @@ def gathered(shards: Sequence[Shard], total: int | None, *, is_cancel_requested:
     says why it was canceled.
     """
     result = json_text(_results(shards))
-    ended = max((shard.gmt_completed for shard in shards if shard.gmt_completed is not None), default=None)
     wrong = [shard for shard in shards if shard.status != InstanceStatus.SUCCEED]
     missing = max(0, (total or 0) - len(shards))
+    ends = [shard.gmt_completed for shard in shards if shard.gmt_completed is not None]
+    ended = max(ends) if ends and len(ends) == len(shards) and not missing else None
     if is_cancel_requested:
         return Gathered(InstanceStatus.CANCELED, reason or "canceled", result, ended)
     if not wrong and not missing and shards:

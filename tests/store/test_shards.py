@@ -78,7 +78,7 @@ def test_the_next_fire_is_skipped_while_shards_of_the_one_before_run(spread: Spr
 
 
 @pytest.mark.parametrize("held_up", ["between two looks", "in a look"])
-def test_after_a_hold_up_the_shards_in_the_way_have_their_second_to_report_again(
+def test_a_hold_up_counts_half_of_the_second_in_which_the_shards_in_the_way_may_report(
     migrated_url: str, monkeypatch: pytest.MonkeyPatch, held_up: str
 ) -> None:
     clock = SettableClock(datetime.now(UTC).replace(tzinfo=None))
@@ -130,6 +130,19 @@ def test_a_report_that_comes_late_skips_no_fire_that_was_due_after_the_shards_ha
     wait_until(lambda: spread.stepped().row(following).status != "pending", 5, "the next fire to be decided")
     assert spread.rows.row(first).gmt_completed == last
     assert spread.rows.row(following).status == "running"
+
+
+def test_where_sql_has_ended_a_shard_the_end_is_when_that_is_seen(spread: Spread) -> None:
+    spread.add(shards=2)
+    first = spread.start()
+    spread.step()
+    spread.end(spread.claim())
+    early = written(spread.rows.row(first).gmt_started + timedelta(microseconds=1000))
+    spread.rows.sql("UPDATE schedule_instance SET gmt_completed = :early WHERE shard_index = 0", early=early)
+    spread.rows.sql("UPDATE schedule_instance SET gmt_completed = NULL WHERE shard_index = 1")
+    before = spread.rows.now()
+    spread.step()
+    assert spread.rows.row(first).gmt_completed > before - timedelta(milliseconds=50)
 
 
 @pytest.mark.parametrize("end", ["2021-01-01", "2099-01-01"])
