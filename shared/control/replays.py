@@ -246,9 +246,9 @@ def _pages(database: Database, chosen: ReplayFilter, last: int) -> Iterator[list
 
     wanted = replays.Wanted(status)
     if task is not None:
-        wanted = replays.Wanted(status, [task.id])
+        wanted = replays.Wanted(status, {task.id})
     elif not of_tasks.is_every:
-        wanted = replays.Wanted(status, database.read(lambda c: tasks.ids(c, of_tasks)))
+        wanted = replays.Wanted(status, set(database.read(lambda c: tasks.ids(c, of_tasks))))
     since, until = moment(chosen.since), moment(chosen.until)
     if since is not None and until is not None and since >= until:
         end = written_utc(until)

@@ -1,9 +1,11 @@
-"""The newest instances of the tasks that were chosen, by indexes, however long the history and however few they are."""
+"""The newest instances of the tasks that were chosen, by indexes and in short statements."""
 
 import heapq
+from collections.abc import Set
 from itertools import chain
+from typing import Any
 
-from sqlalchemy import Connection, Select, String, cast, select, union_all
+from sqlalchemy import Connection, Select, String, bindparam, cast, select, union_all
 
 from rota.shared.database.constructs import by_index, read_by
 from rota.shared.domain.states import InstanceStatus
@@ -20,25 +22,60 @@ TASKS_IN_STATEMENT = 50
 ROWS_IN_STATEMENT = 50_000
 """One statement looks at so many tasks; at fewer if it may find more rows than this."""
 
-_of_chosen = select(_instance.id).join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id)
-_unsuccessful = by_index(_of_chosen, schedule_instance, "ix_schedule_instance_unsuccessful")
-_active = by_index(_of_chosen, schedule_instance, "ix_schedule_instance_work")
+MANY_TASKS = 1_000
+"""The instances of more tasks than this are found by their ids, a page at a time: among them they are many."""
+
+PAGE = 10_000
+BEHIND_ALL = 2**63 - 1
+"""An id behind those of all instances."""
+
+_page = (
+    select(_instance.id, _instance.schedule_task_id, _instance.parent_id)
+    .where(_instance.id < bindparam("before"))
+    .order_by(_instance.id.desc())
+    .limit(bindparam("rows"))
+)
+_active = by_index(
+    select(_instance.id).join_from(schedule_instance, schedule_task, _task.id == _instance.schedule_task_id),
+    schedule_instance,
+    "ix_schedule_instance_work",
+)
 
 
 def of_tasks(connection: Connection, chosen: TaskFilter, limit: int, status: str | None = None) -> list[int]:
     """The ids of at most ``limit`` instances of these tasks, the newest by ``schedule_datetime`` first; no shards.
 
-    Those that failed or were canceled come with the newest id first: so their index has them.
+    Those that failed or were canceled, and those of more than ``MANY_TASKS`` tasks, come with the newest id first: so
+    they are found. Each statement is short, so that none of them is taken for an outage.
     """
-    if status is None or status == InstanceStatus.SUCCEED:
-        return _by_fires(connection, tasks.ids(connection, chosen), limit, status)
-    wanted = (*tasks.are_chosen(chosen), _instance.parent_id.is_(None))
-    if status in UNSUCCESSFUL:
-        statement = _unsuccessful.where(_instance.unsuccessful == status, *wanted).order_by(_instance.id.desc())
-    else:
+    if status is not None and status not in (*UNSUCCESSFUL, InstanceStatus.SUCCEED):
         newest_first = (_instance.schedule_datetime.desc(), _instance.id.desc())
+        wanted = (*tasks.are_chosen(chosen), _instance.parent_id.is_(None))
         statement = _active.where(_instance.status == status, *wanted).order_by(*newest_first)
-    return list(connection.scalars(statement.limit(limit)))
+        return list(connection.scalars(statement.limit(limit)))
+    task_ids = tasks.ids(connection, chosen)
+    if not task_ids:
+        return []
+    if status in UNSUCCESSFUL:
+        failed = read_by(_page, schedule_instance, "ix_schedule_instance_unsuccessful")
+        return _by_ids(connection, failed.where(_instance.unsuccessful == status), set(task_ids), limit)
+    if len(task_ids) > MANY_TASKS:
+        some = _page if status is None else _page.where(_instance.status == status)
+        return _by_ids(connection, read_by(some, schedule_instance), set(task_ids), limit)
+    return _by_fires(connection, task_ids, limit, status)
+
+
+def _by_ids(connection: Connection, page_of: Select[Any], task_ids: Set[int], limit: int) -> list[int]:
+    """Page by page, the newest ids first."""
+    found: list[int] = []
+    before = BEHIND_ALL
+    while len(found) < limit:
+        page = connection.execute(page_of, {"before": before, "rows": PAGE}).all()
+        found += [row.id for row in page if row.schedule_task_id in task_ids and row.parent_id is None]
+        if len(page) < PAGE:
+            break
+        before = page[-1].id
+    return found[:limit]
 
 
 def _by_fires(connection: Connection, task_ids: list[int], limit: int, status: str | None) -> list[int]:

@@ -5,7 +5,7 @@ the index of a task's fires in the order of their times. Nothing is read twice, 
 rows, however few of them are wanted.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -77,14 +77,23 @@ class Wanted:
     """
 
     status: InstanceStatus
-    task_ids: Collection[int] | None = None
+    task_ids: Set[int] | None = None
     since: datetime | None = None
     until: datetime | None = None
+
+    @property
+    def is_found_by_id(self) -> bool:
+        """Whether the index of what failed or was canceled leads to them, and not the index of each task's fires."""
+        if self.task_ids is None:
+            return True
+        return len(self.task_ids) > 1 and self.since is None and self.status != InstanceStatus.SUCCEED
 
     def takes(self, row: Any) -> bool:
         """Whether a row of a page is one of them."""
         moment = row.schedule_datetime
         if not isinstance(moment, datetime):  # SQL wrote no date
+            return False
+        if self.task_ids is not None and row.schedule_task_id not in self.task_ids:
             return False
         in_time = (self.since is None or moment >= self.since) and (self.until is None or moment < self.until)
         return in_time and row.status == self.status
@@ -115,8 +124,7 @@ def pages(database: Database, wanted: Wanted, last: int) -> Iterator[list[int]]:
     Each is of a task that is not deleted, and is the newest run of its fire: what was replayed already has a newer one.
     """
     of_tasks = (_pages_of_task(database, task, wanted, last) for task in wanted.task_ids or ())
-    by_id = wanted.task_ids is None
-    for page in _pages_by_id(database, wanted, last) if by_id else chain.from_iterable(of_tasks):
+    for page in _pages_by_id(database, wanted, last) if wanted.is_found_by_id else chain.from_iterable(of_tasks):
         ids = [row.id for row in page if wanted.takes(row)]
         yield database.read(partial(_newest_of, ids=ids)) if ids else []
 

@@ -886,7 +886,7 @@ def test_the_newest_instances_of_a_task_are_read_without_its_history(big: Big, t
     [
         (None, {FIRE, OWNER}, 5 * 50),
         ("succeed", {FIRE, OWNER}, 5 * 50),
-        ("failed", {UNSUCCESSFUL, PRIMARY}, big_tables.ENDED // 10),
+        ("failed", {UNSUCCESSFUL, OWNER}, newest_instances.PAGE),
         ("running", {WORK, PRIMARY}, big_tables.RUNNING),
     ],
 )
@@ -981,8 +981,9 @@ def test_fires_with_a_deadline_are_noted_by_their_keys(big: Big) -> None:
     ("wanted", "index"),
     [
         (replays.Wanted(InstanceStatus.FAILED), UNSUCCESSFUL),
-        (replays.Wanted(InstanceStatus.SUCCEED, [7]), FIRE),
-        (replays.Wanted(InstanceStatus.FAILED, [7], datetime(2020, 1, 1), datetime(2040, 1, 1)), FIRE),  # noqa: DTZ001
+        (replays.Wanted(InstanceStatus.FAILED, {7, 8}), UNSUCCESSFUL),
+        (replays.Wanted(InstanceStatus.SUCCEED, {7}), FIRE),
+        (replays.Wanted(InstanceStatus.FAILED, {7}, datetime(2020, 1, 1), datetime(2040, 1, 1)), FIRE),  # noqa: DTZ001
     ],
 )
 def test_a_page_of_what_is_to_be_replayed_is_read_by_an_index(big: Big, wanted: replays.Wanted, index: str) -> None:

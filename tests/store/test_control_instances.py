@@ -62,6 +62,11 @@ def test_those_of_the_tasks_of_an_owner_a_group_or_a_tag_are_listed_the_newest_f
         found = instances.listed(rows.database, limit, status=status, chosen=TaskFilter(**chosen))
         return [one["id"] for one in found]
 
+    monkeypatch.setattr(newest_instances, "PAGE", 4)
+    monkeypatch.setattr(newest_instances, "MANY_TASKS", 4)
+    assert listed(status="succeed", owner="ann") == done[::-1], "by their ids"
+    assert listed(4, owner="ann") == [running, failed[0], *done[:-3:-1]]
+    monkeypatch.setattr(newest_instances, "MANY_TASKS", 1000)
     assert listed(status="succeed", owner="ann") == done[::-1]
     assert listed(4, "succeed", owner="ann") == done[:-5:-1]
     assert set(listed(owner="ann")) == {*done, failed[0], running}
