@@ -130,6 +130,8 @@ class Reaper:
     def _hear(self) -> None:
         now = self._clock.monotonic()
         silence, self._heard = now - self._heard, now
+        if silence > self._settings.assignment_timeout_seconds * AWAY_SHARE + self._settings.tick_period:
+            self._held_up = now
         if silence > self._settings.liveness_seconds * AWAY_SHARE:
             self._watch(f"heard nothing from the database for {silence:.0f} s")
 

@@ -64,12 +64,13 @@ def test_a_step_of_the_databases_clock_kills_no_worker(
     assert state(rows, worker) == "dead"
 
 
-@pytest.mark.parametrize("held_up", ["a step of the clock", "an outage"])
+@pytest.mark.parametrize(("held_up", "liveness"), [("a step of the clock", 15), ("an outage", 15), ("an outage", 300)])
 def test_what_nobody_could_start_in_time_is_not_taken_back(
-    rows: Scenario, clock: SettableClock, monkeypatch: pytest.MonkeyPatch, held_up: str
+    rows: Scenario, clock: SettableClock, held_up: str, liveness: int
 ) -> None:
     worker, _ = rows.worker(liveness_seconds=600), rows.worker(liveness_seconds=600)
-    reaper = Reaper(rows.database, Settings.load(assignment_timeout_seconds=10), "test")
+    settings = Settings.load(assignment_timeout_seconds=10, liveness_seconds=liveness)
+    reaper = Reaper(rows.database, settings, "test")
     reaper.step()
     given = rows.assigned(worker)
     rows.sql("UPDATE schedule_instance SET due_at = :now, gmt_assigned = :now", now=written(clock.now()))
