@@ -111,7 +111,7 @@ class _Races:
     lost: int = 0
 
     def saw(self, revision: str | None) -> None:
-        if revision != self.revision:
+        if (revision or "") > (self.revision or ""):
             self.revision, self.lost = revision, 0
 
     def are_lost(self, _: RetryCallState) -> bool:
