@@ -53,9 +53,6 @@ LOOK_SECONDS = 0.25
 SHARE = 0.1
 """The part of its time that it spends on looking, where that takes long."""
 
-HELD_UP_SECONDS = 2.0
-"""While something waits, two looks are no farther apart, unless the database or this process stood still."""
-
 PAGE = 200
 """It looks at so many at once."""
 
@@ -111,7 +108,7 @@ class Spreader:
         self._waiting = WaitingParents(database.clock)
         self._skip_candidates: dict[int, SkipCandidate] = {}
         self._looked_at = database.clock.monotonic()
-        """When the last look at what is due has ended."""
+        """When a look at what is due last began, or had read what it decides by."""
 
         self.wake: Callable[[], None] = lambda: None
         """Called when something is noted."""
@@ -135,13 +132,15 @@ class Spreader:
 
     def _spread_due(self) -> bool:
         """Spread what is due, page by page; returns whether some of it waits for its slot."""
-        now, looked = self._database.clock.now(), self._database.clock.monotonic()
-        if looked - self._looked_at > HELD_UP_SECONDS:
-            self._skip_candidates = overlap.with_a_second_anew(self._skip_candidates)
+        now = self._database.clock.now()
+        self._look_again()
         due = self._waiting.due(now)
         waits = [self._spread_page(due[at : at + PAGE], now) for at in range(0, len(due), PAGE)]
-        self._looked_at = self._database.clock.monotonic()
         return any(waits)
+
+    def _look_again(self) -> None:
+        passed, self._looked_at = self._database.clock.monotonic() - self._looked_at, self._database.clock.monotonic()
+        self._skip_candidates = overlap.at_the_next_look(self._skip_candidates, passed)
 
     def _spread_page(self, ids: Collection[int], now: datetime) -> bool:
         snapshot = self._fleet_cache.current()
@@ -202,6 +201,7 @@ class Spreader:
         wanted = [one for one in wanted if one.id not in decided.refused]
         slots = dict(overlap.free_slots(connection, wanted)) if wanted else {}
         judged = settling.judge(connection, [p for p in wanted if p.id not in slots], now, self._skip_candidates)
+        self._look_again()
         for one in settling.with_holders(connection, judged.waiting, self._skip_candidates):
             overlap.note_candidate(self._skip_candidates, one, self._database.clock.now() + REPORTED_WITHIN)
         decided.refused |= judged.skipped

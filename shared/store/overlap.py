@@ -75,6 +75,10 @@ REPORTED_WITHIN = timedelta(seconds=1)
 reported yet."""
 
 
+LOOK_COUNTS_SECONDS = 0.5
+"""Of the time between two looks at a run in the way so much counts of its second. So a hold-up of whoever looks takes
+half of that second at most, and whoever looks rarely skips the fire at the third look."""
+
 LOCKED = LATEST
 """Until when a run may report that somebody has locked: its second has not begun."""
 
@@ -84,8 +88,7 @@ class SkipCandidate:
     """A fire that will be skipped unless ``holder_id`` reports before ``until`` (naive UTC).
 
     ``holder_id`` is the instance that holds the task's slot: its row says ``running``, but it may have ended already.
-    ``until`` is ``LOCKED`` as long as somebody has that row or one of its nodes locked: a report would wait, too. So it
-    is after a hold-up of whoever looks, until the next look.
+    ``until`` is ``LOCKED`` as long as somebody has that row or one of its nodes locked: a report would wait, too.
     """
 
     holder_id: int
@@ -124,9 +127,15 @@ def note_candidate(candidates: dict[int, SkipCandidate], one: Waiting, until: da
         candidates[one.id] = SkipCandidate(one.holder_id, until if one.is_holder_free else LOCKED)
 
 
-def with_a_second_anew(candidates: Mapping[int, SkipCandidate]) -> dict[int, SkipCandidate]:
-    """The same after a hold-up, in which no run could report: the second of each begins with the next look."""
-    return {number: replace(one, until=LOCKED) for number, one in candidates.items()}
+def at_the_next_look(candidates: dict[int, SkipCandidate], passed: float) -> dict[int, SkipCandidate]:
+    """The same ``passed`` seconds after the last look, of which ``LOOK_COUNTS_SECONDS`` count of the second to report.
+
+    While the database was away, or the process stood still, no run could report.
+    """
+    if passed <= LOOK_COUNTS_SECONDS:
+        return candidates
+    more = timedelta(seconds=passed - LOOK_COUNTS_SECONDS)
+    return {i: one if one.until == LOCKED else replace(one, until=one.until + more) for i, one in candidates.items()}
 
 
 def slots_waited_for(policy: str | None, max_instances: int | None) -> int | None:

@@ -7,7 +7,7 @@ from datetime import datetime
 from rota.shared.clock import Clock
 from rota.shared.domain.groups import Group
 from rota.shared.store.crowds import NOBODY, Beside
-from rota.shared.store.overlap import REPORTED_WITHIN, SkipCandidate, Waiting, note_candidate, with_a_second_anew
+from rota.shared.store.overlap import REPORTED_WITHIN, SkipCandidate, Waiting, at_the_next_look, note_candidate
 from rota.shared.store.polling import NO_WEIGHTS
 from rota.shared.store.runs import Run, Wanted
 from rota.worker_service.pulling.delay_queue import DelayQueue, Others
@@ -54,8 +54,8 @@ class Backlog:
         self._claimed_since_fetch: set[int] = set()
         self._tries: dict[int, int] = {}
         self._skip_candidates: dict[int, SkipCandidate] = {}
-        self._settled_at = clock.monotonic()
-        """When a claim returned last. If that is long ago, the database or this process stood still meanwhile."""
+        self._looked_at = clock.monotonic()
+        """When a claim began or returned last."""
 
         self._lines = TurnLines()
         self._begun: set[int] = set()
@@ -138,8 +138,7 @@ class Backlog:
         """
         ids = self._queue.take(room, others)
         with self._lock:
-            if self._clock.monotonic() - self._settled_at > REPORTED_WITHIN.total_seconds():
-                self._skip_candidates = with_a_second_anew(self._skip_candidates)
+            self._look_again()
             taken = {instance_id: self._waiting.pop(instance_id) for instance_id in ids if instance_id in self._waiting}
             self._claiming.update(taken)
             self._claimed_since_fetch.update(taken)
@@ -159,7 +158,8 @@ class Backlog:
         """
         gone = taken.keys() - {one.id for one in left}
         with self._lock:
-            self._settled_at = read_at = self._clock.monotonic()
+            self._look_again()
+            read_at = self._clock.monotonic()
             known = {row.id: row.schedule_task_id for row in following}
             for row in following:
                 self._lines.know(row, read_at)
@@ -177,6 +177,11 @@ class Backlog:
                     moment = max(moment, began + PUT_OFF)
                 self._put_back(instance_id, taken[instance_id], moment)
             self._let_others_on(gone, known.values())
+
+    def _look_again(self) -> None:
+        """Under the lock: a claim begins, or has returned."""
+        passed, self._looked_at = self._clock.monotonic() - self._looked_at, self._clock.monotonic()
+        self._skip_candidates = at_the_next_look(self._skip_candidates, passed)
 
     def give_up(self, instance_ids: Set[int]) -> set[int]:
         """Claim these no more; returns them without those in a claim that has not returned yet.
