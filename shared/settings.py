@@ -50,7 +50,10 @@ class Settings(BaseSettings):
         default=False, description="pause all scheduling before this scheduler starts, of other schedulers too"
     )
     forget_days: int = Field(
-        default=7, ge=1, le=3650, description="the rows of a worker that has been dead for so many days are removed"
+        default=7,
+        ge=1,
+        le=3650,
+        description="rows of dead workers, and of what else is gone, are removed after so many days",
     )
 
     app: str | None = Field(

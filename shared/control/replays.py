@@ -109,7 +109,7 @@ def replay(
         if again.chain:
             _require_no_shards(instances.in_list(connection, [made]))
         [row] = _recorded_replays(connection, act, [made], again)
-        return instance_in_list(row)
+        return instance_in_list(row) | {"nodes": [], "failed_attempts": []}
 
     def work(connection: Connection, act: Act) -> list[Document]:
         _check(connection, instance_ids, again)

@@ -1,11 +1,11 @@
 """The newest instances of the tasks that were chosen, by indexes and in short statements."""
 
 import heapq
-from collections.abc import Set
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence, Set
+from itertools import chain, islice
 from typing import Any
 
-from sqlalchemy import Connection, Select, String, bindparam, cast, select, union_all
+from sqlalchemy import Connection, Row, Select, String, bindparam, cast, select, union_all
 
 from rota.shared.database.constructs import by_index, read_by
 from rota.shared.domain.states import InstanceStatus
@@ -23,14 +23,15 @@ ROWS_IN_STATEMENT = 50_000
 """One statement looks at so many tasks; at fewer if it may find more rows than this."""
 
 MANY_TASKS = 1_000
-"""The instances of more tasks than this are found by their ids, a page at a time: among them they are many."""
+"""The instances of more tasks than this are looked for by their ids first, a page at a time. If these tasks run rarely,
+so that as many pages as tasks were read in vain as one statement looks at, each task is looked at."""
 
 PAGE = 10_000
 BEHIND_ALL = 2**63 - 1
 """An id behind those of all instances."""
 
 _page = (
-    select(_instance.id, _instance.schedule_task_id, _instance.parent_id)
+    select(_instance.id, _instance.schedule_task_id, _instance.parent_id, _instance.status)
     .where(_instance.id < bindparam("before"))
     .order_by(_instance.id.desc())
     .limit(bindparam("rows"))
@@ -45,8 +46,8 @@ _active = by_index(
 def of_tasks(connection: Connection, chosen: TaskFilter, limit: int, status: str | None = None) -> list[int]:
     """The ids of at most ``limit`` instances of these tasks, the newest by ``schedule_datetime`` first; no shards.
 
-    Those that failed or were canceled, and those of more than ``MANY_TASKS`` tasks, come with the newest id first: so
-    they are found. Each statement is short, so that none of them is taken for an outage.
+    Those that failed or were canceled come with the newest id first, and so may those of more than ``MANY_TASKS``
+    tasks: so they are found. Each statement is short, so that none of them is taken for an outage.
     """
     if status is not None and status not in (*UNSUCCESSFUL, InstanceStatus.SUCCEED):
         newest_first = (_instance.schedule_datetime.desc(), _instance.id.desc())
@@ -58,24 +59,28 @@ def of_tasks(connection: Connection, chosen: TaskFilter, limit: int, status: str
         return []
     if status in UNSUCCESSFUL:
         failed = read_by(_page, schedule_instance, "ix_schedule_instance_unsuccessful")
-        return _by_ids(connection, failed.where(_instance.unsuccessful == status), set(task_ids), limit)
+        pages = _pages(connection, failed.where(_instance.unsuccessful == status))
+        return list(islice(_those_of(pages, set(task_ids), status), limit))
     if len(task_ids) > MANY_TASKS:
-        some = _page if status is None else _page.where(_instance.status == status)
-        return _by_ids(connection, read_by(some, schedule_instance), set(task_ids), limit)
+        pages = islice(_pages(connection, read_by(_page, schedule_instance)), len(task_ids) // TASKS_IN_STATEMENT)
+        found = list(islice(_those_of(pages, set(task_ids), status), limit))
+        if len(found) == limit:
+            return found
     return _by_fires(connection, task_ids, limit, status)
 
 
-def _by_ids(connection: Connection, page_of: Select[Any], task_ids: Set[int], limit: int) -> list[int]:
-    """Page by page, the newest ids first."""
-    found: list[int] = []
+def _pages(connection: Connection, page: Select[Any]) -> Iterator[Sequence[Row[Any]]]:
+    """The newest ids first."""
     before = BEHIND_ALL
-    while len(found) < limit:
-        page = connection.execute(page_of, {"before": before, "rows": PAGE}).all()
-        found += [row.id for row in page if row.schedule_task_id in task_ids and row.parent_id is None]
-        if len(page) < PAGE:
-            break
-        before = page[-1].id
-    return found[:limit]
+    while rows := connection.execute(page, {"before": before, "rows": PAGE}).all():
+        yield rows
+        before = rows[-1].id
+
+
+def _those_of(pages: Iterable[Sequence[Row[Any]]], task_ids: Set[int], status: str | None) -> Iterator[int]:
+    for row in chain.from_iterable(pages):
+        if row.schedule_task_id in task_ids and row.parent_id is None and status in (None, row.status):
+            yield row.id
 
 
 def _by_fires(connection: Connection, task_ids: list[int], limit: int, status: str | None) -> list[int]:

@@ -77,7 +77,7 @@ reported yet."""
 
 LOOK_COUNTS_SECONDS = 0.5
 """Of the time between two looks at a run in the way so much counts of its second. So a hold-up of whoever looks takes
-half of that second at most, and whoever looks rarely skips the fire at the third look."""
+half of that second at most, and whoever looks rarely skips the fire at the third look, or far away at the fourth."""
 
 LOCKED = LATEST
 """Until when a run may report that somebody has locked: its second has not begun."""
@@ -127,14 +127,18 @@ def note_candidate(candidates: dict[int, SkipCandidate], one: Waiting, until: da
         candidates[one.id] = SkipCandidate(one.holder_id, until if one.is_holder_free else LOCKED)
 
 
-def at_the_next_look(candidates: dict[int, SkipCandidate], passed: float) -> dict[int, SkipCandidate]:
-    """The same ``passed`` seconds after the last look, of which ``LOOK_COUNTS_SECONDS`` count of the second to report.
+def at_the_next_look(
+    candidates: dict[int, SkipCandidate], passed: float, *, has_failed: bool = False
+) -> dict[int, SkipCandidate]:
+    """The same ``passed`` seconds after the last look, of which ``LOOK_COUNTS_SECONDS`` count of the second to report;
+    none, if that look ``has_failed``.
 
     While the database was away, or the process stood still, no run could report.
     """
-    if passed <= LOOK_COUNTS_SECONDS:
+    counts = 0 if has_failed else LOOK_COUNTS_SECONDS
+    if passed <= counts:
         return candidates
-    more = timedelta(seconds=passed - LOOK_COUNTS_SECONDS)
+    more = timedelta(seconds=passed - counts)
     return {i: one if one.until == LOCKED else replace(one, until=one.until + more) for i, one in candidates.items()}
 
 

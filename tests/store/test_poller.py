@@ -259,6 +259,33 @@ def test_a_fire_for_which_a_worker_looks_rarely_is_skipped_at_the_third_look(row
     assert 4 <= len(looks) <= 5
 
 
+def test_a_claim_that_fails_counts_nothing_of_the_second(rows: Scenario) -> None:
+    task, worker, other = rows.task(overlap_policy="skip"), rows.worker(), rows.worker()
+    before = rows.running(other, task)
+    rows.sql("UPDATE schedule_instance SET gmt_started = schedule_datetime WHERE id = :id", id=before.id)
+    fire = rows.assigned(worker, task, rows.start)
+    clock = SettableClock(rows.now())
+    puller = Puller(rows.database, worker, clock)
+    puller.fetcher.fetch()
+    puller.claim()
+
+    def away() -> None:
+        clock.advance(10)
+        raise DatabaseAway("the database refuses connections")
+
+    puller.rows.meanwhile = away
+    for _ in range(3):
+        clock.advance(0.02)
+        with pytest.raises(DatabaseAway):
+            puller.claimer.claim()
+        puller.rows.meanwhile = lambda: None
+        puller.fetcher.fetch()
+        puller.rows.meanwhile = away
+    puller.rows.meanwhile = lambda: None
+    puller.claim()
+    assert rows.status(fire) == "assigned"
+
+
 def test_a_hold_up_of_a_claim_counts_little_of_the_second(rows: Scenario) -> None:
     task, worker, other = rows.task(overlap_policy="skip"), rows.worker(), rows.worker()
     before = rows.running(other, task)

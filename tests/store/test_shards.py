@@ -91,6 +91,8 @@ def test_a_hold_up_counts_half_of_the_second_in_which_the_shards_in_the_way_may_
         spread.claim()
         late = spread.rows.pending(spread.task(first), clock.now() + timedelta(milliseconds=50), origin="cron")
         clock.advance(0.25)
+        spread.step()
+        clock.advance(0.25)
         if held_up == "in a look":
             judge = settling.judge
 
@@ -101,7 +103,7 @@ def test_a_hold_up_counts_half_of_the_second_in_which_the_shards_in_the_way_may_
             with monkeypatch.context() as patch:
                 patch.setattr(settling, "judge", slow)
                 spread.step()
-            clock.advance(0.25)
+            clock.advance(0.1)
         else:
             spread.step()
             clock.advance(7)
@@ -137,12 +139,13 @@ def test_where_sql_has_ended_a_shard_the_end_is_when_that_is_seen(spread: Spread
     first = spread.start()
     spread.step()
     spread.end(spread.claim())
-    early = written(spread.rows.row(first).gmt_started + timedelta(microseconds=1000))
-    spread.rows.sql("UPDATE schedule_instance SET gmt_completed = :early WHERE shard_index = 0", early=early)
+    early = spread.rows.row(first).gmt_started + timedelta(milliseconds=1)
+    wait_until(lambda: spread.rows.now() > early + timedelta(milliseconds=200), 5, "some time to pass")
+    spread.rows.sql("UPDATE schedule_instance SET gmt_completed = :early WHERE shard_index = 0", early=written(early))
     spread.rows.sql("UPDATE schedule_instance SET gmt_completed = NULL WHERE shard_index = 1")
     before = spread.rows.now()
     spread.step()
-    assert spread.rows.row(first).gmt_completed > before - timedelta(milliseconds=50)
+    assert spread.rows.row(first).gmt_completed > before - timedelta(milliseconds=100)
 
 
 @pytest.mark.parametrize("end", ["2021-01-01", "2099-01-01"])

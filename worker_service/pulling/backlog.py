@@ -54,8 +54,8 @@ class Backlog:
         self._claimed_since_fetch: set[int] = set()
         self._tries: dict[int, int] = {}
         self._skip_candidates: dict[int, SkipCandidate] = {}
-        self._looked_at = clock.monotonic()
-        """When a claim began or returned last."""
+        self._looked_at, self._is_looking = clock.monotonic(), False
+        """When a claim began or returned last, and whether the last one has not returned, or has failed."""
 
         self._lines = TurnLines()
         self._begun: set[int] = set()
@@ -138,8 +138,8 @@ class Backlog:
         """
         ids = self._queue.take(room, others)
         with self._lock:
-            self._look_again()
             taken = {instance_id: self._waiting.pop(instance_id) for instance_id in ids if instance_id in self._waiting}
+            self._look_again(begins=bool(taken))
             self._claiming.update(taken)
             self._claimed_since_fetch.update(taken)
         return taken
@@ -178,10 +178,11 @@ class Backlog:
                 self._put_back(instance_id, taken[instance_id], moment)
             self._let_others_on(gone, known.values())
 
-    def _look_again(self) -> None:
-        """Under the lock: a claim begins, or has returned."""
+    def _look_again(self, *, begins: bool = False) -> None:
+        """Under the lock: a claim begins, or has returned. The time in one that failed counts nothing."""
         passed, self._looked_at = self._clock.monotonic() - self._looked_at, self._clock.monotonic()
-        self._skip_candidates = at_the_next_look(self._skip_candidates, passed)
+        has_failed, self._is_looking = begins and self._is_looking, begins
+        self._skip_candidates = at_the_next_look(self._skip_candidates, passed, has_failed=has_failed)
 
     def give_up(self, instance_ids: Set[int]) -> set[int]:
         """Claim these no more; returns them without those in a claim that has not returned yet.
