@@ -23,8 +23,8 @@ ROWS_IN_STATEMENT = 50_000
 """One statement looks at so many tasks; at fewer if it may find more rows than this."""
 
 MANY_TASKS = 1_000
-"""The instances of more tasks than this are looked for by their ids first, a page at a time. If these tasks run rarely,
-so that as many pages as tasks were read in vain as one statement looks at, each task is looked at."""
+"""The instances of more tasks than this are looked for in the newest pages of all, first. If too few are there, since
+these tasks run rarely, each task is looked at."""
 
 PAGE = 10_000
 BEHIND_ALL = 2**63 - 1
@@ -46,8 +46,8 @@ _active = by_index(
 def of_tasks(connection: Connection, chosen: TaskFilter, limit: int, status: str | None = None) -> list[int]:
     """The ids of at most ``limit`` instances of these tasks, the newest by ``schedule_datetime`` first; no shards.
 
-    Those that failed or were canceled come with the newest id first, and so may those of more than ``MANY_TASKS``
-    tasks: so they are found. Each statement is short, so that none of them is taken for an outage.
+    Those that failed or were canceled are found by their ids, and come with the newest id first; so may those of more
+    than ``MANY_TASKS`` tasks. Each statement is short, so that none is taken for an outage.
     """
     if status is not None and status not in (*UNSUCCESSFUL, InstanceStatus.SUCCEED):
         newest_first = (_instance.schedule_datetime.desc(), _instance.id.desc())
