@@ -130,10 +130,10 @@ def note_candidate(candidates: dict[int, SkipCandidate], one: Waiting, until: da
 def at_the_next_look(
     candidates: dict[int, SkipCandidate], passed: float, *, has_failed: bool = False
 ) -> dict[int, SkipCandidate]:
-    """The same ``passed`` seconds after the last look, of which ``LOOK_COUNTS_SECONDS`` count of the second to report;
-    none, if that look ``has_failed``.
+    """The candidates at a look that comes ``passed`` seconds after the last one.
 
-    While the database was away, or the process stood still, no run could report.
+    Of these seconds ``LOOK_COUNTS_SECONDS`` count at most; none count if the last look ``has_failed``. For the rest of
+    them the database may have been away, or the process may have stood still, and then no run could report.
     """
     counts = 0 if has_failed else LOOK_COUNTS_SECONDS
     if passed <= counts:

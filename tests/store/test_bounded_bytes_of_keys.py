@@ -3,6 +3,8 @@
 import json
 from collections.abc import Iterable
 from datetime import timedelta
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -32,10 +34,10 @@ def ask(rows: Scenario, wanted: Iterable[Wanted]) -> None:
     """Ask for runs as a program does in its own transaction."""
     for one in wanted:
         [insert], _ = requests.once(rows.database, ANN, "REPORT", one)
-        rows.database.write(lambda connection, insert=insert: callers.execute(connection, insert))  # type: ignore[misc]
+        rows.database.write(partial(callers.execute, insert=insert))
 
 
-def params_of_runs(rows: Scenario) -> list[object]:
+def params_of_runs(rows: Scenario) -> list[Any]:
     """The params of what waits or runs, by the keys."""
     found = rows.sql(
         "SELECT i.param FROM schedule_business_key k JOIN schedule_instance i ON i.id = k.schedule_instance_id"
@@ -74,21 +76,21 @@ def test_requests_with_small_params_are_done_in_one_transaction(rows: Scenario) 
         Requests(rows.database, Settings()).step()
     assert len([text for text in statements if INSERTS_RUNS in text]) == 1
     assert len([text for text in statements if "FROM schedule_request" in text and "param" in text]) == 1
-    assert [param["n"] for param in params_of_runs(rows)] == list(range(100))  # type: ignore[index]
+    assert [param["n"] for param in params_of_runs(rows)] == list(range(100))
 
 
 def test_a_large_request_that_another_scheduler_has_done_since_it_was_read_is_done_once(rows: Scenario) -> None:
     ask(rows, [Wanted("a", param=PARAM), Wanted("b", param={"n": 1})])
     read = rows.database.read
 
-    def read_and_then_another_comes(work: object) -> object:
-        found = read(work)  # type: ignore[arg-type, var-annotated]
+    def read_and_then_another_comes(work: Any) -> Any:
+        found = read(work)
         rows.database.read = read  # type: ignore[method-assign]
         Requests(rows.database, Settings()).step()
         return found
 
     duty = Requests(rows.database, Settings())
-    rows.database.read = read_and_then_another_comes  # type: ignore[method-assign, assignment]
+    rows.database.read = read_and_then_another_comes  # type: ignore[method-assign]
     duty.step()
     assert params_of_runs(rows) == [PARAM, {"n": 1}]
     assert rows.sql("SELECT COUNT(*) FROM schedule_request")[0][0] == 0

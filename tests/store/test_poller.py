@@ -220,7 +220,12 @@ def behind(rows: Scenario) -> tuple[Puller, int, Run, int]:
     return puller, other, before, fire
 
 
-def test_a_hold_up_counts_half_of_the_second_in_which_the_run_in_the_way_may_report(rows: Scenario) -> None:
+Looking = tuple[Puller, int, SettableClock]
+
+
+@pytest.fixture
+def looking(rows: Scenario) -> Looking:
+    """A puller that has fetched a fire whose task runs on another worker: it, the fire, and its clock."""
     task, worker, other = rows.task(overlap_policy="skip"), rows.worker(), rows.worker()
     before = rows.running(other, task)
     rows.sql("UPDATE schedule_instance SET gmt_started = schedule_datetime WHERE id = :id", id=before.id)
@@ -228,6 +233,13 @@ def test_a_hold_up_counts_half_of_the_second_in_which_the_run_in_the_way_may_rep
     clock = SettableClock(rows.now())
     puller = Puller(rows.database, worker, clock)
     puller.fetcher.fetch()
+    return puller, fire, clock
+
+
+def test_a_hold_up_counts_half_of_the_second_in_which_the_run_in_the_way_may_report(
+    rows: Scenario, looking: Looking
+) -> None:
+    puller, fire, clock = looking
     assert puller.claim() == []
     for hold_up in (30, 0.4):
         clock.advance(hold_up)
@@ -242,14 +254,10 @@ def test_a_hold_up_counts_half_of_the_second_in_which_the_run_in_the_way_may_rep
 
 
 @pytest.mark.parametrize("seconds", [1.5, 600])
-def test_a_fire_for_which_a_worker_looks_rarely_is_skipped_at_the_third_look(rows: Scenario, seconds: float) -> None:
-    task, worker, other = rows.task(overlap_policy="skip"), rows.worker(), rows.worker()
-    before = rows.running(other, task)
-    rows.sql("UPDATE schedule_instance SET gmt_started = schedule_datetime WHERE id = :id", id=before.id)
-    fire = rows.assigned(worker, task, rows.start)
-    clock = SettableClock(rows.now())
-    puller = Puller(rows.database, worker, clock)
-    puller.fetcher.fetch()
+def test_a_fire_for_which_a_worker_looks_rarely_is_skipped_at_the_third_look(
+    rows: Scenario, looking: Looking, seconds: float
+) -> None:
+    puller, fire, clock = looking
     looks = [rows.status(fire)]
     while rows.status(fire) == "assigned" and len(looks) < 9:
         puller.claim()
@@ -259,14 +267,8 @@ def test_a_fire_for_which_a_worker_looks_rarely_is_skipped_at_the_third_look(row
     assert 4 <= len(looks) <= 5
 
 
-def test_a_claim_that_fails_counts_nothing_of_the_second(rows: Scenario) -> None:
-    task, worker, other = rows.task(overlap_policy="skip"), rows.worker(), rows.worker()
-    before = rows.running(other, task)
-    rows.sql("UPDATE schedule_instance SET gmt_started = schedule_datetime WHERE id = :id", id=before.id)
-    fire = rows.assigned(worker, task, rows.start)
-    clock = SettableClock(rows.now())
-    puller = Puller(rows.database, worker, clock)
-    puller.fetcher.fetch()
+def test_a_claim_that_fails_counts_nothing_of_the_second(rows: Scenario, looking: Looking) -> None:
+    puller, fire, clock = looking
     puller.claim()
 
     def away() -> None:
@@ -286,14 +288,8 @@ def test_a_claim_that_fails_counts_nothing_of_the_second(rows: Scenario) -> None
     assert rows.status(fire) == "assigned"
 
 
-def test_a_hold_up_of_a_claim_counts_little_of_the_second(rows: Scenario) -> None:
-    task, worker, other = rows.task(overlap_policy="skip"), rows.worker(), rows.worker()
-    before = rows.running(other, task)
-    rows.sql("UPDATE schedule_instance SET gmt_started = schedule_datetime WHERE id = :id", id=before.id)
-    fire = rows.assigned(worker, task, rows.start)
-    clock = SettableClock(rows.now())
-    puller = Puller(rows.database, worker, clock)
-    puller.fetcher.fetch()
+def test_a_hold_up_of_a_claim_counts_little_of_the_second(rows: Scenario, looking: Looking) -> None:
+    puller, fire, clock = looking
     puller.claim()
     clock.advance(0.1)
     puller.rows.meanwhile = lambda: clock.advance(30)
