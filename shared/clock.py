@@ -8,6 +8,7 @@ The composition root hands a ``Clock`` to every object that needs the time, a du
 a clock that it sets (``rota.shared.settable_clock``).
 """
 
+import math
 import threading
 import time
 from collections import deque
@@ -21,6 +22,9 @@ from typing import Protocol
 
 SAMPLES = 60
 """How many measurements are kept."""
+
+CALIBRATIONS = 5
+"""After so many measurements it is known how far away the database is."""
 
 CALIBRATION_SECONDS = 0.25
 """A database that seems to be far away after a few measurements is measured again for so long: on a busy machine it
@@ -275,6 +279,9 @@ class DatabaseClock(HostTimer):
         self._host_now = host_now
         self._lock = threading.Lock()
         self._samples: deque[Sample] = deque(maxlen=SAMPLES)
+        self._shortest = math.inf
+        """The shortest round trip of those before the last step of a clock."""
+
         self._zero: datetime | None = None
 
     def measure(self) -> None:
@@ -304,17 +311,29 @@ class DatabaseClock(HostTimer):
         return [old for old in self._samples if old.meets(new)]
 
     def _take(self, new: Sample, meeting: list[Sample]) -> None:
+        if len(meeting) < len(self._samples):
+            self._shortest = min(self.round_trip(), self._shortest if self._is_vague() else math.inf)
         self._samples = deque([*meeting, new], maxlen=SAMPLES)
         best = min(reversed(self._samples), key=attrgetter("error"))
-        self._zero = best.zero - timedelta(seconds=min(best.round_trip / 2, MOST_CAUTION_SECONDS))
+        longer = max(best.round_trip - self._shortest, 0.0) if self._is_vague() else 0.0
+        caution = MOST_CAUTION_SECONDS + longer / 2
+        self._zero = best.zero - timedelta(seconds=min(best.round_trip / 2, caution))
 
-    def calibrate(self, times: int = 5) -> None:
-        """Measure ``times`` times, because the first round trip may include opening a connection.
+    def _is_vague(self) -> bool:
+        """Whether a round trip may have been so long for another reason than the distance.
+
+        By what it took longer than those before a step, the time may have been told late: a new connection was made, or
+        the server was busy. Where another server answers, farther away, ``CALIBRATIONS`` measurements show that.
+        """
+        return len(self._samples) < CALIBRATIONS
+
+    def calibrate(self) -> None:
+        """Measure ``CALIBRATIONS`` times, because the first round trip may include opening a connection.
 
         If all of them took so long that the database seems to be far away, go on for ``CALIBRATION_SECONDS``.
         """
         until = self.monotonic() + CALIBRATION_SECONDS
-        for _ in range(times):
+        for _ in range(CALIBRATIONS):
             self.measure()
         while self.round_trip() >= FAR_SECONDS and self.monotonic() < until:
             self.measure()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rota.shared import clock as clocks
 from rota.shared.clock import (
     CALIBRATION_SECONDS,
+    CALIBRATIONS,
     FAR_SECONDS,
     SAMPLES,
     WATCH_SECONDS,
@@ -139,6 +140,9 @@ def test_a_step_of_the_databases_clock_is_followed_at_once(clock: DatabaseClock,
     world.ahead += s(step)
     world.there = world.back = 0.05  # worse than all that is remembered
     clock.measure()
+    assert clock.now() == world.true_time - s(0.05), "one way may have taken all the time"
+    world.there = world.back = 0.0
+    clock.measure()
     assert error(clock, world) == 0
 
 
@@ -172,9 +176,11 @@ def test_it_is_measured_for_a_moment_and_no_longer(
     assert (world.uptime - began) == pytest.approx(way * times, abs=1.1 * way)
 
 
-def observe(clock: DatabaseClock, world: World, seconds: float) -> None:
-    """A statement tells the time as it begins, and is answered so long after."""
-    asked, told = world.uptime, world.true_time
+def observe(clock: DatabaseClock, world: World, seconds: float, *, waits: float = 0.0) -> None:
+    """A statement begins after it has waited so long, tells the time, and is answered so many seconds after."""
+    asked = world.uptime
+    world.uptime += waits
+    told = world.true_time
     world.uptime += seconds
     clock.observe(asked, told, world.uptime)
 
@@ -190,7 +196,43 @@ def test_a_step_is_followed_at_once_that_a_statement_tells_of(clock: DatabaseClo
     clock.calibrate()
     world.ahead -= s(2)
     observe(clock, world, 0.005)
-    assert error(clock, world) == pytest.approx(0.0025)
+    assert clock.now() == world.true_time - s(0.005), "late by what it took at most, and not early"
+
+
+@pytest.mark.parametrize("step", [2, -2])
+@pytest.mark.parametrize(("waits", "takes"), [(0.2, 0.0), (0.1, 0.1), (0.0, 0.2)])
+def test_after_a_step_it_is_not_early_though_the_statement_that_told_of_it_was_slow(
+    clock: DatabaseClock, world: World, step: float, waits: float, takes: float
+) -> None:
+    """A new connection, a busy server: the statement may have waited for nearly all of that time, and then told it."""
+    world.there = world.back = 0.0005
+    clock.calibrate()
+    world.ahead += s(step)
+    observe(clock, world, takes + 0.0005, waits=waits + 0.0005)
+    assert s(0) <= world.true_time - clock.now() <= s(takes + 0.001)
+    clock.measure()
+    assert error(clock, world) == 0
+
+
+def test_after_two_steps_in_a_row_it_is_not_early_either(clock: DatabaseClock, world: World) -> None:
+    clock.calibrate()
+    for _ in range(2):
+        world.ahead += s(2)
+        observe(clock, world, 0.0, waits=0.2)
+        assert clock.now() <= world.true_time
+
+
+def test_after_a_move_to_a_database_far_away_it_is_exact_again_when_that_is_known(
+    clock: DatabaseClock, world: World
+) -> None:
+    clock.calibrate()
+    world.ahead += s(2)
+    world.there = world.back = 0.05
+    for _ in range(CALIBRATIONS - 1):
+        clock.measure()
+        assert clock.now() == world.true_time - s(0.05), "one way may have taken all the time"
+    clock.measure()
+    assert error(clock, world) == 0
 
 
 def test_it_measures_by_itself_when_it_is_first_asked(clock: DatabaseClock, world: World) -> None:
