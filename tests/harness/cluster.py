@@ -82,6 +82,9 @@ class Cluster:
     clocks_differ: timedelta = timedelta()
     """By how much the clocks of the database's servers differ: what starts on time by one may be early by another."""
 
+    clocks_late: timedelta = timedelta()
+    """By how much the clock of a process may be late after it has moved to another server: by what an answer took."""
+
     repeats_journal: bool = False
     """Whether the journal may tell of a change twice in a row. Galera's other nodes keep what a trigger wrote for a
     statement that was then refused, although it is gone on the node of the statement."""

@@ -33,6 +33,7 @@ FIRES = int(os.environ.get("ROTA_TEST_FIRES", "0"))
 TASKS = 45
 TYPES = ("NOTE", "STEPS", "NOTE_THREAD")
 AHEAD_SECONDS = 2
+LATE_SECONDS = 1
 STALE_SECONDS = 1
 CONFLICTS = 1_000
 REST_SECONDS = 0.002
@@ -52,6 +53,7 @@ def test_nodes_that_are_killed_and_join_again_cost_no_worker_and_lose_and_double
             cluster.database_failed = True
             cluster.repeats_journal = True
             cluster.clocks_differ = timedelta(seconds=AHEAD_SECONDS)
+            cluster.clocks_late = timedelta(seconds=LATE_SECONDS)
             for number in range(len(galera.nodes)):
                 cluster.reached_by = galera.url(name, first=number)
                 cluster.worker(f"w{number}")
