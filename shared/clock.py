@@ -8,41 +8,21 @@ The composition root hands a ``Clock`` to every object that needs the time, a du
 a clock that it sets (``rota.shared.settable_clock``).
 """
 
-import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from operator import attrgetter
 from types import TracebackType
 from typing import Protocol
 
-SAMPLES = 60
-"""How many measurements are kept."""
-
-CALIBRATIONS = 5
-"""After so many measurements it is known how far away the database is."""
+from rota.shared.offset import CALIBRATIONS, Offset, Sample
 
 CALIBRATION_SECONDS = 0.25
 """A database that seems to be far away after a few measurements is measured again for so long: on a busy machine it
 answers late at times."""
 
-DRIFT = 0.00002
-"""Two clocks run apart by about so many seconds in each second, so a measurement gets worse with its age. The offset is
-that of the measurement which may be wrong by the least: by half of its round trip, and by the drift since."""
-
-MOST_CAUTION_SECONDS = 0.001
-"""The clock is late by half of the round trip, up to this. A measurement may be wrong by half of it at most. So no
-start is early where the database is near. Far away that would cost more than a millisecond, and the two ways differ by
-less. A late start is better than an early one."""
-
 MICROSECOND = timedelta(microseconds=1)
-
-RESOLUTION = timedelta(milliseconds=1)
-"""A database may cut its time to milliseconds. The true time is up to so much later."""
 
 NOISE = timedelta(milliseconds=10)
 """The offset is measured again and again. It moves by no more than this while nobody sets a clock."""
@@ -235,30 +215,6 @@ class HostTimer:
         return threading.Thread(target=target, name=name, daemon=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One measurement: its round trip in seconds, and the database's time at 0 of ``monotonic``, naive UTC."""
-
-    round_trip: float
-    zero: datetime
-    taken: float
-    """When, in seconds of ``monotonic``."""
-
-    @property
-    def error(self) -> float:
-        """By how much it may be wrong now, in seconds, less something that is the same for all."""
-        return self.round_trip / 2 - DRIFT * self.taken
-
-    def meets(self, other: "Sample") -> bool:
-        """Whether one offset explains both: each is right to half of its round trip."""
-        furthest = timedelta(seconds=(self.round_trip + other.round_trip) / 2)
-        return abs(self.zero - other.zero) <= furthest + RESOLUTION
-
-
-def _sample(asked: float, time: datetime, answered: float) -> Sample:
-    return Sample(answered - asked, time - timedelta(seconds=(asked + answered) / 2), answered)
-
-
 class DatabaseClock(HostTimer):
     """The database's time, computed from CLOCK_BOOTTIME and a measured offset.
 
@@ -278,22 +234,15 @@ class DatabaseClock(HostTimer):
         self._read = read
         self._host_now = host_now
         self._lock = threading.Lock()
-        self._samples: deque[Sample] = deque(maxlen=SAMPLES)
-        self._shortest = math.inf
-        """The shortest round trip of those before the last step of a clock."""
-
-        self._zero: datetime | None = None
+        self._offset = Offset()
 
     def measure(self) -> None:
-        """Take one measurement. Of the last ``SAMPLES`` the one that may be wrong by the least gives the offset.
-
-        Each measurement leaves an interval in which the offset must lie. An older one whose interval does not meet this
-        one's is dropped: a clock was set since, or has drifted away, or another server answers.
-        """
+        """Take one measurement. Those before it that contradict it are dropped (``Offset``)."""
         asked = self.monotonic()
-        new = _sample(asked, self._read(), self.monotonic())
+        time = self._read()
+        answered = self.monotonic()
         with self._lock:
-            self._take(new, self._meeting(new))
+            self._offset.take(Sample.of(asked, time, answered))
 
     def observe(self, asked: float, time: datetime, answered: float) -> None:
         """Take in a time (naive UTC) that the database told between two moments of ``monotonic``.
@@ -301,31 +250,8 @@ class DatabaseClock(HostTimer):
         It tells whether a clock was set. It is no measurement else: the statement that told it also did other work, and
         many such statements must not displace the measurements.
         """
-        new = _sample(asked, time, answered)
         with self._lock:
-            meeting = self._meeting(new)
-            if len(meeting) < len(self._samples):
-                self._take(new, meeting)
-
-    def _meeting(self, new: Sample) -> list[Sample]:
-        return [old for old in self._samples if old.meets(new)]
-
-    def _take(self, new: Sample, meeting: list[Sample]) -> None:
-        if len(meeting) < len(self._samples):
-            self._shortest = min(self.round_trip(), self._shortest if self._is_vague() else math.inf)
-        self._samples = deque([*meeting, new], maxlen=SAMPLES)
-        best = min(reversed(self._samples), key=attrgetter("error"))
-        longer = max(best.round_trip - self._shortest, 0.0) if self._is_vague() else 0.0
-        caution = MOST_CAUTION_SECONDS + longer / 2
-        self._zero = best.zero - timedelta(seconds=min(best.round_trip / 2, caution))
-
-    def _is_vague(self) -> bool:
-        """Whether a round trip may have been so long for another reason than the distance.
-
-        By what it took longer than those before a step, the time may have been told late: a new connection was made, or
-        the server was busy. Where another server answers, farther away, ``CALIBRATIONS`` measurements show that.
-        """
-        return len(self._samples) < CALIBRATIONS
+            self._offset.take_if_contradicted(Sample.of(asked, time, answered))
 
     def calibrate(self) -> None:
         """Measure ``CALIBRATIONS`` times, because the first round trip may include opening a connection.
@@ -348,13 +274,13 @@ class DatabaseClock(HostTimer):
 
     def at(self, monotonic: float) -> datetime:
         """The database's time at a CLOCK_BOOTTIME moment of this host, naive UTC."""
-        while (zero := self._zero) is None:
+        while (zero := self._offset.zero) is None:
             self.measure()
         return zero + MICROSECOND * round(monotonic * 1e6)  # takes half as long as timedelta(seconds=monotonic)
 
     def round_trip(self) -> float:
         """The shortest round trip of the measurements that are kept, in seconds; 0 before the first."""
-        return min((sample.round_trip for sample in self._samples), default=0.0)
+        return self._offset.round_trip
 
     def host_offset_seconds(self) -> float:
         """How far the host's own clock is ahead of the database's: for ``rota doctor`` to show, nothing else."""

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Row, select
 
-from rota.shared.clock import RESOLUTION
 from rota.shared.database.constructs import written
 from rota.shared.database.mysql import MYSQL
 from rota.shared.database.transactions import database_time
 from rota.shared.domain.errors import NameTaken
+from rota.shared.offset import RESOLUTION
 from rota.shared.store import census, loads, roster, workers
 from rota.shared.store.tables import schedule_worker_beat, schedule_worker_node
 from rota.shared.store.workers import Load

@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rota.shared import clock as clocks
+from rota.shared import offset
 from rota.shared.clock import (
     CALIBRATION_SECONDS,
-    CALIBRATIONS,
     FAR_SECONDS,
-    SAMPLES,
     WATCH_SECONDS,
     DatabaseClock,
     HostTimer,
     boottime,
 )
+from rota.shared.offset import CALIBRATIONS, SAMPLES
 
 EPOCH = datetime.fromisoformat("1970-01-01T00:00:00")
 NOON = datetime.fromisoformat("2026-11-19T12:00:00")
@@ -57,7 +57,7 @@ def world() -> World:
 @pytest.fixture
 def clock(world: World, monkeypatch: pytest.MonkeyPatch) -> DatabaseClock:
     """A clock without caution, so that its measurements show."""
-    monkeypatch.setattr(clocks, "MOST_CAUTION_SECONDS", 0.0)
+    monkeypatch.setattr(offset, "MOST_CAUTION_SECONDS", 0.0)
     return DatabaseClock(world.read, monotonic=world.boottime, host_now=lambda: EPOCH)
 
 
