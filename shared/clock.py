@@ -251,7 +251,7 @@ class DatabaseClock(HostTimer):
         many such statements must not displace the measurements.
         """
         with self._lock:
-            self._offset.take_if_contradicted(Sample.of(asked, time, answered))
+            self._offset.observe(Sample.of(asked, time, answered))
 
     def calibrate(self) -> None:
         """Measure ``CALIBRATIONS`` times, because the first round trip may include opening a connection.

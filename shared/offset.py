@@ -10,7 +10,7 @@ SAMPLES = 60
 """How many measurements are kept."""
 
 CALIBRATIONS = 5
-"""After so many measurements it is known how far away the database is."""
+"""After so many measurements since a step of a clock, a long round trip is taken for the way to the database."""
 
 DRIFT = 0.00002
 """Two clocks run apart by about so many seconds in each second, so a measurement gets worse with its age. The offset is
@@ -54,7 +54,8 @@ class Offset:
     """The offset, by the last ``SAMPLES`` measurements: that which may be wrong by the least counts.
 
     Each measurement leaves an interval in which the offset must lie. An older one whose interval does not meet that of
-    a new one is dropped: a clock was set since, or has drifted away, or another server answers.
+    a new one is dropped: the clocks have drifted. If it is the one that counts, all are dropped: a clock was set, or
+    another server answers.
 
         offset = Offset()
         offset.take(Sample.of(asked, time, answered))
@@ -66,29 +67,48 @@ class Offset:
         """The database's time at 0 of the other clock, naive UTC. None: it was not measured yet."""
 
         self._samples: deque[Sample] = deque(maxlen=SAMPLES)
+        self._best: Sample | None = None
+        self._taken = 0
+        """How many measurements there were since the last step of a clock."""
+
         self._shortest = math.inf
-        """The shortest round trip of those before the last step of a clock."""
+        """The shortest round trip before that step."""
 
     @property
     def round_trip(self) -> float:
-        """The shortest round trip of the measurements that are kept, in seconds; 0 before the first."""
-        return min((sample.round_trip for sample in self._samples), default=0.0)
+        """The shortest round trip of the measurements that are kept, in seconds; 0 before the first.
 
-    def take_if_contradicted(self, new: Sample) -> None:
-        """Take a measurement only if one that is kept cannot be right by it."""
-        if not all(old.meets(new) for old in self._samples):
-            self.take(new)
+        Soon after a step, it may be one before that.
+        """
+        kept = min((sample.round_trip for sample in self._samples), default=0.0)
+        return min(kept, self._shortest) if self._is_vague() else kept
+
+    def observe(self, new: Sample) -> None:
+        """Take what a statement told that also did other work: if a clock was set, and soon after that if it was quick.
+
+        It counts as no measurement.
+        """
+        if self._best is None:
+            return
+        is_quicker = self._is_vague() and new.round_trip < min(sample.round_trip for sample in self._samples)
+        if is_quicker or not self._best.meets(new):
+            self._keep(new, measurements=0)
 
     def take(self, new: Sample) -> None:
         """Take a measurement, and drop those that it contradicts."""
-        meeting = [old for old in self._samples if old.meets(new)]
-        if len(meeting) < len(self._samples):
-            self._shortest = min(self.round_trip, self._shortest if self._is_vague() else math.inf)
-        self._samples = deque([*meeting, new], maxlen=SAMPLES)
-        best = min(reversed(self._samples), key=attrgetter("error"))
+        self._keep(new, measurements=1)
+
+    def _keep(self, new: Sample, measurements: int) -> None:
+        best, kept = self._best, [old for old in self._samples if old.meets(new)]
+        if best is not None and not best.meets(new):
+            if new.taken - new.round_trip < best.taken and new.zero > best.zero:
+                return  # which of the two is older is not known: a late start is better than an early one
+            self._shortest, self._taken, kept = self.round_trip, 0, []
+        self._samples = deque([*kept, new], maxlen=SAMPLES)  # a new one: other threads read the old one
+        self._taken += measurements
+        self._best = best = min(reversed(self._samples), key=attrgetter("error"))
         longer = max(best.round_trip - self._shortest, 0.0) if self._is_vague() else 0.0
-        caution = MOST_CAUTION_SECONDS + longer / 2
-        self.zero = best.zero - timedelta(seconds=min(best.round_trip / 2, caution))
+        self.zero = best.zero - timedelta(seconds=min(best.round_trip / 2, MOST_CAUTION_SECONDS + longer / 2))
 
     def _is_vague(self) -> bool:
         """Whether a round trip may have been so long for another reason than the distance.
@@ -96,4 +116,4 @@ class Offset:
         By what it took longer than those before a step, the time may have been told late: a new connection was made, or
         the server was busy. Where another server answers, farther away, ``CALIBRATIONS`` measurements show that.
         """
-        return len(self._samples) < CALIBRATIONS
+        return self._taken < CALIBRATIONS

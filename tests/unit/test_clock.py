@@ -222,6 +222,51 @@ def test_after_two_steps_in_a_row_it_is_not_early_either(clock: DatabaseClock, w
         assert clock.now() <= world.true_time
 
 
+def test_a_wide_measurement_from_before_a_step_does_not_outlive_it(clock: DatabaseClock, world: World) -> None:
+    clock.calibrate()
+    world.there = world.back = 0.03
+    clock.measure()
+    world.ahead -= s(0.22)
+    observe(clock, world, 0.0, waits=0.2)
+    assert clock.now() <= world.true_time
+
+
+def test_a_quick_statement_makes_it_exact_again_after_a_slow_one(clock: DatabaseClock, world: World) -> None:
+    clock.calibrate()
+    world.ahead += s(2)
+    observe(clock, world, 0.2)
+    observe(clock, world, 0.005)
+    assert s(0) <= world.true_time - clock.now() <= s(0.005)
+
+
+def test_quick_statements_do_not_tell_how_far_away_the_database_is(clock: DatabaseClock, world: World) -> None:
+    clock.calibrate()
+    world.ahead += s(2)
+    for number in range(2 * CALIBRATIONS):
+        observe(clock, world, 0.0, waits=0.2 - number / 1000)
+        assert clock.now() <= world.true_time
+
+
+def test_the_database_is_not_taken_for_far_away_by_one_slow_statement(clock: DatabaseClock, world: World) -> None:
+    clock.calibrate()
+    world.ahead += s(2)
+    observe(clock, world, 0.2)
+    assert clock.round_trip() < FAR_SECONDS
+
+
+def test_a_slow_statement_from_before_a_step_does_not_undo_what_was_measured_after_it(
+    clock: DatabaseClock, world: World
+) -> None:
+    clock.calibrate()
+    asked, told = world.uptime, world.true_time
+    world.uptime += 0.3
+    world.ahead -= s(2)
+    clock.measure()
+    world.uptime += 0.2
+    clock.observe(asked, told, world.uptime)
+    assert clock.now() <= world.true_time
+
+
 def test_after_a_move_to_a_database_far_away_it_is_exact_again_when_that_is_known(
     clock: DatabaseClock, world: World
 ) -> None:
