@@ -9,6 +9,7 @@ import click
 from rota.cli.show.output import cell, note, on_terminal, show_fields
 from rota.cli.show.table import show_table
 from rota.cli.show.times import moment_of, relative, shown_local, shown_utc
+from rota.cli.show.waits import outlasting
 from rota.shared.control import backfills
 from rota.shared.control.documents import Document
 from rota.shared.database.transactions import Database
@@ -132,7 +133,7 @@ def follow(database: Database, backfill_id: int) -> Document:
     said = None
     try:
         while True:
-            seen = backfills.show(database, backfill_id)
+            seen = outlasting(lambda: backfills.show(database, backfill_id), line_end="\n" * on_terminal())
             words = f"{_progress(seen)}, {seen['status']}"
             if words != said or on_terminal():
                 _say(words if seen["seconds_left"] is None else f"{words}, {_left(seen)} left")

@@ -1,9 +1,11 @@
 """Shows runs that somebody asked for, and can wait until they have ended."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from rota.cli.show.instances import show_instance
 from rota.cli.show.output import note, show_json
+from rota.cli.show.waits import outlasting
 from rota.shared.control import instances
 from rota.shared.control.documents import Document
 from rota.shared.database.transactions import Database
@@ -16,12 +18,13 @@ def wait_until_ended(database: Database, runs: Sequence[Document]) -> list[Docum
     """Wait until all runs have ended, and return them. Meanwhile, print on stderr why a run waits."""
     for run in runs:
         said = None
-        while (seen := instances.get(database, run["id"]))["status"] not in TERMINAL:
+        look = partial(instances.get, database, run["id"])
+        while (seen := outlasting(look))["status"] not in TERMINAL:
             if seen["reason"] and seen["reason"] != said:
                 said = seen["reason"]
                 note(f"instance {run['id']} is {seen['status']}: {said}")
             database.clock.sleep(POLL_SECONDS)
-    return [instances.show(database, run["id"]) for run in runs]
+    return [outlasting(partial(instances.show, database, run["id"])) for run in runs]
 
 
 def report_runs(database: Database, runs: Sequence[Document], *, wait: bool, as_json: bool) -> None:
@@ -31,7 +34,7 @@ def report_runs(database: Database, runs: Sequence[Document], *, wait: bool, as_
     if as_json:
         show_json(runs[0] if len(runs) == 1 else runs)
     elif wait:
-        now = database.clock.now()
+        now = outlasting(database.clock.now)
         for run in runs:
             show_instance(run, now)
     if wait and any(run["status"] != InstanceStatus.SUCCEED for run in runs):
