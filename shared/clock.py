@@ -247,8 +247,8 @@ class DatabaseClock(HostTimer):
     def observe(self, asked: float, time: datetime, answered: float) -> None:
         """Take in a time (naive UTC) that the database told between two moments of ``monotonic``.
 
-        It tells whether a clock was set. It is no measurement else: the statement that told it also did other work, and
-        many such statements must not displace the measurements.
+        It tells whether a clock was set; soon after that a quick one makes the time exact. It is no measurement else:
+        the statement that told it also did other work, and many such statements must not displace the measurements.
         """
         with self._lock:
             self._offset.observe(Sample.of(asked, time, answered))

@@ -55,7 +55,8 @@ class Offset:
 
     Each measurement leaves an interval in which the offset must lie. An older one whose interval does not meet that of
     a new one is dropped: the clocks have drifted. If it is the one that counts, all are dropped: a clock was set, or
-    another server answers.
+    another server answers. If it began before the one that counts had ended, and would make the clock show a
+    later time, it is not taken: nobody knows which of the two is older.
 
         offset = Offset()
         offset.take(Sample.of(asked, time, answered))
